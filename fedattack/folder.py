@@ -36,7 +36,6 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 @with_config(_STRICT)
 class _Study(TypedDict, total=False):
     preset: _Text
-    title: _Text
     app: _Text
     untried: dict[_Text, _Text]
     attacks: list[_Text]

@@ -196,7 +196,7 @@ def read_json(path: Path, error: Error, hint: str) -> Any:
 def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) -> T:
     """Read a JSON object that :func:`fedattack.files.write_sealed` wrote, and check its form.
 
-    One without the key ``check`` was written by hand, or by an older fedattack, and is taken as it is.
+    One without the key ``check`` was written by hand, and is taken as it is.
 
     Raises
     ------

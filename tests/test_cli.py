@@ -37,6 +37,7 @@ from fedattack.threats.threat import Threat
 from simulations.frameworks import FRAMEWORKS
 from tests.worlds.federation import MODEL, write_property_run, write_run
 from tests.worlds.private import write_private_run
+from tests.worlds.sealed import edit
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +239,15 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_p
         assert err.count("\n") == 1
         assert (folder / "knowledge" / "knowledge.json").read_text() == kept
     assert call("attack", "sia", folder, "--device", "cpu")[0] == 0
+
+
+def test_a_model_of_no_known_kind_is_refused_in_one_line(call, tmp_path):
+    folder = write_run(tmp_path)
+    edit(folder / "knowledge" / "knowledge.json", lambda value: value["model"].update(spec="program"))
+    code, _, err = call("attack", "sia", folder, "--model", "tests.worlds.federation:MODEL", "-q")
+    assert code == 2
+    assert "knowledge.json: model is 'program'; expected one of" in err
+    assert err.count("\n") == 1
 
 
 def test_what_an_attack_is_told_of_a_record_from_elsewhere_is_what_the_report_tells(call, tmp_path):
@@ -852,6 +862,7 @@ def recorded(tmp_path):
     preset = load_preset("sia-fedavg")
     settings = resolve_settings(preset, ["rounds=2", "clients=4"])
     study = {"preset": preset.name, "settings": settings, "seeds": [0], "commands": ["fedattack audit"]}
+    study["runtime"] = "simulation"
     write_study(folder, study)
     return folder
 

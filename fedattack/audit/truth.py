@@ -403,7 +403,7 @@ class _PrivacyEntry(TypedDict):
     noise: list[_Number | None]
     epsilon_round: list[_Number | None]
     epsilon_run: list[_Number | None]
-    mechanism: NotRequired[Literal["dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp"]]
+    mechanism: Literal["dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp"]
 
 
 @with_config(_STRICT)
@@ -427,7 +427,6 @@ class _AccuracyNote(TypedDict):
 _HOLDINGS: TypeAdapter[_Holdings] = TypeAdapter(_Holdings)
 _PRIVACY: TypeAdapter[_PrivacyEntry] = TypeAdapter(_PrivacyEntry)
 _PRIVATE: TypeAdapter[_Private] = TypeAdapter(_Private)
-_OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 _ACCURACY_NOTE: TypeAdapter[_AccuracyNote] = TypeAdapter(_AccuracyNote)
 
 
@@ -447,11 +446,9 @@ def read_truth(folder: Path) -> Truth:
     everyone = {*clients, *canaries}
     if len(everyone) != len(clients) + len(canaries) or {NOBODY, SEVERAL} & everyone:
         raise DataError(f"{folder / HOLDINGS}: clients: a name stands there twice, or means something else; {_HINT}")
-    owned = read_npz(folder / OWNERS, DataError, _HINT)
-    if "owners" not in owned:
-        raise DataError(f"{folder / OWNERS}: expected the array owners; {_HINT}")
+    owned = read_npz(folder / OWNERS, DataError, _HINT, "owners", "shared", "origins")
     owners = _read_owners(owned["owners"], folder)
-    origins = owned.get("origins", np.full(len(owners), ""))
+    origins = owned["origins"]
     _check_origins(origins, owners, clients, f"{folder / OWNERS}: origins")
     truth = Truth(
         clients=clients,
@@ -464,7 +461,7 @@ def read_truth(folder: Path) -> Truth:
         targets=holdings["targets"],
         data=holdings["data"],
         positives=_read_positives(folder / POSITIVES, len(clients)),
-        shared=_holders(owned.get("shared", np.zeros((0, 2), dtype=np.int64)), clients, folder),
+        shared=_holders(owned["shared"], clients, folder),
         privacy=_read_privacy(folder / PRIVACY, len(clients)),
         notes=tuple(holdings.get("notes", ())),
         accuracy=_read_accuracy(folder / ACCURACY, clients),
@@ -568,9 +565,7 @@ def _read_privacy(path: Path, clients: int) -> Privacy | None:
     }
     if {len(item) for item in lists.values()} != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
-    return Privacy(
-        value["clip"], value["delta"], value["rounds"], mechanism=value.get("mechanism", Privacy.mechanism), **lists
-    )
+    return Privacy(value["clip"], value["delta"], value["rounds"], mechanism=value["mechanism"], **lists)
 
 
 def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str, tuple[float, float]]]:
@@ -593,9 +588,8 @@ def _read_attributes(folder: Path) -> Attributes | None:
     path = folder / ATTRIBUTES
     if not path.exists():
         return None
-    arrays = read_npz(path, DataError, _HINT, "values", "names", "owners", "column")
-    values, names, owners = arrays["values"], arrays["names"], arrays["owners"]
-    asked = read_npz(path, DataError, _HINT).get("asked", np.array(""))
+    arrays = read_npz(path, DataError, _HINT, "values", "names", "owners", "column", "asked")
+    values, names, owners, asked = arrays["values"], arrays["names"], arrays["owners"], arrays["asked"]
     texts = all(array.dtype.kind == "U" for array in (names, owners, arrays["column"], asked))
     if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i" or not texts:
         raise DataError(
@@ -614,11 +608,7 @@ def _read_attributes(folder: Path) -> Attributes | None:
 def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
     if not path.exists():
         return {}
-    value = read_sealed(path, _OBJECT, DataError, _HINT)
-    inner = value.get("attributes")
-    if {*value} != {"attributes"} or not isinstance(inner, dict) or "values" in inner:
-        value = {"attributes": value}  # as older folders have it
-    entries = validated(_PRIVATE, value, str(path), DataError, _HINT)["attributes"]
+    entries = read_sealed(path, _PRIVATE, DataError, _HINT)["attributes"]
     found = {name: ClientAttribute(tuple(entry["values"]), tuple(entry["names"])) for name, entry in entries.items()}
     for name, attribute in found.items():
         if len(attribute.values) != clients or not {*attribute.values} <= {*range(len(attribute.names))}:

@@ -30,7 +30,7 @@ from fedattack.runs.asked import known_to
 from fedattack.runs.checks import options_among
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import default_settings, leads_out
+from fedattack.runs.settings import leads_out
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
@@ -373,14 +373,14 @@ class _Runner:
             study = read_study(job.folder)
         except FedAttackError:
             return False
-        # A setting that did not exist then was at what is its default now.
         expected = {**job.settings, "seeds": list(job.seeds)}
-        run_with = {**default_settings(), **study.get("settings", {}), "seeds": study.get("seeds")}
-        for key in sorted(run_with):
-            if expected.get(key) != run_with[key]:
+        run_with = {**study.get("settings", {}), "seeds": study.get("seeds")}
+        for key in sorted({*expected, *run_with}):
+            before, now = run_with.get(key), expected.get(key)
+            if before != now:
                 raise ConfigError(
-                    f"{job.folder} was run with {key} = {run_with[key]}, and now it is {expected.get(key)}; give the "
-                    "same settings again, or another --out, or delete that folder"
+                    f"{job.folder} was run with {key} = {before}, and now it is {now}; give the same settings again, "
+                    "or another --out, or delete that folder"
                 )
         return True
 

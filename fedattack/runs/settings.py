@@ -114,7 +114,7 @@ PATHS = ("dataset", "public", *FOLDERS)
 
 def nodes_of(settings: Mapping[str, Value]) -> int:
     """Return how many nodes a run has: its clients, and canaries beside them."""
-    return int(settings["clients"]) + int(settings.get("canaries", 0))
+    return int(settings["clients"]) + int(settings["canaries"])
 
 
 def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
@@ -132,18 +132,21 @@ def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
 
 
 def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:
-    """Check settings that were read from a file; what did not exist when it was written is at its default.
+    """Check settings that were read from a file, which has all of them.
 
     Raises
     ------
     ConfigError
-        If a setting is unknown or internal, or its value is of another type or out of range.
+        If a setting is unknown, internal or not there, or its value is of another type or out of range.
     """
     known = open_settings()
     for key in values:
         if key not in known:
             raise ConfigError(f"{where}: unknown setting {short(key, 60)!r}; the file was changed")
+    for key in known:
+        if key not in values:
+            raise ConfigError(f"{where}: the setting {key!r} is not there; the file was changed")
     try:
-        return {name: setting.check(values.get(name, setting.default)) for name, setting in known.items()}
+        return {name: setting.check(values[name]) for name, setting in known.items()}
     except ConfigError as cause:
         raise ConfigError(f"{where}: {cause}") from None

@@ -177,13 +177,13 @@ def stopped_study(out: Path) -> dict[str, Any]:
         If `out` holds no run that can be gone on with: settings of a form or in a range that no preset has.
     """
     study = read_study(out)
-    needed, needed_settings = {"preset", "settings", "seeds", "commands"}, {"framework", "clients", "rounds", "device"}
-    if needed - study.keys() or needed_settings - study["settings"].keys() or not study["seeds"]:
+    needed = {"preset", "settings", "seeds", "commands", "runtime"}
+    if needed - study.keys() or not study["seeds"]:
         raise ConfigError(
             f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` of a preset wrote there; "
             "the run of an app cannot be resumed, and `fedattack gather` attacks what is recorded of it"
         )
-    if study.get("runtime", "simulation") not in RUNTIMES:
+    if study["runtime"] not in RUNTIMES:
         raise ConfigError(
             f"{out / STUDY}: unknown runtime {short(study['runtime'], 60)!r}: expected one of {', '.join(RUNTIMES)}"
         )
@@ -318,7 +318,7 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
     pace = TrainingPace(len(jobs), rounds, watch.say)
     log = out / "flower.log"
     open_private(log, "ab").close()
-    with RUNTIMES[study.get("runtime", "simulation")](nodes, str(settings["device"]), log) as runner:
+    with RUNTIMES[study["runtime"]](nodes, str(settings["device"]), log) as runner:
         for place, (part, config) in enumerate(jobs):
             what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 

@@ -18,8 +18,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 # Numbers that are looked at together.
 _AT_ONCE = 2**20
-_KINDS = {"b": "yes or no", "i": "whole numbers", "f": "numbers"}
-_DTYPES = {"b": "b", "i": "iu", "f": "iuf"}
+_KINDS = {"b": "yes or no", "i": "whole numbers", "f": "numbers", "U": "texts"}
+_DTYPES = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ArrayForm:
     Attributes
     ----------
     kind
-        ``b`` for yes or no, ``i`` for whole numbers, ``f`` for any numbers.
+        ``b`` for yes or no, ``i`` for whole numbers, ``f`` for any numbers, ``U`` for texts.
     axes
         Names of its axes; axes of one name are of one length, in all arrays.
     low, high
@@ -73,7 +73,7 @@ class ArrayForm:
                 if missing.any() and not self.nan:
                     return "expected numbers, got NaN"
                 values = values[~missing]
-            if self.kind != "b" and values.size:
+            if self.kind in "if" and values.size:
                 least, largest = min(least, values.min()), max(largest, values.max())
             let_go(array)
         if least <= largest and not self.low <= least <= largest <= self.high:

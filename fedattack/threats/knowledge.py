@@ -31,9 +31,6 @@ PARTIAL = "partial.npz"
 ATTRIBUTES = "attributes.npz"
 FROZEN = "frozen.npz"
 
-# How older folders name a model that they describe by a list of operators.
-_DESCRIBED = "program"
-
 
 @dataclass(frozen=True)
 class ModelKnowledge:
@@ -171,7 +168,7 @@ is at the received parameters, x and y are the examples that the client trains o
 BUILT_IN = "fedattack"
 """Names fedattack's own defences, which their settings choose among."""
 
-# Attacks import no defence. Older folders name it by this path.
+# Attacks import no defence.
 _BUILT_IN_AT = "fedattack.defences.known:known_defence"
 
 
@@ -356,7 +353,7 @@ class _ModelEntry(TypedDict):
     classes: _Count
     hidden: _Count
     loss: Text
-    dropout: NotRequired[_Share]
+    dropout: _Share
     arguments: NotRequired[dict[Text, _Argument]]
 
 
@@ -365,8 +362,8 @@ class _TrainingEntry(TypedDict):
     epochs: Annotated[int, Field(ge=1, le=10_000)]
     batch_size: Annotated[int, Field(ge=0, le=10**9)]
     lr: _Rate
-    momentum: NotRequired[_Share]
-    weight_decay: NotRequired[Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]]
+    momentum: _Share
+    weight_decay: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
     optimizer: NotRequired[Literal["SGD", "Adam", "AdamW"]]
 
 
@@ -413,10 +410,10 @@ _OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
 class _Entry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
-    training: NotRequired[_TrainingEntry | None]
-    property: NotRequired[Text | None]
+    training: NotRequired[_TrainingEntry]
+    property: NotRequired[Text]
     positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
-    defence: NotRequired[_DefenceEntry | None]
+    defence: NotRequired[_DefenceEntry]
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
     canaries: NotRequired[list[Text]]
     files: NotRequired[dict[Text, Text]]
@@ -548,18 +545,13 @@ def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context
 def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
     if value is None:
         return None
-    if value["spec"] == _DESCRIBED:
-        raise DataError(
-            f"{where}: the model is described by a list of operators, which is no longer read; audit the app anew, or "
-            "gather its record and witnesses anew, and add --model package.module:function"
-        )
     return ModelKnowledge(
         spec=_named("model", value["spec"], MODELS, trusted, where),
         input_shape=tuple(value["input_shape"]),
         classes=value["classes"],
         hidden=value["hidden"],
         loss=_named("loss", value["loss"], LOSSES, trusted, where),
-        dropout=value.get("dropout", ModelKnowledge.dropout),
+        dropout=value["dropout"],
         arguments=value.get("arguments"),
     )
 
@@ -575,7 +567,7 @@ def _named(what: str, name: str, known: Collection[str], trusted: Collection[str
 
 def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) -> KnownDefence:
     where = folder / KNOWLEDGE
-    spec = BUILT_IN if value["spec"] == _BUILT_IN_AT else value["spec"]
+    spec = value["spec"]
     run = _run_folder(folder).resolve()
     settings: dict[str, Any] = dict(value["settings"])
     if spec == BUILT_IN:

@@ -14,7 +14,7 @@ from fedattack.nodes import NODES
 from fedattack.threats import knowledge
 from fedattack.untrusted import PLAIN, copy_files, read_sealed
 
-# What older folders hold without listing it.
+# What a folder may hold from which somebody has deleted the list of files, as one may who changes it by hand.
 _TRUTH = [truth.OWNERS, truth.EVALUATION, truth.POSITIVES, truth.PRIVACY]
 _TRUTH += [truth.ATTRIBUTES, truth.RECORDS, truth.PRIVATE]
 _KNOWLEDGE = [knowledge.TARGETS, knowledge.AUXILIARY, knowledge.PUBLIC, knowledge.PARTIAL]

@@ -30,7 +30,6 @@ FROZEN = "frozen"
 _ABOUT = "about"
 _ROLES = ("trained", "evaluated")
 _HINT = "delete it, and run the app again"
-_DESCRIBED = "it was described by a list of operators, which is no longer read"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _Count = Annotated[int, Field(ge=0, le=2**50)]
@@ -51,10 +50,8 @@ class _Model(TypedDict):
     classes: _Count
     loss: Text | None
     why: Text
-    personal: NotRequired[list[Text]]
+    personal: list[Text]
     frozen: NotRequired[Text]
-    # Older witnesses name a file here that described the model. It is not read.
-    program: NotRequired[Text]
 
 
 @with_config(_STRICT)
@@ -67,7 +64,7 @@ class _Training(TypedDict):
     steps: _Count
     epochs: _Number | None
     augmented: bool | None
-    together: NotRequired[Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]]
+    together: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
 
 
 @with_config(_STRICT)
@@ -80,7 +77,7 @@ class _About(TypedDict):
     training: _Training | None
     mods: list[Text]
     notes: list[Text]
-    run: NotRequired[Text]
+    run: Text
     private: dict[Text, Text | _Count | _Number]
 
 
@@ -179,7 +176,7 @@ def read_witness(path: Path) -> Witness:
         training=_training(about["training"]),
         mods=tuple(about["mods"]),
         notes=tuple(about["notes"]),
-        run=about.get("run", ""),
+        run=about["run"],
         private=about["private"],
     )
 
@@ -241,17 +238,14 @@ def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
     frozen = about.get("frozen")
     if frozen is not None and not PLAIN.fullmatch(frozen):
         raise ConfigError(f"{folder}: frozen: {short(frozen, 60)!r} is no name of a file; {_HINT}")
-    reasons = [_DESCRIBED] if "program" in about else []
-    if about["why"]:
-        reasons.append(about["why"])
     return WitnessedModel(
         spec=about["spec"],
         arguments=dict(about["arguments"]),
         input_shape=tuple(about["input_shape"]),
         classes=about["classes"],
         loss=about["loss"],
-        why="; ".join(reasons),
-        personal=tuple(about.get("personal", ())),
+        why=about["why"],
+        personal=tuple(about["personal"]),
         frozen=None if frozen is None else folder / FROZEN / frozen,
     )
 
@@ -268,5 +262,5 @@ def _training(about: _Training | None) -> WitnessedTraining | None:
         steps=about["steps"],
         epochs=about["epochs"],
         augmented=about["augmented"],
-        together=about.get("together", 1.0),
+        together=about["together"],
     )

@@ -309,12 +309,13 @@ def test_overfitting_is_not_told_from_a_handful_of_targets(tmp_path):
     """A mean of absolute differences of a few records each would be large whether or not the models overfit."""
     write_run(tmp_path)
     attack_all(tmp_path)
-    owners = np.load(tmp_path / "truth" / "owners.npz")["owners"]
+    owned = dict(np.load(tmp_path / "truth" / "owners.npz"))
+    owners = owned["owners"]
     kept = np.zeros(len(owners), dtype=bool)
     for client in map(str, range(1, CLIENTS)):
         kept[np.flatnonzero(owners == client)[:9]] = True
     owners[~kept & (owners != "0")] = ""
-    np.savez(tmp_path / "truth" / "owners.npz", owners=owners)
+    np.savez(tmp_path / "truth" / "owners.npz", **owned)
     edit(tmp_path / "truth" / "holdings.json", {})
     audit_folder(tmp_path, device="cpu")
     record, truth = Record(tmp_path / "record"), read_truth(tmp_path / "truth")
@@ -326,7 +327,7 @@ def test_overfitting_is_not_told_from_a_handful_of_targets(tmp_path):
         unheld = accuracy_of_models(model, [state], x, y)
         assert value == pytest.approx(abs(float(held[0]) - float(unheld[0])))
     owners[owners == "0"] = ""
-    np.savez(tmp_path / "truth" / "owners.npz", owners=owners)
+    np.savez(tmp_path / "truth" / "owners.npz", **owned)
     edit(tmp_path / "truth" / "holdings.json", {})
     audit_folder(tmp_path, device="cpu")
     assert "overfitting" not in read_run(tmp_path)

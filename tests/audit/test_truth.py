@@ -31,16 +31,6 @@ def test_a_target_has_one_owner_or_none_or_several(tmp_path):
     assert {row: set(names) for row, names in truth.shared.items()} == {2: {"a", "c"}, 6: {"a", "b", "c"}}
 
 
-def test_a_truth_written_before_targets_could_have_several_owners_is_read(tmp_path):
-    write(tmp_path, ["a", NOBODY, "c"])
-    np.savez(tmp_path / "owners.npz", owners=np.array(["a", NOBODY, "c"]))
-    edit(tmp_path / "holdings.json", {})
-    truth = read_truth(tmp_path)
-    assert truth.owners.tolist() == ["a", NOBODY, "c"]
-    assert truth.shared == {}
-    assert truth.origins.tolist() == ["", "", ""]
-
-
 def test_targets_of_nobody_may_come_from_a_client_s_data(tmp_path):
     owners, origins = ["a", NOBODY, NOBODY, ["a", "b"], NOBODY], ["", "c", "", "", "a"]
     truth = read_truth(write(tmp_path / "some", owners, origins=origins))
@@ -79,7 +69,7 @@ def test_origins_that_cannot_be_are_refused_when_written_and_when_read(tmp_path,
 
 def test_origins_are_names(tmp_path):
     write(tmp_path, [NOBODY, "b"])
-    np.savez(tmp_path / "owners.npz", owners=np.array([NOBODY, "b"]), origins=np.zeros(2))
+    np.savez(tmp_path / "owners.npz", owners=np.array([NOBODY, "b"]), shared=np.zeros((0, 2), int), origins=np.zeros(2))
     edit(tmp_path / "holdings.json", {})
     with pytest.raises(DataError, match=r"owners\.npz: origins: expected a client's name.* got float64 \(2,\)"):
         read_truth(tmp_path)
@@ -109,7 +99,7 @@ def test_a_client_cannot_have_a_name_that_means_something_else(tmp_path, name):
 )
 def test_a_truth_that_contradicts_itself_is_refused_in_one_line(tmp_path, owners, shared, message):
     write(tmp_path, ["a", "b"])
-    np.savez(tmp_path / "owners.npz", owners=np.array(owners), shared=np.array(shared))
+    np.savez(tmp_path / "owners.npz", owners=np.array(owners), shared=np.array(shared), origins=np.array(["", ""]))
     edit(tmp_path / "holdings.json", {})
     with pytest.raises(DataError, match=message) as problem:
         read_truth(tmp_path)

@@ -253,36 +253,29 @@ def test_weights_that_differ_from_machine_to_machine_are_told(world):
     assert any("differs from client to client" in note for note in truth.notes)
 
 
-def describe(site) -> None:
-    """Write the one witness of a site as older versions wrote it where no import path makes the model."""
+def forget_the_model(site) -> None:
+    """Write the one witness of a site as if no import path made the model."""
     (path,) = site.glob("run-*/*.npz")
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    about = json.loads(arrays["about"].tobytes())
-    about["model"].update(spec=None, arguments={}, program="0123.npz")
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    np.savez(path, **arrays)
-    (path.parent / "programs").mkdir()
-    (path.parent / "programs" / "0123.npz").write_bytes(b"not looked at")
+    change(site, model=replace(read_witness(path).model, spec=None, arguments={}, why="it is made in a function"))
 
 
-def test_a_model_that_older_witnesses_describe_is_taken_for_what_the_record_shows(world):
+def test_a_model_that_no_witness_names_is_taken_for_what_the_record_shows(world):
     """Two arrays of a linear layer need no name."""
     for site in world.sites:
-        describe(site)
+        forget_the_model(site)
     truth = gathered(world)
     (note,) = (note for note in truth.notes if "linear layer" in note)
-    assert "it was described by a list of operators, which is no longer read" in note
+    assert "it is made in a function" in note
 
 
-def test_a_model_that_older_witnesses_describe_is_asked_for(world, call, monkeypatch):
+def test_a_model_that_no_witness_names_is_asked_for(world, call, monkeypatch):
     monkeypatch.setattr(posing, "_outputs_of_linear", lambda *_: None)
     for site in world.sites:
-        describe(site)
+        forget_the_model(site)
     words = ("gather", world.record, *world.sites, "--out", world.out)
     code, _, err = call(*words)
     assert code == 2
-    assert "described by a list of operators, which is no longer read): name it by --model package.module" in err
+    assert "made in a function): name it by --model package.module" in err
     assert len(err.splitlines()) == 1
     assert not world.out.exists()
     code, _, err = call(*words, "--model", "tests.foreign.worlds:linear")

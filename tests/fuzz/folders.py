@@ -226,7 +226,7 @@ def _one_of(draw: random.Random, folder: Path, name: str) -> Path | None:
 
 
 def private_training(loss: Any) -> dict[str, Any]:
-    training = {"epochs": 1, "batch_size": 5, "lr": 0.1}
+    training = {"epochs": 1, "batch_size": 5, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     return {"defence": "dp-sgd", "noise": 1.0, "dp-clip": 1.0, "loss": loss, "training": training}
 
 

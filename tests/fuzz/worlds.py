@@ -13,6 +13,7 @@ from fedattack.folder import write_study
 from fedattack.record import Record
 from fedattack.record.signature import make_key
 from fedattack.report import write_report
+from fedattack.runs.settings import default_settings
 from fedattack.threats import ATTACKS, read_knowledge
 from tests.worlds.classified import write_classified_run
 from tests.worlds.federation import write_predictions_run, write_property_run, write_run
@@ -21,9 +22,8 @@ from tests.worlds.private import write_private_run
 
 STUDY = {
     "preset": "quickstart",
-    "title": "A run for the fuzzer",
     "attacks": ["sia"],
-    "settings": {"framework": "fedavg", "clients": 4, "rounds": 2, "device": "cpu", "alpha": 1.0},
+    "settings": default_settings() | {"clients": 4, "rounds": 2, "device": "cpu"},
     "seeds": [0],
     "commands": ["fedattack audit quickstart --out run"],
     "runtime": "simulation",

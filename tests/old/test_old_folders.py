@@ -6,7 +6,6 @@ models.
 """
 
 import json
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -14,14 +13,9 @@ import numpy as np
 import pytest
 
 from fedattack.files import seal
-from fedattack.folder import find_parts, read_study, write_study
+from fedattack.folder import find_parts, read_study
 from fedattack.record import Record, RecordWriter, check_record, project_record
-from fedattack.threats import ATTACKS, Scores, read_knowledge
-from fedattack.threats.knowledge import BUILT_IN
-from tests.fuzz.worlds import STUDY
 from tests.record.conftest import exchange
-from tests.worlds.federation import write_run
-from tests.worlds.sealed import edit
 
 HERE = Path(__file__).parent
 ATTACK = {"individual": "sia", "sums": "prolin"}
@@ -91,49 +85,3 @@ def test_it_is_projected_to_the_newest_version(tmp_path):
     sums = project_record(Record(first_record(tmp_path)), tmp_path / "sums")
     assert sums.manifest["version"] == 2
     assert check_record(tmp_path / "sums").whole
-
-
-def test_its_defence_is_built_in_and_not_imported(tmp_path):
-    folder = first_record(tmp_path).parents[1] / "knowledge" / "seed-0"
-    value = json.loads((folder / "knowledge.json").read_text())
-    settings = {"defence": "dp-gaussian", "defence-strength": 0.001, "defence-clip": 1.0, "dp-delta": 1e-05}
-    value["defence"] = {"spec": "fedattack.defences.known:known_defence", "settings": settings, "files": {}}
-    (folder / "knowledge.json").write_text(json.dumps(value))
-    known = read_knowledge(folder)
-    assert known.asks() == []
-    assert known.defence.spec == BUILT_IN
-    assert callable(known.defence.build())
-
-
-def test_a_model_that_is_described_by_operators_is_refused_in_one_line(call, tmp_path):
-    run = write_run(tmp_path / "run")
-    write_study(run, STUDY)
-    assert call("attack", "sia", run)[0] == 0
-    edit(run / "knowledge" / "knowledge.json", lambda value: value["model"].update(spec="program"))
-    (run / "knowledge" / "program.npz").write_bytes(b"not looked at")
-    model = ("--model", "tests.worlds.federation:MODEL")
-    for words in (
-        ("check", run),
-        ("attack", "sia", run),
-        ("attack", "sia", run, *model),
-        ("report", run, "--trust"),
-        ("resume", run),
-        ("what-if", run, "--out", tmp_path / "other", "--noise", "0.1"),
-    ):
-        code, _, err = call(*words)
-        assert code == 2, words
-        (line,) = (line for line in err.splitlines() if line.startswith("error:"))
-        assert "no longer read; audit the app anew, or gather its record and witnesses anew" in line
-        assert line.endswith("add --model package.module:function")
-    # What needs no model is as it was.
-    assert call("check", run / "record")[0] == 0
-    assert call("project", run / "record", tmp_path / "sums")[0] == 0
-
-
-def test_scores_of_another_attack_are_refused(tmp_path):
-    record = first_record(tmp_path)
-    scores = record.parents[1] / "scores" / "seed-0"
-    shutil.copyfile(scores / "sia.npz", scores / "prolin.npz")
-    assert Scores.load(scores / "prolin.npz").attack == "sia"
-    with pytest.raises(Exception, match="holds scores of 'sia', not of prolin"):
-        ATTACKS["prolin"].load_scores(scores / "prolin.npz")

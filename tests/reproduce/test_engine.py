@@ -15,7 +15,6 @@ from fedattack.reproduce.spec import Reproduction
 from fedattack.runs.watch import Watch
 from tests.report import example
 from tests.reproduce.test_spec import SPEC
-from tests.worlds.sealed import edit
 
 
 class Audits:
@@ -164,16 +163,6 @@ def test_other_settings_are_refused(go, audits, words, message):
     with pytest.raises(ConfigError, match=message):
         go(only=["alpha=0.1"], **words)
     assert len(audits.made) == 2
-
-
-def test_a_setting_that_is_newer_than_a_cell_counts_as_its_default(go, audits, tmp_path):
-    go(only=["dataset=digits", "alpha=1"])
-    path = tmp_path / "out" / "cells" / DIGITS[0] / "study.json"
-    edit(path, lambda study: study["settings"].pop("momentum"))
-    go(only=["dataset=digits", "alpha=1"])
-    assert audits.made == [DIGITS[0]]
-    with pytest.raises(ConfigError, match=r"was run with momentum = 0\.0, and now it is 0\.5"):
-        go(changes=["momentum=0.5"])
 
 
 def test_other_settings_may_follow_where_nothing_is_finished(go, audits):

@@ -19,6 +19,7 @@ from fedattack.folder import DEALT, read_resumption, read_study, write_study
 from fedattack.record import Record, RecordWriter, check_record
 from fedattack.runs import simulating
 from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.settings import default_settings
 from fedattack.runs.simulating import resume, simulate
 from fedattack.runs.watch import Watch
 from fedattack.runtime.base import RunResult
@@ -149,7 +150,7 @@ def stopped(tmp_path):
     """A run folder of three seeds, of which no more is there than its study."""
     study = {
         "preset": "quickstart",
-        "settings": {"framework": "fedavg", "clients": 2, "rounds": 2, "device": "cpu"},
+        "settings": default_settings() | {"framework": "fedavg", "clients": 2, "rounds": 2, "device": "cpu"},
         "seeds": [0, 1, 2],
         "commands": ["fedattack audit quickstart"],
         "runtime": "simulation",

@@ -153,7 +153,8 @@ def test_records_that_occur_twice_have_no_single_owner(tmp_path):
 
 def test_truth_that_contradicts_itself_is_refused(prepared):
     _, _, _, folder = prepared
-    np.savez(folder / "truth" / "owners.npz", owners=np.array(["0", "stranger"]))
+    owned = {"owners": np.array(["0", "stranger"]), "shared": np.zeros((0, 2), int), "origins": np.array(["", ""])}
+    np.savez(folder / "truth" / "owners.npz", **owned)
     with pytest.raises(DataError, match=r"owners\.npz is another file than was written"):
         read_truth(folder / "truth")
     edit(folder / "truth" / "holdings.json", {})

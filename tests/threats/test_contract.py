@@ -329,6 +329,13 @@ def test_scores_survive_the_disk(case, tmp_path):
         Scores.load(tmp_path / "s.npz")
 
 
+def test_scores_of_another_attack_are_refused(tmp_path):
+    scores = Scores("sia", {}, {})
+    scores.save(tmp_path / "prolin.npz")
+    with pytest.raises(DataError, match="holds scores of 'sia', not of prolin"):
+        ATTACKS["prolin"].load_scores(tmp_path / "prolin.npz")
+
+
 def test_300_rounds_are_streamed(tmp_path):
     """Memory of Python and NumPy stays below three rounds' worth of arrays plus the model, whatever the rounds."""
     from tests.worlds.federation import MODEL

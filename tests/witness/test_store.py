@@ -79,19 +79,6 @@ def change(path, **changes):
     np.savez(path, **(arrays | changes))
 
 
-def test_an_older_witness_that_described_its_model_says_that_nobody_knows_it(tmp_path):
-    """The file that it names is not looked at."""
-    change(
-        write_witness(tmp_path, FULL),
-        about=lambda value: value["model"].update(spec=None, arguments={}, why="", program="../nowhere"),
-    )
-    (old,) = read_witnesses(tmp_path)
-    assert old.model.spec is None
-    assert old.model.why == "it was described by a list of operators, which is no longer read"
-    (again,) = read_witnesses(write_witness(tmp_path, old).parent)
-    assert again.model == old.model
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

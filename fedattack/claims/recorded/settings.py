@@ -31,14 +31,14 @@ class _Settings(BaseModel):
 
 
 class _Kind(_Settings):
-    """What tells who adds noise. A run of before there was a key has none of what it sets."""
+    """What tells who adds noise."""
 
     defence: str
     defence_strength: Amount
     defence_clip: Amount
     dp_noise: Amount
     dp_epsilon: Amount
-    central_noise: Amount = 0.0
+    central_noise: Amount
 
     @property
     def by_steps(self) -> bool:
@@ -62,7 +62,7 @@ class _Central(_OfUpdates):
     central_noise: Size
     central_clip: Size
     clients: Count
-    canaries: _Number = 0
+    canaries: _Number
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 

@@ -126,6 +126,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
             "objectives": ArrayForm("f", ("methods", "clients"), nan=True, optional=True),
             "members": ArrayForm("f", ("records",), low=0, high=1 + 1e-6, nan=True, optional=True),
             "decoys": ArrayForm("f", ("decoys",), low=0, high=1 + 1e-6, nan=True, optional=True),
+            "decoy_clients": ArrayForm("U", ("decoys",), optional=True),
         },
         {"methods": "methods", "values": "values", "clients": "clients"},
     )
@@ -422,7 +423,11 @@ def _members_first(
         notes.append(
             f"some clients have more examples than there are auxiliary ones to hide them among, {len(public.y)}"
         )
-    arrays = {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": np.array(decoy_clients)}
+    arrays = {
+        "members": members,
+        "decoys": np.concatenate(decoys),
+        "decoy_clients": np.array(decoy_clients, dtype=np.str_),
+    }
     return kept, arrays
 
 

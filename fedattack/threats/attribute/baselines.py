@@ -149,7 +149,7 @@ class AttributeBaselines(Attack):
         TypeAdapter(_Facts),
         {
             "decisions": ArrayForm("i", ("methods", "records"), low=-1),
-            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True, optional=True),
+            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
         },
         {"methods": "methods", "values": "values"},
     )

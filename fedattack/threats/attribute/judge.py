@@ -192,24 +192,18 @@ class AttributeCase(Case):
     def membership(self) -> tuple[Flags, Flags] | None:
         """Who was taken for a member, of the client's examples and of the decoys; ``None`` if nobody was asked."""
         arrays = self.scores.arrays
-        if "members" not in arrays or "decoys" not in arrays:
+        if not {"members", "decoys", "decoy_clients"} <= arrays.keys():
             return None
         members, decoys = arrays["members"], arrays["decoys"]
         return members[~np.isnan(members)] > 0.5, decoys[~np.isnan(decoys)] > 0.5
 
     @property
     def candidates_of(self) -> list[str]:
-        """The client of each candidate of :attr:`membership`, examples first; all the same if the scores do not tell.
-
-        Scores of earlier versions do not.
-        """
+        """The client of each candidate of :attr:`membership`, examples first."""
         arrays = self.scores.arrays
         owners = np.array(self.attributes.owners)[~np.isnan(arrays["members"])]
         asked = ~np.isnan(arrays["decoys"])
-        clients = arrays.get("decoy_clients")
-        if clients is None or clients.shape != asked.shape:
-            return [""] * (len(owners) + int(asked.sum()))
-        return [*owners.tolist(), *map(str, clients[asked].tolist())]
+        return [*owners.tolist(), *map(str, arrays["decoy_clients"][asked].tolist())]
 
 
 class AttributeJudge(Judge[AttributeCase]):

@@ -18,6 +18,8 @@ SETTINGS = {
     "dp-epsilon": 0.0,
     "dp-clip": 1.0,
     "dp-delta": 1e-5,
+    "central-noise": 0.0,
+    "canaries": 0,
     "rounds": 3,
     "lr": 0.5,
     "batch-size": 64,

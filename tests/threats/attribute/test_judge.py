@@ -180,12 +180,15 @@ def test_membership_is_judged_where_records_lay_among_others():
     members, decoys = np.full(N, 0.9), np.full(N, 0.1)
     members[:20], decoys[:10] = 0.2, 0.7
     members[20:30] = np.nan
-    found = judged(case({"cos": truth}, truth, arrays={"members": members, "decoys": decoys}))
+    clients = (np.arange(N) % 4).astype(str)
+    told = {"members": members, "decoys": decoys, "decoy_clients": clients}
+    found = judged(case({"cos": truth}, truth, arrays=told))
     assert found["membership"].value == pytest.approx((170 + 190) / 390)
     assert found["membership"].chance == pytest.approx(200 / 390)
     assert found["membership"].verdict == LEAK
     guess = np.random.default_rng(0).random((2, N))
-    nothing = judged(case({"cos": truth}, truth, arrays={"members": guess[0], "decoys": guess[1]}))
+    guessed = {"members": guess[0], "decoys": guess[1], "decoy_clients": clients}
+    nothing = judged(case({"cos": truth}, truth, arrays=guessed))
     assert nothing["membership"].verdict == NO_EVIDENCE
     assert "membership" not in judged(case({"cos": truth}, truth))
 
@@ -313,15 +316,15 @@ def test_one_value_only_says_nothing():
     assert {found[name].verdict for name in ("excess", "accuracy", "balanced-accuracy", "rare-recall")} == {TOO_FEW}
 
 
-def test_membership_without_the_clients_of_decoys_exchanges_all():
-    """Scores of earlier versions say for no decoy whose candidate it was. All of one client are taken for members."""
+def test_membership_is_exchanged_within_each_client():
+    """All of one client are taken for members, and nobody of another."""
     truth = values()
     members = np.where(np.arange(N) % 4 == 0, 0.9, 0.1)
     told = {"members": members, "decoys": members, "decoy_clients": (np.arange(N) % 4).astype(str)}
-    untold = {"members": members, "decoys": np.full(N, 0.1)}
     within = judged(case({"cos": truth}, truth, arrays=told))["membership"]
     assert within.p == 1, "within each client all answers are the same"
-    assert judged(case({"cos": truth}, truth, arrays=untold))["membership"].p < 0.001
+    untold = {"members": members, "decoys": np.full(N, 0.1)}
+    assert "membership" not in judged(case({"cos": truth}, truth, arrays=untold))
 
 
 def test_these_runs_and_runs_like_them_are_told_apart():

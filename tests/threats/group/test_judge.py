@@ -172,8 +172,8 @@ def test_the_truth_about_clients_survives_the_disk(tmp_path):
     assert len(private["level"].values) == 9
     path = folder / "truth" / "private.json"
     for text, message in (
-        ('{"level": {"values": [0, 1], "names": ["a", "b"]}}', "one of 2 values for each of 9 clients"),
-        ('{"level": {"values": [0, 1]}}', "names is missing"),
+        ('{"attributes": {"level": {"values": [0, 1], "names": ["a", "b"]}}}', "one of 2 values for each of 9 clients"),
+        ('{"attributes": {"level": {"values": [0, 1]}}}', "names is missing"),
     ):
         path.write_text(text)
         edit(folder / "truth" / "holdings.json", {})
