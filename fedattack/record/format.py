@@ -15,14 +15,11 @@ from pydantic import TypeAdapter
 
 from fedattack.errors import RecordError, short
 from fedattack.files import seal
-from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE
+from fedattack.record.schema import LINE_FORM, MANIFEST_FORM, MAX_NAME, MAX_VALUE
 from fedattack.untrusted import parse_json, validated
 
 FORMAT = "fedattack-record"
-WHOLE, THINNED = 2, 3
-"""Versions that are written: of a record of all that the server saw, and of one of which something was left out."""
-
-VERSION = THINNED
+VERSION = 2
 
 MANIFEST = "manifest.json"
 INDEX = "rounds.jsonl"
@@ -107,38 +104,27 @@ class Parameter:
         return cls(value["name"], tuple(value["shape"]), value["dtype"], value["role"])
 
 
-CHAIN = ("id", "head", "signer")
-"""Keys that the manifest has from version 2 on."""
+# Keys that the manifest has only where something was left out.
+_THINNING = ("kept", "left_out")
 
-THINNING = ("kept", "left_out")
-"""Keys that the manifest has in version 3."""
-
-# How many digits of the SHA-256 a seal has in each version.
-_DIGITS = {1: 16, WHOLE: 64, THINNED: 64}
-_SEAL = re.compile(rb',"check":"([0-9a-f]{16,64})"\}')
+_SEAL = re.compile(rb',"check":"([0-9a-f]{64})"\}')
+_SEAL_LENGTH = len(b',"check":""}') + 64
 
 
-def seal_line(value: Mapping[str, Any], previous: str | None) -> tuple[bytes, str]:
-    """Encode a line of the index, which carries the seal of the line before; returns it with its own seal.
-
-    ``previous`` is ``None`` in version 1, whose lines carry no such seal.
-    """
-    sealed = seal(value if previous is None else {**value, "previous": previous})
-    if previous is None:
-        sealed["check"] = sealed["check"][: _DIGITS[1]]
+def seal_line(value: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
+    """Encode a line of the index, which carries the seal of the line before; returns it with its own seal."""
+    sealed = seal({**value, "previous": previous})
     return _compact(sealed).encode(), sealed["check"]
 
 
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """Encode a manifest for people to read, with its seal; one of version 1 as that version had it."""
-    absent = {1: (*CHAIN, *THINNING), WHOLE: THINNING}.get(manifest["version"], ())
-    manifest = {key: value for key, value in manifest.items() if key not in absent}
-    sealed = seal(manifest)
-    sealed["check"] = sealed["check"][: _DIGITS[manifest["version"]]]
-    return (json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """Encode a manifest for people to read, with its seal."""
+    if manifest.get("kept") is None:
+        manifest = {key: value for key, value in manifest.items() if key not in _THINNING}
+    return (json.dumps(seal(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def unseal_line(row: bytes, version: int, where: str) -> dict[str, Any]:
+def unseal_line(row: bytes, where: str) -> dict[str, Any]:
     """Decode what :func:`seal_line` encoded, and check its form.
 
     Raises
@@ -146,22 +132,23 @@ def unseal_line(row: bytes, version: int, where: str) -> dict[str, Any]:
     RecordError
         If the line is not JSON, does not match its checksum, or has another form.
     """
-    digits = _DIGITS[version]
-    seal_at_end = _SEAL.fullmatch(row[-(digits + len(b',"check":""}')) :])
+    seal_at_end = _SEAL.fullmatch(row[-_SEAL_LENGTH:])
     if seal_at_end is None:
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged")
     content = row[: -len(seal_at_end[0])] + b"}"
-    if hashlib.sha256(content).hexdigest()[:digits] != seal_at_end[1].decode():
+    if hashlib.sha256(content).hexdigest() != seal_at_end[1].decode():
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
     try:
         value = parse_json(row)
     except ValueError:
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged") from None
-    return _formed(LINES[version], value, where)
+    return _formed(LINE_FORM, value, where)
 
 
 def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     """Decode a manifest, whose numbers may stand on lines of their own, and check its form.
+
+    Keys that it has only where something was left out are ``None`` elsewhere.
 
     Raises
     ------
@@ -174,18 +161,22 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
         expected = seal(value)["check"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged") from None
-    version = value.get("version")
-    if check != expected[: _DIGITS[1] if version == 1 else _DIGITS[2]]:
+    if check != expected:
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
-    if value.get("format") != FORMAT or type(version) is not int or version < 1:
+    version = value.get("version")
+    if value.get("format") != FORMAT or type(version) is not int or version < VERSION:
         got = short(f"{value.get('format')!r} {version!r}", 60)
-        raise RecordError(f"{where}: expected format {FORMAT!r} with a version, got {got}")
+        raise RecordError(f"{where}: expected format {FORMAT!r} of version {VERSION}, got {got}")
     if version > VERSION:
         raise RecordError(
-            f"{where}: format version {version} is newer than {VERSION}, the newest that this fedattack reads; update "
-            "fedattack"
+            f"{where}: format version {version} is newer than {VERSION}, which this fedattack reads; update fedattack"
         )
-    return _formed(MANIFESTS[version], value, where)
+    manifest = _formed(MANIFEST_FORM, value, where)
+    if ("kept" in manifest) != ("left_out" in manifest):
+        raise RecordError(
+            f"{where} has one of kept and left_out without the other; it is sealed, but not as fedattack writes it"
+        )
+    return dict.fromkeys(_THINNING) | manifest
 
 
 def _formed(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:

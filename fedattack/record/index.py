@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.errors import RecordError
-from fedattack.record.format import (
-    CHAIN,
-    INDEX,
-    MANIFEST,
-    ROUNDS,
-    THINNING,
-    UNFINISHED,
-    unseal_line,
-    unseal_manifest,
-)
+from fedattack.record.format import INDEX, MANIFEST, ROUNDS, UNFINISHED, unseal_line, unseal_manifest
 from fedattack.untrusted import open_regular, read_bytes
 
 MAX_LINE = 128 * 2**20
@@ -71,8 +62,6 @@ class Index:
     ----------
     path
         The file.
-    version
-        Of the record's format.
     lines
         The lines that are whole and in the right position.
     damage
@@ -82,7 +71,6 @@ class Index:
     """
 
     path: Path
-    version: int
     lines: list[IndexedLine] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     end: str = ""
@@ -105,14 +93,14 @@ class Index:
                 row = file.read(line.length)
         except OSError as cause:
             raise RecordError(f"{where} cannot be read ({cause.strerror})") from None
-        value = unseal_line(row, self.version, where)
+        value = unseal_line(row, where)
         if value["check"] != line.check:
             raise RecordError(f"{where} was changed while the record was open")
         return value
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check the manifest of the record at ``path``; keys that its version has not are ``None``.
+    """Read and check the manifest of the record at ``path``.
 
     Raises
     ------
@@ -125,7 +113,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             "`fedattack simulate` wrote"
         )
     data = read_bytes(path / MANIFEST, RecordError, "the record is damaged")
-    manifest = dict.fromkeys((*CHAIN, *THINNING)) | unseal_manifest(data, str(path / MANIFEST))
+    manifest = unseal_manifest(data, str(path / MANIFEST))
     if (manifest["status"] == "open") != (manifest["rounds"] is None):
         raise RecordError(
             f"{path / MANIFEST} has the status {manifest['status']} and counts {manifest['rounds']} rounds; the two "
@@ -146,7 +134,7 @@ def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
         If there is no index.
     """
     file = path / INDEX
-    index = Index(file, manifest["version"], end=manifest["id"] or "")
+    index = Index(file, end=manifest["id"])
     last = -1
     origins: dict[int, int] = {}
     for number, (offset, row) in enumerate(_rows(file), start=1):
@@ -154,7 +142,7 @@ def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
         try:
             if len(row) > MAX_LINE:
                 raise RecordError(f"{where} has more than {MAX_LINE:,} bytes; the file is damaged")
-            value = unseal_line(row, index.version, where)
+            value = unseal_line(row, where)
             _check_position(value, last, index, where)
         except RecordError as cause:
             index.damage.append(str(cause))
@@ -195,7 +183,7 @@ def _check_position(line: Mapping[str, Any], last: int, index: Index, where: str
         raise RecordError(f"{where} has the seq {seq} after {last}; lines were repeated or put in another order")
     if seq > last + 1:
         index.damage.append(f"{where} has the seq {seq} after {last}; lines before it are gone")
-    if index.version > 1 and seq == last + 1 and line["previous"] != index.end:
+    if seq == last + 1 and line["previous"] != index.end:
         raise RecordError(f"{where} does not carry the seal of the line before; lines were changed or exchanged")
     earlier = _source_of(line["common"])
     if earlier is not None and earlier >= seq:
@@ -237,7 +225,7 @@ def _check_end(index: Index, manifest: Mapping[str, Any], file: Path) -> None:
         return
     if count != expected:
         index.damage.append(f"{file} lists {count} whole rounds where the manifest counts {expected}; it was cut")
-    elif index.version > 1 and index.end != manifest["head"]:
+    elif index.end != manifest["head"]:
         index.damage.append(f"{file} does not end with the line that the manifest says; it was changed")
     earlier = _source_of(manifest["final"])
     if earlier is not None and earlier not in [line.seq for line in index.lines]:

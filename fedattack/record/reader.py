@@ -17,13 +17,11 @@ from safetensors import SafetensorError, safe_open
 
 from fedattack.errors import ConfigError, RecordError, short
 from fedattack.record.format import (
-    CHAIN,
     FINAL,
     INDEX,
     MANIFEST,
     PROTOCOLS,
     SIGNATURE,
-    THINNING,
     Arrays,
     Parameter,
     Server,
@@ -469,10 +467,9 @@ class Record:
     Raises
     ------
     RecordError
-        If there is no record, it is of a newer format, its index is damaged, it is not what was signed, or it was
-        thinned and need not be. A
-        half-written last line, as a killed run leaves it, is no damage: that round was never whole. A damaged file
-        is refused when it is read.
+        If there is no record, it is of another format, its index is damaged, it is not what was signed, or it was
+        thinned and need not be. A half-written last line, as a killed run leaves it, is no damage: that round was never
+        whole. A damaged file is refused when it is read.
     """
 
     def __init__(self, path: Path | str, *, skip_damaged: bool = False, thinned: bool = False) -> None:
@@ -542,8 +539,7 @@ class Record:
             files.append(final)
         whole = all("sha256" in digests for digests in files)
         # Somebody may have changed the manifest since it was read first.
-        absent = dict.fromkeys((*CHAIN, *THINNING))
-        same = whole and absent | unseal_manifest(manifest, self.path.name) == self.manifest
+        same = whole and unseal_manifest(manifest, self.path.name) == self.manifest
         if not same or not is_signed(signer, signature, manifest):
             raise RecordError(
                 f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
@@ -591,12 +587,7 @@ class Record:
                 f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
             ]
         if self.manifest["signer"] is None:
-            remarks = [
-                "the record is not signed: whoever could write the folder can have changed it and sealed it again"
-            ]
-            if self.index.version == 1:
-                remarks.append("the record is of format 1, in which the lines of the index are not tied to each other")
-            return remarks
+            return ["the record is not signed: whoever could write the folder can have changed it and sealed it again"]
         if self.index.damage:
             return ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
         if os.path.lexists(self.path / SIGNATURE):

@@ -4,7 +4,7 @@ Nothing of a record is used before it has this form. FORMAT.md says what the key
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypeAliasType, TypedDict
@@ -98,6 +98,10 @@ Source = Annotated[Stored | Mean | Same, Field(discriminator="source")]
 FinalSource = Annotated[StoredFinal | Mean | Same, Field(discriminator="source")]
 
 
+# By what power of two the array at the same place was divided; nothing for one that is whole.
+Powers = list[Annotated[int, Field(ge=-(2**12), le=2**12)] | None]
+
+
 @with_config(_STRICT)
 class ReplyEntry(TypedDict):
     """One node in one round."""
@@ -110,53 +114,28 @@ class ReplyEntry(TypedDict):
     metrics: NotRequired[dict[Name, Metric]]
     reason: NotRequired[Value]
     of_round: NotRequired[Whole | None]
-
-
-# By what power of two the array at the same place was divided; nothing for one that is whole.
-Powers = list[Annotated[int, Field(ge=-(2**12), le=2**12)] | None]
-
-
-class ThinnedReply(ReplyEntry):
-    """One node in one round, of which something may have been left out."""
-
     halved: NotRequired[Powers]
 
 
 @with_config(_STRICT)
-class _AnyLine(TypedDict):
+class Line(TypedDict):
+    """One round."""
+
     seq: Count
     round: Whole
     file: Annotated[str, StringConstraints(pattern=r"^rounds/[0-9]{6,12}\.safetensors$")]
     bytes: Count
     xxh3: Xxh3
+    sha256: NotRequired[Sha256]
     config: dict[Name, Metric]
     common: Source | None
+    replies: list[ReplyEntry]
     aggregate: Names | None
+    halved: NotRequired[Powers]
     started: Name
     ended: Name
+    previous: Name
     check: Name
-
-
-class Line(_AnyLine):
-    """One round, in version 1."""
-
-    replies: list[ReplyEntry]
-
-
-class ChainedLine(Line):
-    """One round, in version 2."""
-
-    previous: Name
-    sha256: NotRequired[Sha256]
-
-
-class ThinnedLine(_AnyLine):
-    """One round, in version 3."""
-
-    previous: Name
-    sha256: NotRequired[Sha256]
-    replies: list[ThinnedReply]
-    halved: NotRequired[Powers]
 
 
 @with_config(_STRICT)
@@ -211,7 +190,7 @@ class Aggregation(TypedDict):
 
 @with_config(_STRICT)
 class Manifest(TypedDict):
-    """A run, in version 1."""
+    """A run; where nothing was left out, ``kept`` and ``left_out`` are not there."""
 
     format: Name
     version: Count
@@ -230,33 +209,15 @@ class Manifest(TypedDict):
     started: Name
     ended: Name | None
     resumed: NotRequired[list[Resumed]]
-
-
-class ChainedManifest(Manifest):
-    """A run, from version 2 on."""
-
     id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
     head: Name | None
     signer: Base64 | None
+    kept: NotRequired[Kept]
+    left_out: NotRequired[list[LeftOut]]
 
 
-class ThinnedManifest(ChainedManifest):
-    """A run of which something was left out, in version 3."""
+LINE_FORM: TypeAdapter[Line] = TypeAdapter(Line)
+"""The form of a line of the index."""
 
-    kept: Kept
-    left_out: list[LeftOut]
-
-
-LINES: dict[int, TypeAdapter[Any]] = {
-    1: TypeAdapter(Line),
-    2: TypeAdapter(ChainedLine),
-    3: TypeAdapter(ThinnedLine),
-}
-"""The form of a line of the index, by the format's version."""
-
-MANIFESTS: dict[int, TypeAdapter[Any]] = {
-    1: TypeAdapter(Manifest),
-    2: TypeAdapter(ChainedManifest),
-    3: TypeAdapter(ThinnedManifest),
-}
-"""The form of the manifest, by the format's version."""
+MANIFEST_FORM: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+"""The form of the manifest."""

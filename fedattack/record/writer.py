@@ -27,9 +27,8 @@ from fedattack.record.format import (
     ROUNDS,
     SERVERS,
     SIGNATURE,
-    THINNED,
+    VERSION,
     VIEWS,
-    WHOLE,
     Arrays,
     Parameter,
     Server,
@@ -91,7 +90,7 @@ class RecordWriter:
     key
         File of the private key that the record is signed by, as :func:`fedattack.record.signature.make_key` makes it.
     keep
-        What goes into the record; all by default. Such a record is of version 3, which older readers refuse.
+        What goes into the record; all by default.
     left_out
         Arrays that were left out before, as a manifest lists them.
 
@@ -139,7 +138,7 @@ class RecordWriter:
         self._last_mean: tuple[int, str, Arrays] | None = None
         self._manifest: dict[str, Any] = {
             "format": FORMAT,
-            "version": THINNED if keep.kinds else WHOLE,
+            "version": VERSION,
             "view": view,
             "protocol": protocol,
             "server": server,
@@ -166,7 +165,7 @@ class RecordWriter:
             "left_out": [*known_out.values()],
         }
         self._check_manifest(self._manifest)
-        self._previous: str | None = self._manifest["id"]
+        self._previous: str = self._manifest["id"]
         try:
             if not resume:
                 self._make_folder()
@@ -226,7 +225,6 @@ class RecordWriter:
         self._previous = old["id"]
         if lines:
             end = lines[-1].offset + lines[-1].length + 1
-        if lines and old["id"] is not None:
             self._previous = lines[-1].check
         with open_regular(self.path / INDEX) as source, atomic_file(self.path / INDEX) as file:
             copy_bytes(source, file, end)
@@ -329,7 +327,7 @@ class RecordWriter:
             line["halved"] = of_aggregate
         try:
             row, check = seal_line(line, self._previous)
-            unseal_line(row, self._manifest["version"], f"round {exchange.number}")
+            unseal_line(row, f"round {exchange.number}")
             self._append(row)
         except BaseException:
             (self.path / file).unlink(missing_ok=True)

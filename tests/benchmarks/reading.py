@@ -3,7 +3,7 @@
     python -m tests.benchmarks.reading
 
 Records of four small arrays a client. Reading is linear in clients and rounds: the microseconds for one client in one
-round are the same in all lines. Before version 2 of the format each array opened its file anew and parsed its header.
+round are the same in all lines.
 """
 
 import tempfile

@@ -426,7 +426,7 @@ def test_a_signed_record_that_is_open_again_says_so(signed):
     ]
 
 
-def test_a_short_seal_is_one_of_version_1_alone(signed):
+def test_a_seal_that_was_shortened_is_refused(signed):
     record, _ = signed
     text = (record / MANIFEST).read_text()
     check = json.loads(text)["check"]
