@@ -35,7 +35,6 @@ from fedattack.cli.options import (
     Folder,
     Groups,
     Holds,
-    InPrecision,
     InSketches,
     KeepRecords,
     Layers,
@@ -470,7 +469,6 @@ def observe(
     every: Every = 1,
     clients: Clients = "1",
     layers: Layers = None,
-    precision: InPrecision = "exact",
     sketch: InSketches = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -478,10 +476,10 @@ def observe(
 
     A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
 
-    The last five options record less. Before the first round the log says how much the run will write.
+    The last four options record less. Before the first round the log says how much the run will write.
 
     Examples: `fedattack observe --out audit/record -- flwr run . --stream`;
-    `fedattack observe --out audit/record --every 10 --precision float16 -- flwr run . --stream`
+    `fedattack observe --out audit/record --every 10 -- flwr run . --stream`
     """
     from fedattack.record.format import PROTOCOLS, VIEWS
     from fedattack.runtime.outside import observe_command
@@ -492,10 +490,9 @@ def observe(
     options: dict[str, Any] = {"protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
     if view is not None:
         options["view"] = view
-    keep = _keep(every, clients, layers, precision, sketch)
+    keep = _keep(every, clients, layers, sketch)
     if keep.kinds:
-        options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "precision": precision}
-        options |= {"sketch": sketch}
+        options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "sketch": sketch}
     rounds = observe_command(command, out, options)
     done = "Being recorded" if rounds is None else f"{rounds} rounds"
     tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
@@ -752,7 +749,6 @@ def shrink(
     every: Every = 1,
     clients: Clients = "1",
     layers: Layers = None,
-    precision: InPrecision = "exact",
     sketch: InSketches = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -761,7 +757,7 @@ def shrink(
     The copy says what it keeps, and attacks that need more refuse it. `fedattack check` says which. It is signed if
     FEDATTACK_SIGNING_KEY names a key.
 
-    Example: `fedattack shrink runs/first/record --out runs/small/record --every 10 --precision float16`
+    Example: `fedattack shrink runs/first/record --out runs/small/record --every 10`
     """
     import os
 
@@ -769,7 +765,7 @@ def shrink(
     from fedattack.record.signature import SIGNING_KEY
     from fedattack.record.size import in_bytes
 
-    keep = _keep(every, clients, layers, precision, sketch)
+    keep = _keep(every, clients, layers, sketch)
     before = after = rounds = 0
     for name, path in records_in(record).items():
         whole = Record(path, thinned=True)
@@ -781,12 +777,11 @@ def shrink(
     tell({"record": str(out), "rounds": rounds, "bytes": after, "of": before}, line, as_json)
 
 
-def _keep(every: int, clients: str, layers: list[str] | None, precision: str, sketch: int) -> "Keep":
+def _keep(every: int, clients: str, layers: list[str] | None, sketch: int) -> "Keep":
     """Read what is to be kept of a run."""
     from fedattack.record import Keep
 
-    chosen = (every, chosen_clients(clients), tuple(layers or ()), precision)
-    return Keep(*chosen, sketch=sketch)  # type: ignore[arg-type]  # checked there
+    return Keep(every, chosen_clients(clients), tuple(layers or ()), sketch=sketch)
 
 
 @app.command(cls=AuditCommand)

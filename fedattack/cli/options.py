@@ -247,10 +247,6 @@ Layers = Annotated[
     typer.Option("--layers", help="Keep arrays of this name alone, such as 'fc*'; repeatable.", metavar="NAME"),
 ]
 
-InPrecision = Annotated[
-    str, typer.Option("--precision", help="exact; or float16: replies as their change of the model, in half precision.")
-]
-
 InSketches = Annotated[
     int,
     typer.Option(

@@ -18,7 +18,6 @@ from typing import Any
 from fedattack.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter, Reply
 from fedattack.record.format import RUN, Arrays, Server, View
-from fedattack.record.keep import Precision
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import SIGNING_KEY
@@ -76,7 +75,7 @@ class Recorder:
     resumed
         Go on with an existing record: the name in the record by the id of a node now, where they differ. Flower may
         have given the nodes other ids since.
-    every, clients, layers, precision, sketch
+    every, clients, layers, sketch
         What is recorded of a run that is too large to be recorded whole; see :class:`fedattack.record.Keep`. ``seed``
         decides which clients a share is, and the signs of a sketch.
 
@@ -114,12 +113,11 @@ class Recorder:
         every: int = 1,
         clients: float | Sequence[str] = 1.0,
         layers: str | Sequence[str] = (),
-        precision: Precision = "exact",
         sketch: int = 0,
     ) -> None:
         self.view = view
         self._protocol = protocol
-        self._keep = Keep.chosen(every, clients, layers, precision, seed, sketch)
+        self._keep = Keep.chosen(every, clients, layers, seed, sketch)
         if view == "aggregate" and aggregation is None:
             aggregation = PROJECTED
         self._out = str(out)

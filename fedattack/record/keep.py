@@ -1,4 +1,4 @@
-"""What a record keeps of a run that is too large: some rounds, clients or layers, fewer digits, or sketches.
+"""What a record keeps of a run that is too large: some rounds, clients or layers, or sketches.
 
 What is left out is chosen without a look at the data, so that it does not bias what attacks find.
 """
@@ -8,22 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal, get_args
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import ConfigError, short
 from fedattack.record.exchange import Exchange, Reply
-from fedattack.record.format import PROTOCOLS, Arrays, Parameter
-from fedattack.record.schema import Protocol
+from fedattack.record.format import Arrays, Parameter
 from fedattack.record.tensors import DTYPES, checksum
-
-Precision = Literal["exact", "float16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-
-# A half-precision number has so many bits before the point at most; an entry of the largest size takes one less.
-_TOP = 15
 
 
 @dataclass(frozen=True)
@@ -40,9 +32,6 @@ class Keep:
         Who took part, and with how many examples, is always kept.
     layers
         Names of the arrays that are kept, with ``*`` and ``?`` as in file names; all arrays without any.
-    precision
-        ``float16``: replies and sums are kept as their difference from the model that was sent, in eleven bits. Common
-        models stay exact.
     seed
         Which nodes a share is, and which signs a sketch has.
     sketch
@@ -52,13 +41,12 @@ class Keep:
     Raises
     ------
     ConfigError
-        If a value is out of range, or a sketch is to be in half precision.
+        If a value is out of range.
     """
 
     every: int = 1
     clients: float | tuple[str, ...] = 1.0
     layers: tuple[str, ...] = ()
-    precision: Precision = "exact"
     seed: int = 0
     sketch: int = 0
 
@@ -70,14 +58,8 @@ class Keep:
             raise ConfigError(
                 f"clients={self.clients!r}: expected a share above 0 and up to 1, or a list of ids of nodes"
             )
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}")
         if type(self.sketch) is not int or not 0 <= self.sketch <= 2**50:
             raise ConfigError(f"sketch={self.sketch!r}: expected how many numbers a sketch has; 0 for whole arrays")
-        if self.sketch and self.precision != "exact":
-            raise ConfigError(
-                f"precision={self.precision!r}: a sketch is kept in single precision; leave one of both out"
-            )
 
     @classmethod
     def chosen(
@@ -85,14 +67,13 @@ class Keep:
         every: int,
         clients: float | Sequence[str],
         layers: str | Sequence[str],
-        precision: Precision,
         seed: int | None,
         sketch: int = 0,
     ) -> "Keep":
         """Take a user's choices as they come: one name or several, and a seed or none."""
         names = (layers,) if isinstance(layers, str) else tuple(layers)
         share = clients if isinstance(clients, int | float | str) else tuple(map(str, clients))
-        return cls(every, share, names, precision, seed or 0, sketch)  # type: ignore[arg-type]  # text is refused by name
+        return cls(every, share, names, seed or 0, sketch)  # type: ignore[arg-type]  # text is refused by name
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any] | None) -> "Keep":
@@ -115,12 +96,11 @@ class Keep:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is thinned: some of ``rounds``, ``clients``, ``layers``, ``precision`` and ``sketch``, or nothing."""
+        """What is thinned: some of ``rounds``, ``clients``, ``layers`` and ``sketch``, or nothing."""
         thinned = {
             "rounds": self.every > 1,
             "clients": self.some_clients,
             "layers": bool(self.layers),
-            "precision": self.precision != "exact",
             "sketch": self.sketch > 0,
         }
         return tuple(kind for kind, applies in thinned.items() if applies)
@@ -128,7 +108,7 @@ class Keep:
     @property
     def exact_replies(self) -> bool:
         """Whether all replies of a kept round are kept as they came, so that their mean can be taken."""
-        return not self.some_clients and self.precision == "exact" and not self.sketch
+        return not self.some_clients and not self.sketch
 
     def told(self, kind: str) -> str:
         """Say in words what is kept, by one of :attr:`kinds`."""
@@ -136,8 +116,6 @@ class Keep:
             return f"every {_ordinal(self.every)} round"
         if kind == "layers":
             return short(f"the layers {', '.join(self.layers)}", 120)
-        if kind == "precision":
-            return "updates in half precision"
         if kind == "sketch":
             return f"sketches of updates, of {self.sketch:,} numbers each"
         if isinstance(self.clients, tuple):
@@ -179,22 +157,20 @@ class Keep:
         ------
         ConfigError
             If both choose clients: of those that are left, no share of all clients can be taken. If ``other`` keeps
-            sketches, of which neither a shorter sketch nor digits can be taken, and which do not tell frozen layers.
+            sketches, of which no shorter sketch can be taken, and which do not tell frozen layers.
         """
-        wanted = {"sketch": self.sketch, "layers": self.layers, "precision": self.precision != "exact"}
+        wanted = {"sketch": self.sketch, "layers": self.layers}
         refused = [option for option, asked in wanted.items() if other.sketch and asked]
         if refused:
             raise ConfigError(f"{refused[0]}: this record keeps {other.told('sketch')}; leave the option out")
         if self.some_clients and other.some_clients:
             raise ConfigError(f"clients: this record keeps {other.told('clients')} already; leave the option out")
         clients = other.clients if other.some_clients else self.clients
-        precision = self.precision if other.precision == "exact" else other.precision
         drawn = other.some_clients or other.sketch
         return Keep(
             math.lcm(self.every, other.every),
             clients,
             self.layers or other.layers,
-            precision,
             other.seed if drawn else self.seed,
             self.sketch or other.sketch,
         )
@@ -282,65 +258,3 @@ class Thinning:
         elif before["xxh3"] is not None and before != seen:
             before["xxh3"] = None
             self.changed = True
-
-
-def base_of(
-    name: str, sent: Arrays | None, protocol: Protocol, *, summed: bool = False
-) -> tuple[NDArray[Any] | None, np.dtype[Any] | None]:
-    """Say from what an array's difference is kept in half precision, and of which type the array is.
-
-    A client's model, and a sum of such, is near to the model that was ``sent``. A gradient is small by itself. There is
-    no type if the array is to be kept as it is.
-    """
-    if not PROTOCOLS[protocol].sends_back:
-        return None, np.dtype(np.float64 if summed else np.float32)
-    if sent is None or name not in sent:
-        return None, None
-    base = sent[name]
-    return base, np.dtype(np.float64) if summed else base.dtype
-
-
-def halved(
-    array: NDArray[Any], base: NDArray[Any] | None, dtype: np.dtype[Any]
-) -> tuple[NDArray[np.float16], int] | None:
-    """Take an array's difference from ``base`` in half precision, scaled by a power of two.
-
-    Parameters
-    ----------
-    array
-        What arrived.
-    base
-        What it is near to, such as the model that was sent; ``None`` for nothing.
-    dtype
-        Of what :func:`restored` will make of it; an array of another type stays as it is.
-
-    Returns
-    -------
-    tuple or None
-        The scaled difference and the power; ``None`` if the array has to be kept as it is.
-    """
-    if array.dtype != dtype or dtype.kind != "f" or dtype.itemsize < 4:
-        return None
-    if base is not None and (base.shape != array.shape or base.dtype.kind != "f"):
-        return None
-    # Entries that are infinite or no number pass through unchanged.
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved = array.astype(np.float64) if base is None else array.astype(np.float64) - base
-        largest = float(np.abs(moved).max(initial=0, where=np.isfinite(moved)))
-        exponent = 0 if largest == 0 else math.frexp(largest)[1] - _TOP
-        return np.ldexp(moved, -exponent).astype(np.float16), exponent
-
-
-def restored(array: NDArray[Any], exponent: int, base: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Undo :func:`halved`, but for the digits that are gone.
-
-    Raises
-    ------
-    ValueError
-        If the two arrays are of different shapes.
-    """
-    if base is not None and base.shape != array.shape:
-        raise ValueError(f"its shape is {array.shape}, that of the model's array {base.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved = np.ldexp(array.astype(np.float64), exponent)
-        return np.asarray(moved if base is None else base + moved, dtype=dtype)

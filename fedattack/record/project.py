@@ -137,7 +137,7 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
         or the record holds sketches, which are made no smaller.
     """
     if not keep.kinds:
-        raise ConfigError("nothing is to be left out: give --every, --clients, --layers, --precision or --sketch")
+        raise ConfigError("nothing is to be left out: give --every, --clients, --layers or --sketch")
     report = check_record(record.path)
     if report.problems or record.status == "open":
         raise RecordError(

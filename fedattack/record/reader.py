@@ -31,7 +31,7 @@ from fedattack.record.format import (
     unseal_manifest,
 )
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
-from fedattack.record.keep import Keep, base_of, restored
+from fedattack.record.keep import Keep
 from fedattack.record.means import weighted_mean
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
@@ -173,10 +173,7 @@ class Observation:
         self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
         stored = round_.stored(f"reply/{index}", entry.get("arrays"))
         self.sketch = round_.as_sketch(stored)
-        arrays = (
-            None if self.sketch is not None else round_.unpacked(stored, entry.get("halved"), lambda: self.received)
-        )
-        self.arrays: Arrays | None = round_.whole(arrays, reply=True)
+        self.arrays: Arrays | None = None if self.sketch is not None else round_.whole(stored, reply=True)
         self._index = index
 
     def __eq__(self, other: object) -> bool:
@@ -355,7 +352,7 @@ class Round:
         arrays = self.stored("aggregate", self._entry["aggregate"])
         if self.as_sketch(arrays) is not None:
             return None
-        return self.whole(self.unpacked(arrays, self._entry.get("halved"), lambda: self.common, summed=True))
+        return self.whole(arrays)
 
     @property
     def sketch(self) -> Arrays | None:
@@ -397,34 +394,6 @@ class Round:
     def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
         """See :meth:`Record.whole`."""
         return self._record.whole(arrays, reply=reply)
-
-    def unpacked(
-        self,
-        arrays: Arrays | None,
-        powers: Sequence[int | None] | None,
-        sent: Callable[[], Arrays | None],
-        *,
-        summed: bool = False,
-    ) -> Arrays | None:
-        """Give arrays that were kept in half precision their values; ``sent`` is the model that they answer."""
-        if arrays is None or powers is None:
-            return arrays
-        halves = arrays
-        power_of = dict(zip(halves, powers, strict=False))
-
-        def read(name: str) -> NDArray[Any]:
-            power = power_of.get(name)
-            if power is None:
-                return halves[name]
-            base, dtype = base_of(name, sent(), self.protocol, summed=summed)
-            if dtype is None or dtype.kind != "f":
-                raise RecordError(f"{self.where}: {name} is kept as a difference from a model that is not there")
-            try:
-                return restored(halves[name], power, base, dtype)
-            except (TypeError, ValueError) as cause:
-                raise RecordError(f"{self.where}: {name} is no difference ({short(str(cause), 100)})") from None
-
-        return StoredArrays(read, {name: name for name in halves})
 
 
 def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:

@@ -98,10 +98,6 @@ Source = Annotated[Stored | Mean | Same, Field(discriminator="source")]
 FinalSource = Annotated[StoredFinal | Mean | Same, Field(discriminator="source")]
 
 
-# By what power of two the array at the same place was divided; nothing for one that is whole.
-Powers = list[Annotated[int, Field(ge=-(2**12), le=2**12)] | None]
-
-
 @with_config(_STRICT)
 class ReplyEntry(TypedDict):
     """One node in one round."""
@@ -114,7 +110,6 @@ class ReplyEntry(TypedDict):
     metrics: NotRequired[dict[Name, Metric]]
     reason: NotRequired[Value]
     of_round: NotRequired[Whole | None]
-    halved: NotRequired[Powers]
 
 
 @with_config(_STRICT)
@@ -131,7 +126,6 @@ class Line(TypedDict):
     common: Source | None
     replies: list[ReplyEntry]
     aggregate: Names | None
-    halved: NotRequired[Powers]
     started: Name
     ended: Name
     previous: Name
@@ -161,7 +155,6 @@ class Kept(TypedDict):
     every: Annotated[int, Field(ge=1, le=2**50)]
     clients: Annotated[Finite, Field(gt=0, le=1)] | list[Name]
     layers: list[Name]
-    precision: Literal["exact", "float16"]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     sketch: NotRequired[Annotated[int, Field(ge=1, le=2**50)]]
 

@@ -52,9 +52,8 @@ class Size:
             plan = SketchPlan.of([Parameter.of(*item) for item in kept.items()], keep.sketch, keep.seed)
             message, remark = 4 * sum(plan.widths.values()), plan.remark
         for array in () if keep.sketch else kept.values():
-            number = array.dtype.kind == "f" and array.dtype.itemsize >= 4
             wide = np.dtype(np.float64).itemsize if summed else array.itemsize
-            message += array.size * (2 if number and keep.precision == "float16" else wide)
+            message += array.size * wide
         averages = PROTOCOLS[protocol].sends_back and not summed
         # The model before a kept round is no mean that is there, unless the round before is kept; the one after may be.
         models = 0 if averages and keep.exact_replies else 1
@@ -90,7 +89,7 @@ class Size:
             return line, True
         return (
             f"{line}, {self._enough(free)}: the recording will end there, and the training go on; keep less by every=, "
-            "clients=, layers=, precision='float16' or sketch="
+            "clients=, layers= or sketch="
         ), False
 
     def _enough(self, free: int) -> str:

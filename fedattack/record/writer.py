@@ -41,7 +41,7 @@ from fedattack.record.format import (
     unseal_manifest,
 )
 from fedattack.record.index import file_of, read_index, read_manifest
-from fedattack.record.keep import Keep, Thinning, base_of, halved
+from fedattack.record.keep import Keep, Thinning
 from fedattack.record.means import identical, sample, weighted_mean
 from fedattack.record.schema import MAX_NAME, Protocol
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
@@ -295,18 +295,12 @@ class RecordWriter:
         usable: list[Reply] = []
         for index, (reply, entry) in enumerate(zip(exchange.replies, entries, strict=True)):
             if "arrays" in entry:
-                arrays, powers = self._packed(
-                    reply.arrays, exchange.common if reply.received is None else reply.received
-                )
-                _put(tensors, f"reply/{index}", arrays)
-                if powers:
-                    entry["halved"] = powers
+                _put(tensors, f"reply/{index}", reply.arrays)
                 if reply.status == "ok":
                     usable.append(reply)
             if "received" in entry:
                 _put(tensors, f"received/{index}", reply.received)
-        aggregate, of_aggregate = self._packed(exchange.aggregate, exchange.common, summed=True)
-        _put(tensors, "aggregate", aggregate)
+        _put(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange, usable)
         file = file_of(self._seq)
@@ -323,8 +317,6 @@ class RecordWriter:
             "started": _stamp(exchange.started),
             "ended": _stamp(exchange.ended),
         }
-        if of_aggregate:
-            line["halved"] = of_aggregate
         try:
             row, check = seal_line(line, self._previous)
             unseal_line(row, f"round {exchange.number}")
@@ -372,21 +364,6 @@ class RecordWriter:
         if write:
             self._check_manifest(self._manifest)
             self._write_manifest()
-
-    def _packed(
-        self, arrays: Arrays | None, sent: Arrays | None, *, summed: bool = False
-    ) -> tuple[Arrays | None, list[int | None]]:
-        """Halve arrays, if the record is to have half precision; returns them with the powers of two, if any."""
-        if arrays is None or self._thinning.keep.precision == "exact":
-            return arrays, []
-        packed: dict[str, NDArray[Any]] = {}
-        powers: list[int | None] = []
-        for name, array in arrays.items():
-            base, dtype = base_of(name, sent, self._manifest["protocol"], summed=summed)
-            half = None if dtype is None else halved(array, base, dtype)
-            packed[name], power = (array, None) if half is None else half
-            powers.append(power)
-        return packed, powers
 
     def _sketched(self, exchange: Exchange) -> Exchange:
         """Put sketches of updates in the place of arrays, if the record is to have sketches.

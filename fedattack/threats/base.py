@@ -38,11 +38,10 @@ class Needs:
     knowledge
         Names of the attributes of :class:`Knowledge` that must be there.
     takes
-        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, digits
-        (``precision``), and updates of which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out;
-        and ``frozen`` weights, which the attacker puts back: for attacks that compute with models alone, or with
-        gradients of what is trained. Beside what a record may lack, ``structures``: examples that are more than one
-        array, such as ids with a mask.
+        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and updates of
+        which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which
+        the attacker puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside
+        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
     """
@@ -79,7 +78,6 @@ class Needs:
 _WHOLE = {
     "rounds": "every round",
     "clients": "the replies of all clients",
-    "precision": "updates to their last digit",
     "sketch": "whole updates",
 }
 

@@ -51,7 +51,6 @@ CASES = {
             "every=4": {"every": 4},
             "clients=0.2": {"clients": 0.2},
             "layers=2.*": {"layers": ["2.*"]},
-            "precision=float16": {"precision": "float16"},
         },
     ),
     "25-steps": Case("clients that take 25 steps", clients=10, steps=25),
@@ -67,7 +66,6 @@ CASES = {
         rounds=5,
         kinds={
             **WHOLE,
-            "precision=float16": {"precision": "float16"},
             "every=5": {"every": 5},
             "sketch=500000": {"sketch": 500_000},
         },

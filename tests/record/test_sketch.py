@@ -143,7 +143,7 @@ def test_a_copy_is_made_smaller_by_rounds_and_clients_alone(tmp_path):
     sums = shrink_record(project_record(record, tmp_path / "sums"), tmp_path / "some", Keep(every=3))
     assert [line.sketch is not None for line in sums.lines] == [True, False, True, False, True]
     assert check_record(tmp_path / "some").whole
-    for keep in (Keep(sketch=3), Keep(layers=("head.*",)), Keep(precision="float16")):
+    for keep in (Keep(sketch=3), Keep(layers=("head.*",))):
         with pytest.raises(ConfigError, match="this record keeps sketches of updates"):
             shrink_record(record, tmp_path / "b", keep)
     assert not (tmp_path / "b").exists()
@@ -208,7 +208,6 @@ def test_a_short_sketch_is_warned_of(size, numbers, words):
         ({"sketch": -1}, "expected how many numbers"),
         ({"sketch": 1.5}, "expected how many numbers"),
         ({"sketch": 2**60}, "expected how many numbers"),
-        ({"sketch": 100, "precision": "float16"}, "single precision"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(options, message):
@@ -243,13 +242,6 @@ def test_a_manifest_that_names_no_length_is_refused(tmp_path, numbers):
     written(tmp_path / "r", keep=KEEP)
     resealed(tmp_path / "r", lambda manifest: manifest["kept"].update(sketch=numbers))
     with pytest.raises(RecordError, match=r"manifest\.json: .*sketch"):
-        Record(tmp_path / "r", thinned=True)
-
-
-def test_a_manifest_whose_choices_contradict_each_other_is_refused(tmp_path):
-    written(tmp_path / "r", keep=KEEP)
-    resealed(tmp_path / "r", lambda manifest: manifest["kept"].update(precision="float16"))
-    with pytest.raises(RecordError, match=r"manifest\.json: .*single precision"):
         Record(tmp_path / "r", thinned=True)
 
 

@@ -233,7 +233,6 @@ def thinned(folder, to, keep):
 THINNINGS = {
     "rounds": (Keep(every=2), "needs every round; .* keeps every 2nd round"),
     "clients": (Keep(clients=0.5), "needs the replies of all clients; .* keeps the replies of 50 %"),
-    "precision": (Keep(precision="float16"), "needs updates to their last digit; .* keeps updates in half precision"),
     "sketch": (Keep(sketch=100), "needs whole updates; .* keeps sketches of updates, of 100 numbers each"),
 }
 

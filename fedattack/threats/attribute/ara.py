@@ -116,7 +116,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
         protocols=("fedavg",),
         knowledge=("model", "training", "partial"),
         sgd=True,
-        takes=("rounds", "clients", "precision"),
+        takes=("rounds", "clients"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -143,7 +143,7 @@ class AttributeBaselines(Attack):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "partial"),
-        takes=("rounds", "clients", "precision", "frozen"),
+        takes=("rounds", "clients", "frozen"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

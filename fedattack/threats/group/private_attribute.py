@@ -337,7 +337,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "auxiliary", "attributes"),
-        takes=("rounds", "clients", "precision", "sketch", "structures"),
+        takes=("rounds", "clients", "sketch", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -135,7 +135,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         protocols=("fedsgd", "fedavg"),
         knowledge=("model", "training"),
         sgd=True,
-        takes=("rounds", "clients", "precision"),
+        takes=("rounds", "clients"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -62,7 +62,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         views=("aggregate",),
         protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
         knowledge=("model", "targets"),
-        takes=("rounds", "precision", "frozen", "structures"),
+        takes=("rounds", "frozen", "structures"),
     )
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (

@@ -110,7 +110,7 @@ class Membership(MembershipOptions, Attack):
         views=("individual",),
         protocols=tuple(REBUILD),
         knowledge=("model", "targets"),
-        takes=("rounds", "clients", "precision", "frozen", "structures"),
+        takes=("rounds", "clients", "frozen", "structures"),
     )
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (

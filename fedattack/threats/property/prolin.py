@@ -154,7 +154,7 @@ class Prolin(ProlinOptions, Attack):
         views=("aggregate",),
         protocols=("fedavg",),
         knowledge=("model", "auxiliary", "training", "property"),
-        takes=("rounds", "precision", "sketch", "structures"),
+        takes=("rounds", "sketch", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -60,7 +60,7 @@ class SourceInference(SourceOptions, Attack):
         views=("individual",),
         protocols=tuple(REBUILD),
         knowledge=("model", "targets"),
-        takes=("rounds", "clients", "precision", "frozen", "structures"),
+        takes=("rounds", "clients", "frozen", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
