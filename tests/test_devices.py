@@ -155,7 +155,7 @@ WHOLE = [
 ]
 VARIANTS = [
     ("inversion", "fedavg", {"method": "l2"}),
-    ("prolin", "fedavg", {"shadows": "exact", "features": "2"}),
+    ("prolin", "fedavg", {"shadows": "exact"}),
 ]
 SHORT = {
     "inversion": {"iterations": "4", "restarts": "2"},

@@ -6,12 +6,9 @@ is no promise: an attack that is always right may still be no better than a gues
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedattack.audit.truth import NOBODY, SEVERAL, ClientAttribute, HeldRecords, Truth
+from fedattack.audit.truth import Truth
 from fedattack.threats import Knowledge
 
 
@@ -21,38 +18,6 @@ class Prepared:
 
     truth: Truth
     knowledge: Knowledge
-
-    def seen(self, taking_part: NDArray[np.bool_]) -> "Prepared":
-        """Return what is left of it for a server that saw some clients alone.
-
-        Parameters
-        ----------
-        taking_part
-            (clients,): whether a client takes part in any round.
-        """
-        truth = self.truth
-        names = {name for name, seen in zip(truth.clients, taking_part, strict=True) if seen}
-        known = np.isin(truth.owners, [*names, NOBODY])
-        # A target of a client that was never seen is neither held by one client nor by nobody.
-        left = replace(truth, owners=np.where(known, truth.owners, SEVERAL))
-        if truth.positives is not None:
-            left = replace(left, positives=truth.positives[:, taking_part])
-        private = {}
-        for name, attribute in truth.private.items():
-            values = np.array(attribute.values)[taking_part]
-            private[name] = ClientAttribute(tuple(values.tolist()), attribute.names)
-        left = replace(left, private=private)
-        if truth.attributes is not None:
-            asked = truth.attributes
-            kept = np.isin(asked.owners, [*names])
-            owners = tuple(np.array(asked.owners)[kept].tolist())
-            left = replace(left, attributes=replace(asked, values=asked.values[kept], owners=owners))
-        if truth.records is not None:
-            held = truth.records
-            kept = np.isin(held.owners, [*names])
-            owners = tuple(np.array(held.owners)[kept].tolist())
-            left = replace(left, records=HeldRecords(held.x[kept], held.y[kept], owners))
-        return Prepared(left, self.knowledge)
 
 
 @dataclass(frozen=True)

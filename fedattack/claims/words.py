@@ -1,18 +1,12 @@
-"""An answer about a claim, and the table of mistakes, as rows and lines for people."""
+"""An answer about a claim, as rows and lines for people."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from fedattack.claims.check import Answer
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import bounds_in_figures
 from fedattack.claims.finding import ClaimFinding, sure_of
-from fedattack.claims.mistakes import Mistake
 from fedattack.privacy import Epsilon
-
-MISTAKES = ("mistake", "computed for", "claimed ε", "true ε", "because")
-"""Columns of the table of mistakes."""
 
 
 def answer_rows(answer: Answer) -> list[tuple[str, str, str, str]]:
@@ -46,16 +40,3 @@ def answer_lines(answer: Answer) -> list[str]:
         lines.extend(f"  - {note}" for note in finding.notes)
         lines.extend(f"  - assumed: {text}" for text in finding.assumes)
     return lines
-
-
-def mistake_rows(found: Sequence[Mistake]) -> list[tuple[str, ...]]:
-    """Give a row for each mistake, with the columns of :data:`MISTAKES`."""
-    rows: list[tuple[str, ...]] = []
-    for mistake in found:
-        claimed, true = _exactly(mistake.claimed), _exactly(mistake.true)
-        rows.append((mistake.name, mistake.example, claimed, true, mistake.why))
-    return rows
-
-
-def _exactly(epsilon: float) -> str:
-    return bounds_in_figures(Epsilon(epsilon, epsilon))

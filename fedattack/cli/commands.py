@@ -601,9 +601,6 @@ def claim(
     sampled: Annotated[
         bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
     ] = False,
-    mistakes: Annotated[
-        bool, typer.Option("--mistakes", help="Show what common mistakes cost; check nothing.")
-    ] = False,
     canaries: Annotated[
         Path | None,
         typer.Option(help="Who the canaries of DIR's run were; a run folder's truth says it.", metavar="CANARIES.TOML"),
@@ -625,13 +622,10 @@ def claim(
 
     Examples: `fedattack claim runs/first --claim claim.toml`;
     `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
-    `fedattack claim --claim claim.toml --fail-if "claim.verdict == contradicted"`; `fedattack claim --mistakes`
+    `fedattack claim --claim claim.toml --fail-if "claim.verdict == contradicted"`
     """
     from fedattack.claims.claim import read_claim
 
-    if mistakes:
-        _show_mistakes(as_json)
-        return
     if out is None and folder is not None and (folder / "record").is_dir():
         out = folder
     if pdf and out is None:
@@ -690,18 +684,6 @@ def _show_answer(answer: "Answer") -> None:
     show_table("", ("", "ε of a message", "ε of the run", "verdict"), answer_rows(answer))
     for line in answer_lines(answer):
         out_console.print(escape(line), soft_wrap=True)
-
-
-def _show_mistakes(as_json: bool) -> None:
-    from fedattack.claims.figures import plain
-    from fedattack.claims.mistakes import mistakes
-    from fedattack.claims.words import MISTAKES, mistake_rows
-
-    found = mistakes()
-    if as_json:
-        print(json.dumps([plain(vars(mistake)) for mistake in found], indent=2, allow_nan=False))
-    else:
-        show_table("What common mistakes cost", MISTAKES, mistake_rows(found))
 
 
 @app.command()

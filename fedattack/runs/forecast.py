@@ -6,7 +6,7 @@ not known before it has begun: :mod:`fedattack.runs.pace` says it once the first
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +30,8 @@ from fedattack.threats import Knowledge
 # Frameworks have the names of their protocols.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
 
-# Draws of who takes part, and clients with whom they are worth their time: of many, enough take part.
-_DRAWS, _MOST_CLIENTS = 200, 200
-
-# Each draw looks at all targets: of many targets there are fewer draws, so that they take a few seconds at most.
-_LEAST_DRAWS, _TARGETS = 20, 2_000_000
-
-# A share of these draws that is worth a warning.
-_LUCK = 0.05
+# A chance that is worth a line.
+_CHANCE = 0.005
 
 # Of a line of the record's index for each reply, and of the record's other files.
 _INDEX_OF_REPLY, _INDEX_OF_ROUND = 230, 900
@@ -49,8 +43,8 @@ class Forecast:
 
     Attributes
     ----------
-    seeds, rounds, sampled
-        Runs, rounds of each, and clients in each round.
+    seeds, rounds, nodes, sampled
+        Runs, rounds of each, clients, and clients in each round.
     record
         Bytes that the records of all seeds will take.
     prepared
@@ -61,35 +55,39 @@ class Forecast:
         By attack, the best that its headline can come to. Attacks of which nothing can be said are left out.
     anew
         Of how many seeds the clients hold something else than in all seeds before; the others are no news to a test.
-    unlucky
-        By attack, in which share of draws of who takes part in the rounds no outcome can be a leak.
     """
 
     seeds: int
     rounds: int
+    nodes: int
     sampled: int
     record: int
     prepared: int
     free: int
     reaches: Mapping[str, Reach]
     anew: int
-    unlucky: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
         """Whether there is room for the records."""
         return self.record <= self.free
 
-    def out_of_reach(self, *, alone: bool = False) -> list[str]:
-        """Name the attacks of whose headlines no outcome can be a leak.
+    @property
+    def out_of_reach(self) -> list[str]:
+        """Name the attacks of whose headlines hardly any outcome can be a leak.
 
-        Parameters
-        ----------
-        alone
-            Whether the headlines must do without help: a report's other findings take nothing from them if they are
-            shown first, but that cannot be relied on.
+        The report's other findings are taken for no leaks: they may be shown first, but that cannot be relied on.
         """
-        return _out_of_reach(self.reaches, alone=alone)
+        tested = {name: reach.least for name, reach in self.reaches.items() if reach.least <= ERROR}
+        weights = [HEADLINES / len(tested) for _ in tested]
+        corrected = adjusted([*tested.values(), 1.0], [*weights, 1 - HEADLINES])
+        able = [name for name, p in zip(tested, corrected, strict=False) if p <= ERROR]
+        return [name for name in self.reaches if name not in able]
+
+    @property
+    def never_sampled(self) -> float:
+        """How likely it is that a client takes part in no round of a run."""
+        return (1 - self.sampled / self.nodes) ** self.rounds
 
     def lines(self) -> list[tuple[str, str]]:
         """Say it: kinds of lines, ``note`` or ``warning``, and their texts."""
@@ -98,19 +96,23 @@ class Forecast:
         size = f"{runs} of {self.rounds} rounds with {clients} in each: about {in_bytes(self.record + self.prepared)}"
         parts = f"{in_bytes(self.record)} of records, {in_bytes(self.prepared)} of knowledge and truth"
         told = [("note", f"{size} on disk ({parts}), and scores; {in_bytes(self.free)} are free")]
-        hopeless, hard = self.out_of_reach(), self.out_of_reach(alone=True)
-        for name in hard:
-            told.append(("warning", self._warning(name, hardly=name not in hopeless)))
-        by_luck = [name for name, share in self.unlucky.items() if name not in hard and share > _LUCK]
-        for name in by_luck:
-            told.append(("warning", self._by_luck(name, self.unlucky[name])))
-        warned = {*hard, *by_luck}
+        warned = self.out_of_reach
+        for name in warned:
+            told.append(("warning", self._warning(name)))
         able = [f"{name} ({reach.size})" for name, reach in self.reaches.items() if name not in warned]
         if able:
             told.append(("note", f"enough for a leak to be stated, if there is one: {', '.join(able)}"))
+        if self.reaches and self.never_sampled > _CHANCE:
+            told.append(
+                (
+                    "note",
+                    f"each client takes part in no round with a chance of {self.never_sampled:.0%}, and these sizes "
+                    "count all clients; with more rounds or a larger fraction more of them take part",
+                )
+            )
         return told
 
-    def _warning(self, name: str, *, hardly: bool) -> str:
+    def _warning(self, name: str) -> str:
         reach = self.reaches[name]
         change = f"one run would need {reach.enough}"
         if reach.setting:
@@ -121,14 +123,8 @@ class Forecast:
         best = "there is nothing to test"
         if reach.least < 1:
             best = f"p is {reach.least:.2g} at best, and {self._needed:.2g} is needed"
-        outcome = "hardly any" if hardly else "no"
+        outcome = "hardly any" if reach.least <= ERROR else "no"
         return f"{outcome} outcome of {name} can be a leak: with {reach.size}, {best}; {change}"
-
-    def _by_luck(self, name: str, share: float) -> str:
-        often = f"in {round(100 * share)} of 100 draws of who takes part"
-        return (
-            f"{often}, too few do for {name} to show a leak; set more rounds or a larger fraction, or take more seeds"
-        )
 
     @property
     def _needed(self) -> float:
@@ -147,15 +143,6 @@ def needed_of(headlines: int) -> float:
     return ERROR * HEADLINES / max(headlines, 1)
 
 
-def _out_of_reach(reaches: Mapping[str, Reach], *, alone: bool) -> list[str]:
-    tested = {name: reach.least for name, reach in reaches.items() if reach.least <= ERROR}
-    ps, weights = [*tested.values()], [1.0] * len(tested)
-    if alone:
-        ps, weights = [*ps, 1.0], [*(HEADLINES / len(tested) for _ in tested), 1 - HEADLINES]
-    corrected = dict(zip(tested, adjusted(ps, weights), strict=False))
-    return [name for name in reaches if corrected.get(name, 1.0) > ERROR]
-
-
 def _reaches(attacks: Sequence[str], runs: Sequence[Prepared]) -> dict[str, Reach]:
     judges = {name: judge for name in attacks if (judge := judge_of(name)) is not None}
     reaches: dict[str, Reach] = {}
@@ -164,34 +151,6 @@ def _reaches(attacks: Sequence[str], runs: Sequence[Prepared]) -> dict[str, Reac
         if reach is not None:
             reaches[name] = reach
     return reaches
-
-
-def _draws_for(runs: Sequence[Prepared]) -> int:
-    targets = sum(len(run.truth.owners) for run in runs)
-    return max(_LEAST_DRAWS, min(_DRAWS, _TARGETS // max(targets, 1)))
-
-
-def _unlucky(
-    attacks: Sequence[str], runs: Sequence[Prepared], rounds: int, sampled: int, draws: int | None = None
-) -> dict[str, float]:
-    """Return by attack how often so few clients take part in any round that no outcome can be a leak."""
-    clients = len(runs[0].truth.clients)
-    nodes = clients + len(runs[0].truth.canaries)
-    counts = dict.fromkeys(attacks, 0)
-    if sampled == nodes or clients > _MOST_CLIENTS:
-        return {}
-    draws = draws or _draws_for(runs)
-    rng = np.random.default_rng(0)
-    for _ in range(draws):
-        seen = []
-        for run in runs:
-            sample = rng.random((rounds, nodes)).argsort(axis=1)[:, :sampled]
-            seen.append(run.seen(np.isin(np.arange(clients), sample)))
-        reaches = _reaches(attacks, seen)
-        hopeless = {*_out_of_reach(reaches, alone=True), *(set(attacks) - reaches.keys())}
-        for name in hopeless:
-            counts[name] += 1
-    return {name: count / draws for name, count in counts.items()}
 
 
 def forecast(
@@ -219,17 +178,16 @@ def forecast(
     nodes, rounds = nodes_of(settings), int(settings["rounds"])
     sampled = max(1, round(float(settings["fraction"]) * nodes))
     anew = [runs[place] for place in dealt_anew(runs)]
-    reaches = _reaches(attacks, anew)
     return Forecast(
         seeds=len(parts),
         rounds=rounds,
+        nodes=nodes,
         sampled=sampled,
         record=len(parts) * _record_size(settings, runs[0].knowledge, rounds, sampled),
         prepared=sum(_size_of(folder) for part in parts for folder in (part.knowledge, part.truth)),
         free=shutil.disk_usage(parts[0].folder).free,
-        reaches=reaches,
+        reaches=_reaches(attacks, anew),
         anew=len(anew),
-        unlucky=_unlucky([*reaches], anew, rounds, sampled),
     )
 
 

@@ -97,15 +97,6 @@ def test_a_condition_on_what_was_not_measured_is_no_pass(call, claim_file):
     assert "there is no finding claim.epsilon-measured" in err
 
 
-def test_mistakes_are_shown(call):
-    code, out, _ = call("claim", "--mistakes", "--json")
-    table = {row["name"]: row for row in json.loads(out)}
-    assert code == 0
-    assert table["sensitivity below the clipping norm"]["true"] > 1e8
-    assert table["buffers or integers left out"]["true"] == "infinity"
-    assert "SecAgg+" in call("claim", "--mistakes")[1]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

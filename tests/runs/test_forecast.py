@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier as Forest
 
-from fedattack.audit.finding import LEAK
+from fedattack.audit.finding import ERROR, LEAK
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import decided
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Truth
@@ -189,7 +189,7 @@ WORLDS = {
 
 def told_of(attack, judge, cases):
     reach = judge.reach([Prepared(case.truth, case.knowledge) for case in cases], needed_of(1))
-    return Forecast(len(cases), 8, 10, 10**6, 10**5, 10**9, {attack: reach}, len(cases))
+    return Forecast(len(cases), 8, 10, 10, 10**6, 10**5, 10**9, {attack: reach}, len(cases))
 
 
 def verdict_of(judge, cases):
@@ -207,9 +207,9 @@ def test_what_is_said_of_a_size_is_what_the_judge_says_of_an_attack_that_is_alwa
     for size in world.sizes:
         cases = [world.case(size, seed) for seed in range(seeds)]
         told, verdict = told_of(attack, world.judge, cases), verdict_of(world.judge, cases)
-        if told.out_of_reach():
+        if told.reaches[attack].least > ERROR:
             assert verdict != LEAK, f"size {size} was said to be too small"
-        if not told.out_of_reach(alone=True):
+        if not told.out_of_reach:
             assert verdict == LEAK, f"size {size} was said to be enough"
         leaks.append(verdict == LEAK)
     if seeds == 1:
@@ -240,7 +240,15 @@ def test_a_question_that_nobody_answers_is_not_the_one_that_is_counted():
 
 
 def told(reaches, **changes):
-    parts = {"seeds": 1, "rounds": 8, "sampled": 10, "record": 24_000_000, "prepared": 900_000, "free": 10**10}
+    parts = {
+        "seeds": 1,
+        "rounds": 8,
+        "nodes": 10,
+        "sampled": 10,
+        "record": 24_000_000,
+        "prepared": 900_000,
+        "free": 10**10,
+    }
     return Forecast(**{**parts, "anew": 1, **changes}, reaches=reaches)
 
 
@@ -268,8 +276,7 @@ def test_seeds_are_no_way_out_where_they_are_no_news():
 def test_headlines_share_what_is_needed():
     """1/24 is enough for one of two headlines only if the other was shown first."""
     both = told({"sia": Reach(1 / 24, "4 clients", "5 clients"), "membership": Reach(1e-4, "90 targets", "8 of each")})
-    assert both.out_of_reach() == []
-    assert both.out_of_reach(alone=True) == ["sia"]
+    assert both.out_of_reach == ["sia"]
     kinds = [f"{kind}: {line[:31]}" for kind, line in both.lines()[1:]]
     assert kinds == ["warning: hardly any outcome of sia can b", "note: enough for a leak to be stated,"]
 
@@ -327,51 +334,15 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_round(tmp_path, mon
         foretell(["sia"], settings, [part], lambda *line: said.append(line))
 
 
-@pytest.mark.parametrize("attack", WORLDS)
-def test_clients_that_never_take_part_are_left_out(attack):
-    world = WORLDS[attack]
-    case = world.case(world.sizes[-1], 0)
-    whole = Prepared(case.truth, case.knowledge)
-    everybody = np.ones(len(case.truth.clients), dtype=bool)
-    assert world.judge.reach([whole.seen(everybody)], 0.045) == world.judge.reach([whole], 0.045)
-    nobody = world.judge.reach([whole.seen(~everybody)], 0.045)
-    if attack == "membership-aggregate":
-        assert nobody == world.judge.reach([whole], 0.045), "its server asks of all clients together"
-    else:
-        assert nobody is None or nobody.least == 1
-
-
-def test_who_takes_part_may_be_too_few():
-    """Of 24 clients one has the property; 23 must be seen, and it among them."""
-    case = property_of_one(24, 0)
-    run = Prepared(case.truth, case.knowledge)
-    assert module._unlucky(["prolin"], [run], rounds=3, sampled=24) == {}
-    assert module._unlucky(["prolin"], [run], rounds=1, sampled=12) == {"prolin": 1.0}
-    assert module._unlucky(["prolin"], [run], rounds=40, sampled=12) == {"prolin": 0.0}
-    share = module._unlucky(["prolin"], [run], rounds=1, sampled=23, draws=2000)["prolin"]
-    assert share == pytest.approx(1 / 24, abs=0.015)
-    by_luck = told({"prolin": Reach(1 / 24, "24 clients", "23 clients")}, unlucky={"prolin": 0.19})
-    assert by_luck.lines()[1] == (
-        "warning",
-        "in 19 of 100 draws of who takes part, too few do for prolin to show a leak; set more rounds or a larger "
-        "fraction, or take more seeds",
-    )
-
-
-def test_what_may_be_too_few_is_not_said_to_be_enough():
-    reaches = {"sia": Reach(1e-3, "9 clients", "4 clients"), "prolin": Reach(1 / 90, "90 clients", "23 clients")}
-    lines = told(reaches, unlucky={"prolin": 0.19, "sia": 0.0}).lines()
-    assert [kind for kind, _ in lines] == ["note", "warning", "note"]
-    assert lines[2] == ("note", "enough for a leak to be stated, if there is one: sia (9 clients)")
-
-
-@pytest.mark.parametrize(("targets", "draws"), [(0, 200), (1_000, 200), (40_000, 50), (1_000_000, 20)])
-def test_of_many_targets_there_are_fewer_draws(targets, draws, monkeypatch):
-    run = Prepared(truth_of(4, owners=np.zeros(targets, dtype=np.str_)), Knowledge())
-    made = []
-    monkeypatch.setattr(module, "_reaches", lambda attacks, runs: made.append(runs) or {})
-    assert module._unlucky(["sia"], [run], rounds=1, sampled=2) == {"sia": 1.0}
-    assert len(made) == draws
+@pytest.mark.parametrize(
+    ("sampled", "rounds", "chance"), [(10, 1, 0.0), (5, 1, 0.5), (5, 3, 0.125), (1, 1, 0.9), (9, 3, 0.001)]
+)
+def test_the_chance_that_a_client_never_takes_part_is_told_where_it_counts(sampled, rounds, chance):
+    foretold = told({"sia": Reach(1e-3, "9 clients", "4 clients")}, sampled=sampled, rounds=rounds)
+    assert foretold.never_sampled == pytest.approx(chance)
+    lines = [line for _, line in foretold.lines() if "in no round with a chance of" in line]
+    assert len(lines) == (chance > 0.005)
+    assert all(f"a chance of {chance:.0%}," in line for line in lines)
 
 
 def attribute_of(values, owners):

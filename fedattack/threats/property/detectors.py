@@ -53,7 +53,6 @@ from fedattack.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.record.sketch import SketchPlan
 from fedattack.threats.knowledge import ModelKnowledge, Targets
 from fedattack.threats.property.disaggregation import Array
-from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
 from fedattack.threats.sketch import Sketch, SketchedRows
@@ -115,8 +114,6 @@ class Setting:
         (groups,): numbers of training examples that clients have.
     seed, device
         Of all draws; where to compute.
-    features
-        How many features a round has: t of the paper.
     memory
         Bytes that the work on one round may hold, beside the auxiliary examples and what torch takes.
     sketch
@@ -131,7 +128,6 @@ class Setting:
     sizes: tuple[int, ...]
     seed: int
     device: str
-    features: int = 1
     memory: float = MEMORY
     sketch: Sketch | None = None
 
@@ -152,8 +148,6 @@ class Detector:
         The same on exact shadow updates of unseen examples, where that was measured.
     plus_sample, minus_sample
         Some features, for a histogram, of the same clients in every round.
-    many
-        With t > 1, the detector of all features.
     """
 
     weights: NDArray[np.float32]
@@ -166,7 +160,6 @@ class Detector:
     checked: float | None
     plus_sample: Array
     minus_sample: Array
-    many: FeatureDetector | None = None
 
     @property
     def spread(self) -> float:
@@ -175,8 +168,7 @@ class Detector:
 
     def without_weights(self) -> "Detector":
         """Drop what grows with the model, once the sums are projected."""
-        many = None if self.many is None else replace(self.many, weights=self.many.weights[:, :0])
-        return replace(self, weights=self.weights[:0], many=many)
+        return replace(self, weights=self.weights[:0])
 
 
 Features = tuple[list[Array], list[Array]]
@@ -251,7 +243,7 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
         shadows = _Exact(setting, shadow, common, number, sketch=setting.sketch or own)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
-        detector = _fit(shadows, question, space, shares, setting.features)
+        detector = _fit(shadows, question, space, shares)
         detectors.append(detector if own is None else _of_updates(detector, own))
     if not check:
         return detectors
@@ -265,10 +257,7 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
 
 def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
     """Turn a detector of sketches into one of updates."""
-    many = detector.many
-    if many is not None:
-        many = replace(many, weights=sketch.back(many.weights))
-    return replace(detector, weights=sketch.back(detector.weights), many=many)
+    return replace(detector, weights=sketch.back(detector.weights))
 
 
 def sketch_width(setting: Setting, size: int) -> int:
@@ -322,26 +311,18 @@ def steps_within(memory: float, size: int) -> int:
     return int(np.clip(_SPANNED * memory / (4 * size) - _BESIDE, 2, STEPS))
 
 
-def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, features: int) -> Detector:
+def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
-    chosen_on: Sequence[Array] = _joined(shadows.project(question, "choose", space.basis))
+    chosen_on = _joined(shadows.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
-    others = space.basis[: features - 1]
-    others = torch.nn.functional.pad(others, (0, 0, 0, features - 1 - len(others)))
-    directions = torch.cat([weights[None], others])
-    plus, minus = shadows.project(question, "test", directions)
+    plus, minus = shadows.project(question, "test", weights[None])
     scale, offset = _log_odds(plus, minus, shares)
     if scale == 0:
         # no difference, or gradients that overflow: a detector that always says 0 does no harm
-        directions, best = torch.zeros_like(directions), np.zeros_like(best)
-        chosen_on, plus, minus = _zeros(chosen_on), _zeros(plus), _zeros(minus)
-    weights = scale * directions[0]
+        weights, plus, minus = torch.zeros_like(weights), _zeros(plus), _zeros(minus)
+    weights = scale * weights
     with_it, without = _affine(plus, scale, offset), _affine(minus, scale, offset)
-    many = None
-    if features > 1:
-        combined = [_with_first(side, best, features) for side in chosen_on]
-        many = FeatureDetector.fit(directions, combined, _joined((plus, minus)))
     return Detector(
         weights=weights.cpu().numpy(),
         offset=offset,
@@ -353,7 +334,6 @@ def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, feature
         checked=None,
         plus_sample=_sample(with_it),
         minus_sample=_sample(without),
-        many=many,
     )
 
 
@@ -385,13 +365,6 @@ def _zeros(side: Sequence[Array]) -> list[Array]:
 def _affine(side: Sequence[Array], scale: float, offset: float) -> list[Array]:
     """Return the feature g_r of clients: their first projection, scaled and moved."""
     return [scale * values[:, 0] + offset for values in side]
-
-
-def _with_first(values: Array, coefficients: Array, count: int) -> Array:
-    """Put the chosen direction before the basis; returns (clients, count)."""
-    first = values @ coefficients
-    padded = np.pad(values, ((0, 0), (0, count)))
-    return np.column_stack([first, padded[:, : count - 1]])
 
 
 def _log_odds(plus: Sequence[Array], minus: Sequence[Array], shares: Array) -> tuple[float, float]:

@@ -16,5 +16,4 @@ class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
     shadows: Mode | None = options.choice(
         None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
     )
-    features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
     ray: str = options.text("", "a Ray cluster for this attack alone; --cluster says one for all", reaches_out=True)

@@ -58,7 +58,6 @@ from fedattack.threats.property.disaggregation import (
     posterior,
     weighted_ridge,
 )
-from fedattack.threats.property.many_features import FeatureDetector, decide_by_features
 from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
 from fedattack.threats.sketch import Sketch, recorded_sketch
@@ -215,9 +214,7 @@ class Prolin(ProlinOptions, Attack):
             sizes, group = _groups(sums.counts)
             shares = _shares(group, sums.counts > 0, len(sizes))
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
-            setting = Setting(
-                model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.features, self.memory
-            )
+            setting = Setting(model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory)
             setting = replace(setting, sketch=sketch)
             held = needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             setting = replace(setting, questions=())
@@ -233,7 +230,7 @@ class Prolin(ProlinOptions, Attack):
                 ray=self.ray,
                 device=torch_device,
             )
-            fitted = _Fitted.empty(len(properties), rounds, self.features)
+            fitted = _Fitted.empty(len(properties), rounds)
             for row, detectors in enumerate(fits):
                 fitted.add(detectors, partial(_products, sums.sums, memory=self.memory))
                 _let_go(sums.starts)
@@ -324,29 +321,24 @@ def _detect(setting: Setting, asked: str, knowledge: Knowledge, task: _Task) -> 
 class _Fitted:
     """The detectors of the rounds so far by question, without weights, and their products with all rounds' sums.
 
-    ``products`` is (questions, rounds, rounds). ``many_products`` (questions, rounds, rounds, t) is of the detectors of
-    t > 1 features.
+    ``products`` is (questions, rounds, rounds).
     """
 
     detectors: list[list[Detector]]
     products: Array
-    many_products: Array
 
     @classmethod
-    def empty(cls, properties: int, rounds: int, features: int) -> "_Fitted":
-        products = np.zeros((properties, rounds, rounds))
-        return cls([[] for _ in range(properties)], products, np.zeros((*products.shape, features)))
+    def empty(cls, properties: int, rounds: int) -> "_Fitted":
+        return cls([[] for _ in range(properties)], np.zeros((properties, rounds, rounds)))
 
     def add(self, detectors: Sequence[Detector], products: Callable[[NDArray[np.float32]], Array]) -> None:
         """Add the next round's detectors; their weights are let go, which grow with the model.
 
-        ``products`` gives those of all rounds' sums with weights (size,) or (t, size): (rounds,) or (rounds, t).
+        ``products`` gives those of all rounds' sums with weights (size,): (rounds,).
         """
         row = len(self.detectors[0])
         for question, detector in enumerate(detectors):
             self.products[question, row] = products(detector.weights)
-            if detector.many is not None:
-                self.many_products[question, row] = products(detector.many.weights)
             self.detectors[question].append(detector.without_weights())
 
     def stacked(self, name: str) -> Array:
@@ -371,8 +363,6 @@ class _Evidence:
         Of the detectors with all rounds' sums, for BASELINE.
     lasting
         Which share of a feature's variance lasts over the rounds, with and without the property.
-    many, many_products
-        With t > 1, the detectors of all features, and their products with all rounds' sums (rounds, rounds, t).
     """
 
     A: Array
@@ -382,8 +372,6 @@ class _Evidence:
     products: Array
     offsets: Array
     lasting: tuple[float, float]
-    many: list[FeatureDetector]
-    many_products: Array
 
     @classmethod
     def of(cls, fitted: _Fitted, question: int, A: Array, group: NDArray[np.int64], shares: Array) -> "_Evidence":
@@ -410,8 +398,6 @@ class _Evidence:
             products=products,
             offsets=offsets,
             lasting=(_lasting(_stacked(detectors, "plus_sample")), _lasting(_stacked(detectors, "minus_sample"))),
-            many=[detector.many for detector in detectors if detector.many is not None],
-            many_products=fitted.many_products[question],
         )
 
 
@@ -452,11 +438,7 @@ def _decide(
         part, sums, v = A[:window, present], G[:window], evidence.v[:window]
         chance = np.clip(chances[index, present], 1e-300, 1 - 1e-16)
         answers = {"posterior": (np.log(chance) - np.log1p(-chance), chance > 0.5)}
-        if evidence.many:
-            products = evidence.many_products[:window, :window]
-            answers |= decide_by_features(part, products, v, evidence.many[:window])
-        else:
-            answers |= _by_one_feature(evidence, part, sums, v, window, present)
+        answers |= _by_methods(evidence, part, sums, v, window, present)
         for method, name in enumerate(METHODS):
             scores[method, index, present], decisions[method, index, present] = answers[name]
     low, high = np.quantile(chances[len(windows) :], (0.025, 0.975), axis=0)
@@ -470,7 +452,7 @@ def _decide(
     }
 
 
-def _by_one_feature(
+def _by_methods(
     evidence: _Evidence, A: Array, G: Array, v: Array, window: int, present: NDArray[np.int64]
 ) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
     densities = evidence.densities.of(window, present)
@@ -567,13 +549,13 @@ def _read_sums(
 
 
 def _products(sums: NDArray[np.float32], weights: NDArray[np.float32], *, memory: float) -> Array:
-    """Multiply sums (rounds, size), which lie on disk, with weights (size,) or (t, size)."""
+    """Multiply sums (rounds, size), which lie on disk, with weights (size,)."""
     if sums.nbytes <= _ON_DISK * memory:
-        return np.asarray(sums @ weights.T)
+        return np.asarray(sums @ weights)
     parts = []
     step = max(1, int(_ON_DISK * memory // (4 * sums.shape[1])))
     for first in range(0, len(sums), step):
-        parts.append(sums[first : first + step] @ weights.T)
+        parts.append(sums[first : first + step] @ weights)
         _let_go(sums)
     return np.concatenate(parts)
 

@@ -209,7 +209,7 @@ def same_but_for_rounding(expected: Detector, found: Detector) -> None:
 @pytest.mark.parametrize("asked", PROPERTIES)
 def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, asked):
     """Only some of the gradients fit, and the others are computed again in each pass."""
-    usual = replace(make(asked, model=model, training=THREE_STEPS, auxiliary=600), features=3, sizes=(4, 9))
+    usual = replace(make(asked, model=model, training=THREE_STEPS, auxiliary=600), sizes=(4, 9))
     little = replace(usual, memory=memory)
     size = len(start_of(model))
     assert steps_within(memory, size) == STEPS
@@ -217,7 +217,6 @@ def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, 
     shares = np.array([0.5, 0.5])
     expected, found = (fit(setting, start=start_of(model), shares=shares, check=True) for setting in (usual, little))
     same_but_for_rounding(expected, found)
-    np.testing.assert_allclose(found.many.minus_mean, expected.many.minus_mean, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize(("model", "memory"), [(SMALL, 150e3), (DROPPING, 400e3)], ids=["plain", "dropout"])
@@ -234,13 +233,12 @@ def test_shadow_clients_that_are_not_in_memory_make_the_same_detector(model, mem
 @pytest.mark.parametrize("asked", PROPERTIES)
 def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
     """Of half as many numbers as an update; it is a detector of updates all the same."""
-    setting = replace(make(asked, "exact", auxiliary=1_000), features=2)
+    setting = make(asked, "exact", auxiliary=1_000)
     usual = fit(setting)
     size = len(start_of(SMALL))
     monkeypatch.setattr(detectors, "sketch_width", lambda setting, size: size // 2 | 1)
     found = fit(setting)
     assert found.weights.shape == usual.weights.shape == (size,)
-    assert found.many.weights.shape == (2, size)
     assert found.accuracy > usual.accuracy - 0.03
     assert accuracy(found, setting) == pytest.approx(found.accuracy, abs=0.03)
 
@@ -249,14 +247,13 @@ def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
 @pytest.mark.parametrize("model", [SMALL, DROPPING], ids=["plain", "dropout"])
 def test_a_detector_of_recorded_sketches_is_nearly_as_good(asked, model):
     """It is one of sketches, of half as many numbers, along the path of several steps with weight decay."""
-    usual = replace(make(asked, model=model, training=THREE_STEPS, auxiliary=1_000), features=2)
+    usual = make(asked, model=model, training=THREE_STEPS, auxiliary=1_000)
     shadow = ShadowModel(model.build(), usual.auxiliary.x[0], mean_loss(model.loss))
     sketch = Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names)
     setting = replace(usual, sketch=sketch)
     start = start_of(model)
     expected, found = (fit(each, start=start, check=True) for each in (usual, setting))
     assert found.weights.shape == (sketch.width,)
-    assert found.many.weights.shape == (2, sketch.width)
     assert found.accuracy > expected.accuracy - 0.05
     assert found.checked == pytest.approx(found.accuracy, abs=0.07)
 

@@ -222,14 +222,6 @@ def test_the_exact_mode_agrees_with_the_linear_one(inversion, found):
 
 
 @pytest.mark.slow
-def test_several_features_find_the_same_clients(inversion, found):
-    scores = attack(inversion, {"features": "3"})
-    for method in ("PROLIN", "REG", "OLS"):
-        assert named(scores, method) == [1, 6], method
-    assert named(scores, "posterior") == named(found, "posterior")
-
-
-@pytest.mark.slow
 def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_path):
     training = LocalSGD(epochs=1, batch_size=4, lr=0.002, optimizer="AdamW")
     folder = write_property_run(tmp_path, asked="inversion", training=training, rounds=15)
@@ -429,8 +421,6 @@ def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findin
         ({"shadows": "quick"}, "option shadows=quick: expected one of linear, exact"),
         ({"workers": "-1"}, "option workers=-1: expected a whole number, 0 or more"),
         ({"workers": "two"}, "option workers=two: expected a whole number"),
-        ({"features": "0"}, "option features=0: expected a whole number, 1 or more"),
-        ({"features": "1.5"}, "option features=1.5: expected a whole number"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(options, words):
