@@ -13,11 +13,11 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from clients.fedavg import FedAvgClient
 from clients.poisoning import AscendingClient, InvertingClient
-from fedattack.bridge import numpy_client_bridge
 from fedattack.defences import DP_SGD
 from fedattack.defences.mods import DefenceMod
-from fedattack.folder import read_resumption
-from fedattack.nodes import note_node
+from fedattack.observe.bridge import numpy_client_bridge
+from fedattack.record.folder import read_resumption
+from fedattack.record.nodes import note_node
 from simulations.frameworks import framework_of
 from simulations.run_settings import RunSettings
 from simulations.study import Study, study_of

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import FedAttackError
-from fedattack.runtime.credentials import make_certificates, make_node_key, make_secret
+from fedattack.base.errors import FedAttackError
+from fedattack.runs.credentials import make_certificates, make_node_key, make_secret
 
 PROFILES = {
     "honest-but-curious": "quickstart",

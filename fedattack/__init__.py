@@ -1,7 +1,7 @@
 """Measure what a Flower federated-learning deployment leaks to its server.
 
 The package records what a server legitimately observes (:mod:`fedattack.observe`, :mod:`fedattack.record`), attacks
-that record offline (:mod:`fedattack.threats`), and states the result against the truth with intervals, chance and
+that record offline (:mod:`fedattack.attack`), and states the result against the truth with intervals, chance and
 null baselines (:mod:`fedattack.audit`, :mod:`fedattack.report`).
 
 The names below are the library in brief::
@@ -22,11 +22,11 @@ They are imported when they are first used: an observed server needs none of the
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedattack.extra import what_to_install
-from fedattack.version import __version__ as __version__
+from fedattack.base.extra import what_to_install
+from fedattack.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedattack.library import (
+    from fedattack.cli.library import (
         Findings,
         Report,
         attack,
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module("fedattack.library"), name)
+        return getattr(importlib.import_module("fedattack.cli.library"), name)
     except ModuleNotFoundError as cause:
         lacking = what_to_install(f"fedattack.{name}")
         if not lacking:

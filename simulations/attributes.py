@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.data import Dataset
 from fedattack.data.columns import Column, PrivateColumn
 from fedattack.data.dataset import sensitive_column
-from fedattack.errors import DataError
 from simulations.run_settings import StudySettings
 
 # The value of `sensitive` that stands for the column that the data's source declares.

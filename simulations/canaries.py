@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.canaries import Canaries, Examples
 from fedattack.data import Dataset
 from fedattack.defences.guarantee import NOISY
-from fedattack.errors import ConfigError
 from simulations.run_settings import RunSettings, StudySettings
 from simulations.seeds import CANARY_STREAM, derive_secret, generator
 

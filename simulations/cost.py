@@ -1,7 +1,7 @@
 """Measure what defences cost a run's first client: time and memory beyond its training.
 
 ``python -m simulations.cost JOB.json`` reads ``settings`` of a run without a defence and ``strengths`` by defence, and
-prints what :func:`fedattack.tradeoff.cost.measure_cost` describes, less the ratios.
+prints what :func:`fedattack.grids.tradeoff.cost.measure_cost` describes, less the ratios.
 """
 
 import json
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, Batch
 from fedattack.defences.hook import collecting
-from fedattack.errors import FedAttackError
-from fedattack.tradeoff.cost import side_by_side, told
+from fedattack.grids.tradeoff.cost import side_by_side, told
 from simulations.run_settings import RunSettings
 from simulations.study import Study
 from simulations.zoos import make_zoos

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from fedattack.files import make_private, open_private
+from fedattack.base.files import make_private, open_private
 from simulations.architectures import Task
 from simulations.run_settings import StudySettings
 

@@ -4,14 +4,14 @@ import os
 
 import numpy as np
 
+from fedattack.attack import KnownDefence
+from fedattack.attack.knowledge import BUILT_IN
 from fedattack.audit.truth import Privacy
+from fedattack.base.errors import ConfigError
 from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy
 from fedattack.defences.guarantee import NOISY
-from fedattack.errors import ConfigError
 from fedattack.learning import check_private_model
 from fedattack.privacy import privacy_spent
-from fedattack.threats import KnownDefence
-from fedattack.threats.knowledge import BUILT_IN
 from simulations.privacy import changes_update, is_private, noise_of, sampling_of
 from simulations.study import Study
 from simulations.zoos import uses_zoos, zoos_of_run

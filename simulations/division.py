@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.data import Dataset, partition
-from fedattack.errors import DataError
 from simulations.attributes import column_values
 from simulations.records import singles
 from simulations.run_settings import StudySettings

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from fedattack.attack import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
+from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts
-from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import pick_device
-from fedattack.threats import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
 from simulations.claims import central_notes, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of

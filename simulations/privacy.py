@@ -1,7 +1,7 @@
 """What the run config asks for of DP-SGD. Clients and preparation agree because both ask here."""
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import DP_SGD, NONE
-from fedattack.errors import ConfigError
 from fedattack.privacy import Sampling, noise_for
 from simulations.run_settings import RunSettings
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.data import Dataset, load_dataset
-from fedattack.errors import DataError
 from simulations.run_settings import StudySettings
 from simulations.seeds import PUBLIC_STREAM, generator
 

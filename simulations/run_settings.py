@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self, get_type_hints
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.canaries.file import MOST_CLIENTS
 from fedattack.defences import SETTINGS
-from fedattack.errors import ConfigError
 from fedattack.learning import LocalSGD
 
 Value = str | int | float | bool

@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.common import Scalar
 from flwr.serverapp import Grid, ServerApp
 
-from fedattack.errors import ConfigError, DataError
-from fedattack.folder import read_resumption
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.observe import ObservedStrategy
 from fedattack.record import Record
+from fedattack.record.folder import read_resumption
 from simulations.order import OrderedGrid
 from simulations.study import Study
 from strategies.checkpoint import Checkpoint

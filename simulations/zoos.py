@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import ConfigError
+from fedattack.base.files import make_private
 from fedattack.defences.base import words
 from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
-from fedattack.errors import ConfigError
-from fedattack.files import make_private
-from fedattack.folder import copy_zoos
 from fedattack.learning import LocalSGD
 from fedattack.learning.pooled_updates import Fit
+from fedattack.record.folder import copy_zoos
 from simulations.privacy import changes_update
 from simulations.run_settings import RunSettings
 from simulations.seeds import ZOO_STREAM, derive_seed

@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedattack.errors import RecordError
+from fedattack.base.errors import RecordError
 from fedattack.record import Record, Round
 
 

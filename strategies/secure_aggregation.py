@@ -23,7 +23,7 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedLegacyStrategy
 from strategies.checkpoint import Checkpoint
 from strategies.honest_but_curious import Sampling, nodes_at

@@ -31,8 +31,8 @@ from pathlib import Path
 import tomli_w
 
 from fedattack.record import Record, check_record
-from fedattack.runtime.base import free_port
-from tests.foreign.projects import CLIENTS, NUMPY, ROUNDS, fedattack, findings_of, write_targets, write_what_is_true
+from fedattack.runs.runtime import free_port
+from tests.apps.projects import CLIENTS, NUMPY, ROUNDS, fedattack, findings_of, write_targets, write_what_is_true
 
 ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"

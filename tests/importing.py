@@ -66,3 +66,19 @@ def circle_in(graph: Graph) -> list[str]:
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []
+
+
+def room_of(module: str) -> str:
+    """The folder of the house that a module, or a name in one, stands in."""
+    top, _, rest = module.partition(".")
+    return rest.partition(".")[0] if top == "fedattack" else top
+
+
+def arrows_of(modules: dict[str, Path]) -> set[tuple[str, str]]:
+    """Which room imports which other one, in functions and for types too."""
+    tops = {module.partition(".")[0] for module in modules}
+    arrows = set()
+    for module, file in modules.items():
+        names = [name for name in imported(file) if name.partition(".")[0] in tops]
+        arrows |= {(room_of(module), room_of(name)) for name in names}
+    return {(one, other) for one, other in arrows if one != other}

@@ -63,7 +63,7 @@ RUNS = {
         claims=True,
     ),
 }
-APP = ROOT / "tests" / "foreign" / "message_api"
+APP = ROOT / "tests" / "apps" / "message_api"
 APP_MODEL = "pytorchexample.task:Net"
 TRADEOFF = ("tradeoff", "quickstart", "--defence", "sparsify=0.9", "--defence", "dp-sgd=1", "--seeds", "1")
 
@@ -205,7 +205,7 @@ def attack_again(folder: Path, options: Sequence[str]) -> None:
 
 def prepare_again(folder: Path) -> None:
     """Write knowledge and truth of a copy of a run folder again; what clients noted there is kept."""
-    from fedattack.folder import new_parts
+    from fedattack.record.folder import new_parts
     from fedattack.runs.app import prepare
 
     study = json.loads((folder / "study.json").read_text())

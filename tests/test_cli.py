@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from fedattack.attack import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
+from fedattack.attack.knowledge import PROPERTY_NAMES
+from fedattack.attack.registry import options_of_attack, threats
+from fedattack.attack.threat import Threat
 from fedattack.audit.judge import judge_of
+from fedattack.base.errors import ConfigError
 from fedattack.cli import main
 from fedattack.cli.console import PlainSteps, out_console, show_table
 from fedattack.cli.options import (
@@ -22,18 +27,13 @@ from fedattack.cli.options import (
 from fedattack.data import SCHEMES
 from fedattack.defences import DEFENCES, DP_SGD, NONE
 from fedattack.defences.recup import VARIANTS
-from fedattack.errors import ConfigError
-from fedattack.folder import find_parts, write_study
 from fedattack.learning import MODELS
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.folder import find_parts, write_study
 from fedattack.runs import simulating
 from fedattack.runs.checks import RUNTIMES, attack_names, findings_of
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
-from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
-from fedattack.threats.knowledge import PROPERTY_NAMES
-from fedattack.threats.registry import options_of_attack, threats
-from fedattack.threats.threat import Threat
 from simulations.frameworks import FRAMEWORKS
 from tests.worlds.federation import MODEL, write_property_run, write_run
 from tests.worlds.private import write_private_run

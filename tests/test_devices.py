@@ -22,8 +22,9 @@ from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
+from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.base.errors import ModelError
 from fedattack.defences import DEFENCES, Batch
-from fedattack.errors import ModelError
 from fedattack.learning import (
     Distillation,
     LocalSGD,
@@ -47,12 +48,11 @@ from fedattack.learning.inputs import Inputs
 from fedattack.learning.losses import mean_loss
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings
-from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, match_gradients
 from simulations.study import Study
+from tests.attack.test_contract import RUNS
 from tests.fake_cuda import fake_cuda
 from tests.threats.attribute.test_gradient_matching import mlp, victim
-from tests.threats.test_contract import RUNS
 from tests.worlds.federation import write_property_run
 
 # PyTorch says so where a whole model of such tensors is copied.

@@ -1,95 +1,74 @@
-"""Imports go one way, as the design says."""
+"""Imports go one way: each room imports rooms before it alone, also in functions and for types."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.importing import circle_in, imported, imports_of, modules_of
+from tests.importing import arrows_of, circle_in, imported, imports_of, modules_of, room_of
 
 ROOT = Path(__file__).parents[1]
 
-BASE = {"errors", "extra", "files", "machine", "structured", "untrusted", "version"}
-# Layer → what it may import of ours.
-ALLOWED = {
-    "errors": set(),
-    "files": {"errors"},
-    "structured": set(),
-    "returned": {"errors"},
-    "untrusted": {"errors", "files"},
-    "extra": set(),
-    "machine": {"errors"},
-    "version": set(),
-    "cluster": {"errors", "extra", "version"},
-    "nodes": BASE,
-    "record": BASE,
-    "observe": BASE | {"record"},
-    "witness": BASE | {"claims", "learning", "returned"},
-    "bridge": {"errors"},
-    "data": BASE,
-    "privacy": {"errors"},
-    "learning": BASE | {"privacy", "returned"},
-    "defences": BASE | {"learning", "privacy"},
-    "claims": BASE | {"defences", "folder", "learning", "privacy", "record"},
-    "threats": BASE | {"cluster", "nodes", "record", "returned", "data", "learning"},
-    "judges": BASE | {"threats", "audit", "record", "learning"},
-    "sections": {"audit", "report"},
-    "folder": BASE | {"record"},
-    "audit": BASE | {"folder", "nodes", "record", "data", "learning", "threats", "defences"},
-    "report": BASE | {"audit", "claims", "privacy", "threats"},
-    "runtime": BASE | {"nodes", "reaper", "record"},
-    "reaper": set(),
-    "runs": BASE
-    | {"audit", "cluster", "data", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
-    "foreign": BASE | {"audit", "folder", "learning", "record", "runs", "runtime", "threats", "witness"},
-    "library": BASE | {"audit", "record", "report", "runs", "threats"},
-    "reproduce": BASE | {"audit", "cluster", "data", "folder", "report", "runs", "threats"},
-    "tradeoff": BASE | {"audit", "defences", "learning", "report", "reproduce", "runs", "threats"},
-    "whatif": BASE | {"audit", "defences", "folder", "nodes", "record", "report", "runs", "threats"},
-}
+# A room may import those before it. Nothing of fedattack imports the reference app, which stands last.
+ROOMS = (
+    *("base", "record", "privacy", "data", "learning", "observe", "defences", "attack", "audit", "claims", "report"),
+    *("threats", "runs", "witness", "apps", "grids", "cli", "strategies", "simulations", "clients"),
+)
+APP = ("strategies", "simulations", "clients")
+
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},
-    "threats": {"flwr"},  # a Ray cluster may be given to compute on
-    "judges": {"flwr", "ray"},
-    "sections": {"flwr", "ray", "torch"},
-    "learning": {"flwr", "ray"},
-    "claims": {"ray", "torch"},
     "privacy": {"flwr", "ray", "torch"},
+    "data": {"flwr", "ray"},
+    "learning": {"flwr", "ray"},
+    "attack": {"flwr"},  # a Ray cluster may be given to compute on
     "audit": {"flwr", "ray"},
+    "claims": {"ray", "torch"},
     "report": {"flwr", "ray", "torch"},
-    "reaper": {"flwr", "ray", "torch"},
+    "threats": {"flwr", "ray"},
     "witness": {"ray"},
 }
 
 
-def modules() -> list[tuple[str, Path]]:
-    files = sorted((ROOT / "fedattack").rglob("*.py"))
-    found = []
-    for file in files:
-        parts = file.relative_to(ROOT / "fedattack").with_suffix("").parts
-        if parts[0] not in ("__init__", "__main__", "cli", "_app"):
-            found.append((layer_of(parts), file))
-    return found
+def modules() -> dict[str, Path]:
+    found = modules_of(ROOT / "fedattack", "fedattack")
+    for folder in APP:
+        found |= modules_of(ROOT / folder, folder)
+    # The package itself leads to the library and the command.
+    return {name: file for name, file in found.items() if name not in ("fedattack", "fedattack.__main__")}
 
 
-def layer_of(parts: tuple[str, ...]) -> str:
-    """A threat's judge, its tests by exchange, and its section see what its attacks must not: truth, and report."""
-    if parts[0] == "threats" and len(parts) == 3:
-        return {"judge": "judges", "exchange": "judges", "section": "sections"}.get(parts[2], "threats")
-    # It runs as a script, without the package.
-    return "reaper" if parts == ("runtime", "reaper") else parts[0]
-
-
-@pytest.mark.parametrize(("layer", "file"), modules(), ids=lambda value: getattr(value, "stem", value))
-def test_a_layer_imports_only_what_lies_below_it(layer, file):
+@pytest.mark.parametrize(("module", "file"), modules().items(), ids=modules())
+def test_a_room_imports_those_before_it(module, file):
+    room = room_of(module)
     for name in imported(file):
-        top, _, rest = name.partition(".")
-        assert top not in FORBIDDEN_PACKAGES.get(layer, set()), f"{file} imports {name}"
-        assert top not in ("clients", "strategies", "simulations", "tests"), f"{file} imports {name}"
-        if top == "fedattack" and rest.split(".")[0] not in ("",):
-            below = rest.split(".")[0]
-            assert below == layer or below in ALLOWED[layer], f"{file} imports {name}"
-            if layer == "threats":
-                assert not name.endswith((".judge", ".exchange", ".section")), f"{file} imports {name}"
+        top = name.partition(".")[0]
+        assert top != "tests", f"{file} imports {name}"
+        assert top not in FORBIDDEN_PACKAGES.get(room, set()), f"{file} imports {name}"
+        if top == "fedattack" or top in APP:
+            assert ROOMS.index(room_of(name)) <= ROOMS.index(room), f"{file} imports {name}"
+
+
+def test_there_are_few_rooms_and_arrows():
+    assert {room_of(module) for module in modules()} == {*ROOMS}
+    assert len(ROOMS) <= 20
+    assert len(arrows_of(modules())) <= 100
+
+
+def test_attacks_see_neither_truth_nor_pages():
+    """A threat's judge, its tests by exchange and its section do."""
+    seeing = ("judge", "exchange", "section")
+    for module, file in modules().items():
+        if room_of(module) == "threats" and module.rpartition(".")[2] not in seeing:
+            for name in imported(file):
+                assert not name.startswith(("fedattack.audit", "fedattack.report")), f"{file} imports {name}"
+                assert not name.endswith(tuple(f".{part}" for part in seeing)), f"{file} imports {name}"
+        if module.endswith(".section"):
+            assert not any(name.startswith("torch") for name in imported(file)), file
+
+
+def test_the_reaper_runs_as_a_script_without_the_package():
+    names = imported(ROOT / "fedattack" / "runs" / "reaper.py")
+    assert not any(name.partition(".")[0] in ("fedattack", "flwr", "ray", "torch") for name in names)
 
 
 def test_flower_is_imported_where_defences_meet_its_messages_alone():
@@ -101,16 +80,14 @@ def test_flower_is_imported_where_defences_meet_its_messages_alone():
 
 def test_clients_and_strategies_know_nothing_of_attacks():
     for file in [*(ROOT / "clients").glob("*.py"), *(ROOT / "strategies").glob("*.py")]:
-        assert not any(name.startswith("fedattack.threats") for name in imported(file)), file
+        assert not any(name.startswith(("fedattack.attack", "fedattack.threats")) for name in imported(file)), file
 
 
 def test_no_module_imports_itself_through_others():
     """Not even for types: imports inside of functions are the only ones that are left out."""
-    ours = {file for _, file in modules()}
-    all_modules = modules_of(ROOT / "fedattack", "fedattack")
-    known = {name: file for name, file in all_modules.items() if file in ours}
-    graph = imports_of(known, strict=False)
-    assert "fedattack.threats.registry" in graph["fedattack.threats.attacks"]
+    ours = {name: file for name, file in modules().items() if name.startswith("fedattack.")}
+    graph = imports_of(ours, strict=False)
+    assert "fedattack.attack.registry" in graph["fedattack.attack.attacks"]
     assert circle_in(graph) == []
 
 

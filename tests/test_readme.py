@@ -22,9 +22,9 @@ from fedattack.cli import app
 from fedattack.data import load_dataset
 from fedattack.report.validate import read_findings
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runtime.simulator import Simulator
+from fedattack.runs.simulator import Simulator
+from tests.apps.projects import MESSAGE_API
 from tests.claims.apps.cases import CASES
-from tests.foreign.projects import MESSAGE_API
 from tests.worlds.federation import FEATURES, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -157,8 +157,8 @@ RESULTS = Document("simulations/results/README.md")
 DOCUMENTS = (
     README,
     Document("simulations/README.md"),
-    Document("fedattack/runtime/README.md"),
-    Document("fedattack/runtime/CLUSTER.md"),
+    Document("fedattack/runs/README.md"),
+    Document("fedattack/runs/CLUSTER.md"),
     Document("fedattack/threats/README.md"),
     Document("fedattack/threats/membership/README.md"),
     Document("fedattack/threats/source/README.md"),

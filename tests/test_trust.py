@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.errors import MESSAGE, DataError, RunError, TrustError
-from fedattack.folder import write_study
+from fedattack.attack import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
+from fedattack.base.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.learning import build_model, per_record_loss
 from fedattack.learning.importing import Asked, given
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.folder import write_study
 from fedattack.runs import simulating
 from fedattack.runs.asked import asked_of_knowledge, asked_of_study
-from fedattack.threats import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from tests.fuzz.folders import NoFlower, private_training
 from tests.fuzz.worlds import STUDY
 from tests.worlds.federation import MODEL, write_run
@@ -372,7 +372,7 @@ def test_what_is_written_replaces_links_and_second_names(call, tmp_path):
 def test_a_nodes_name_from_a_record_is_no_path(tmp_path):
     """The guide names nodes by a record, which may come from elsewhere."""
     from fedattack.audit.truth import note_node
-    from fedattack.nodes import read_nodes
+    from fedattack.record.nodes import read_nodes
 
     for node in ("../../victim", "/etc/passwd", ".", "", "a/b", "x" * 500, "ok-7"):
         note_node(tmp_path / "truth", node=node, client="c")

@@ -24,10 +24,10 @@ from pathlib import Path
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from fedattack.bridge import numpy_client_bridge
+from fedattack.observe.bridge import numpy_client_bridge
 from fedattack.defences import defence_of
 from fedattack.defences.mods import DefenceMod
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedStrategy
 from tests.observe import apps
 from tests.worlds.local_grid import LocalGrid

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from fedattack.attack.registry import threat_of
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.numbers import counted
+from fedattack.base.errors import short
 from fedattack.data import DATASETS
-from fedattack.errors import short
 from fedattack.record import Record
-from fedattack.threats.registry import threat_of
 
 _FRAMEWORKS = {"fedavg": "FedAvg", "fedsgd": "FedSGD", "fedmd": "FedMD"}
 _SUMS = {"secagg+": "sums alone, by SecAgg+", "projection": "sums alone, computed from the replies"}

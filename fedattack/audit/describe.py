@@ -10,18 +10,18 @@ from importlib.metadata import version
 from operator import attrgetter
 from typing import Any
 
+from fedattack.attack import ATTACKS
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
 from fedattack.audit.quality import Quality
 from fedattack.audit.truth import Privacy, Truth
+from fedattack.base.errors import short
+from fedattack.base.version import __version__
 from fedattack.defences.guarantee import GUARANTEES
-from fedattack.errors import short
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, RUN
 from fedattack.record.project import ALTERED
-from fedattack.threats import ATTACKS
-from fedattack.version import __version__
 
 _PACKAGES = ("flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
 

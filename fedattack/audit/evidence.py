@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from fedattack.attack import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.attack.matching import completed, named_for
+from fedattack.attack.replies import without_canaries
 from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
-from fedattack.errors import DataError, RecordError, in_command, short
-from fedattack.folder import Part, find_parts, read_study
-from fedattack.nodes import NODES
+from fedattack.base.errors import DataError, RecordError, in_command, short
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.threats.matching import completed, named_for
-from fedattack.threats.replies import without_canaries
+from fedattack.record.folder import Part, find_parts, read_study
+from fedattack.record.nodes import NODES
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     Parameters
     ----------
     trusted
-        What of the folder's import paths and paths may be followed; see :func:`fedattack.threats.read_knowledge`.
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.attack.read_knowledge`.
 
     Returns
     -------

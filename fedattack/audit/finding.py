@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from fedattack.errors import ConfigError, ReportError, instead
+from fedattack.base.errors import ConfigError, ReportError, instead
 
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"

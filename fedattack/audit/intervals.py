@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedattack.audit.over_runs import RATE_SCALE, mean_rate, mean_value
-from fedattack.errors import ConfigError, DataError
+from fedattack.base.errors import ConfigError, DataError
 
 LEVEL = 0.95
 """Confidence level of every interval in a report, before it is corrected for comparisons."""

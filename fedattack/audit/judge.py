@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import ATTACKS, Knowledge, Scores
+from fedattack.attack.registry import threat_of
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.listing import Listing
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import Significance
 from fedattack.audit.truth import NOBODY, Truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge, Scores
-from fedattack.threats.registry import threat_of
 
 
 @dataclass(frozen=True)

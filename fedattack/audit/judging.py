@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedattack.attack import ATTACKS, Scores
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import FIRST_ALONE, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
 from fedattack.audit.significance import decided
-from fedattack.errors import DataError
-from fedattack.threats import ATTACKS, Scores
+from fedattack.base.errors import DataError
 
 
 def judge_attacks(

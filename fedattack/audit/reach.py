@@ -8,8 +8,8 @@ is no promise: an attack that is always right may still be no better than a gues
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedattack.attack import Knowledge
 from fedattack.audit.truth import Truth
-from fedattack.threats import Knowledge
 
 
 @dataclass(frozen=True)

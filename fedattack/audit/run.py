@@ -23,8 +23,8 @@ from fedattack.audit.judging import judge_attacks
 from fedattack.audit.listing import Listing
 from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.untried import untried_of
-from fedattack.files import write_json, write_sealed
-from fedattack.folder import read_study
+from fedattack.base.files import write_json, write_sealed
+from fedattack.record.folder import read_study
 
 FINDINGS = "findings.json"
 RUN = "run.json"
@@ -51,7 +51,7 @@ def audit_folder(
     device
         Where models are evaluated.
     trusted
-        What of the folder's import paths and paths may be followed; see :func:`fedattack.threats.read_knowledge`.
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.attack.read_knowledge`.
     listed
         Is given what the judges list one by one, before the findings are written.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 
 DRAWS = 9_999
 """Exchanges that a test draws."""

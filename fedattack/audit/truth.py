@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.errors import DataError, short
-from fedattack.files import make_private, write_npz, write_sealed
-from fedattack.nodes import NODES, note_node, read_nodes
-from fedattack.structured import fault, fields, finite
-from fedattack.untrusted import (
+from fedattack.base.errors import DataError, short
+from fedattack.base.files import make_private, write_npz, write_sealed
+from fedattack.base.structured import fault, fields, finite
+from fedattack.base.untrusted import (
     Text,
     check_folder,
     parse_json,
@@ -28,6 +27,7 @@ from fedattack.untrusted import (
     validated,
     verify_files,
 )
+from fedattack.record.nodes import NODES, note_node, read_nodes
 
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from fedattack.attack import ATTACKS, Attack, Knowledge
+from fedattack.attack.registry import threats
+from fedattack.attack.threat import Threat
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
-from fedattack.threats import ATTACKS, Attack, Knowledge
-from fedattack.threats.registry import threats
-from fedattack.threats.threat import Threat
 
 # By the view that an attack needs, what keeps it from a record of the other one.
 VIEWS = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.claim import DP_SGD, UPDATE, Claim
-from fedattack.errors import ConfigError
 from fedattack.privacy.epsilon import NONE, Epsilon, gaussian_epsilon, laplace_epsilon, with_count
 from fedattack.privacy.gaussian import epsilon_of
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.accounting import Configured, configured
 from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.measure import CanaryResult
@@ -32,7 +33,6 @@ from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
 from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
-from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
 from fedattack.privacy import Epsilon
 

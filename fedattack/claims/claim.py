@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from fedattack.errors import ConfigError, instead, short
-from fedattack.untrusted import fault, formed, read_toml
+from fedattack.base.errors import ConfigError, instead, short
+from fedattack.base.untrusted import fault, formed, read_toml
 
 UPDATE = ("gaussian", "laplace", "flower-localdp")
 """Mechanisms that clip a client's update, and add noise to it before it leaves the client."""

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError, FedAttackError, short
+from fedattack.base.errors import ConfigError, FedAttackError, short
 
 Arrays = Mapping[str, NDArray[Any]]
 Vector = NDArray[np.float64]

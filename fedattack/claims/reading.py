@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.claim import Claim, make_claim
-from fedattack.errors import ConfigError
 
 _WORDS = Mapping[str, Any]
 

@@ -10,15 +10,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fedattack.base.errors import ConfigError
+from fedattack.base.untrusted import MAX_JSON, read_bytes
+from fedattack.base.version import __version__
 from fedattack.claims.advice import Given, open_of, steps_of
 from fedattack.claims.check import Answer, Trial
 from fedattack.claims.claim import Claim
 from fedattack.claims.finding import scope_of
-from fedattack.errors import ConfigError
 from fedattack.record import records_in
 from fedattack.record.format import MANIFEST
-from fedattack.untrusted import MAX_JSON, read_bytes
-from fedattack.version import __version__
 
 # Whose arithmetic the numbers rest on.
 _PACKAGES = ("numpy", "scipy", "dp-accounting", "flwr")

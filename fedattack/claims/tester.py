@@ -31,10 +31,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.mechanisms import Mechanism, Vector
 from fedattack.claims.mixture import mixture_shift
 from fedattack.claims.shape import is_normal, shift_at_least
-from fedattack.errors import ConfigError
 from fedattack.privacy import gaussian_epsilon
 
 LEVEL = 0.95

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from fedattack.base.errors import ConfigError, FedAttackError, in_command
 from fedattack.cli import commands
 from fedattack.cli.console import err_console, say, say_progress, watch_bars
-from fedattack.errors import ConfigError, FedAttackError, in_command
 
 if TYPE_CHECKING:
+    from fedattack.apps.app import App
+    from fedattack.apps.auditing import Attacked
+    from fedattack.apps.posing import Posed
+    from fedattack.apps.questions import Questions
+    from fedattack.attack import Attack
     from fedattack.audit.finding import Condition
-    from fedattack.folder import Part
-    from fedattack.foreign.app import App
-    from fedattack.foreign.auditing import Attacked
-    from fedattack.foreign.posing import Posed
-    from fedattack.foreign.questions import Questions
-    from fedattack.threats import Attack
+    from fedattack.record.folder import Part
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class AppWords:
     options, memory
         Options of attacks; what one process of an attack may hold, as in ``2GiB``.
     sensitive, holds, groups, without
-        What is asked besides, and what the attacker does not know; see :class:`fedattack.foreign.questions.Questions`.
+        What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
     """
 
     changes: Sequence[str] = ()
@@ -83,7 +83,7 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
     ConfigError
         If it is neither, or cannot be audited.
     """
-    from fedattack.foreign.app import app_of, app_of_command, is_app
+    from fedattack.apps.app import app_of, app_of_command, is_app
 
     if len(words) > 1 or Path(words[0]).name == "flwr":
         for name, given in (("--set", told.changes), ("--supernodes", told.supernodes)):
@@ -107,7 +107,7 @@ def audit_app(
     app: "App", told: AppWords, out: Path, device: str, conditions: "Sequence[Condition]", as_json: bool
 ) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
-    from fedattack.foreign import auditing, superlink
+    from fedattack.apps import auditing, superlink
 
     # Words are checked before a run, which takes minutes.
     asking = _Asking.of(told, device, conditions, as_json)
@@ -161,9 +161,9 @@ def _show(line: str) -> None:
 @contextmanager
 def _kept(app: "App", out: Path) -> Iterator[None]:
     """Say of a run that somebody stops what is left of it, and how that is attacked."""
-    from fedattack.folder import Part, find_parts
-    from fedattack.foreign.auditing import witness_of
+    from fedattack.apps.auditing import witness_of
     from fedattack.record import Record
+    from fedattack.record.folder import Part, find_parts
 
     try:
         yield
@@ -197,8 +197,8 @@ def gather_run(
     as_json: bool,
 ) -> None:
     """Put a record and witnesses from several machines together, make all attacks that apply, and judge."""
-    from fedattack.foreign import auditing
-    from fedattack.foreign.gathering import gather
+    from fedattack.apps import auditing
+    from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
     asking = _Asking.of(told, device, commands._conditions(fail_if), as_json)
@@ -233,7 +233,7 @@ class _Asking:
 
     @classmethod
     def of(cls, told: AppWords, device: str, conditions: "Sequence[Condition]", as_json: bool) -> "_Asking":
-        from fedattack.foreign.questions import Questions
+        from fedattack.apps.questions import Questions
         from fedattack.runs.checks import attack_names, check_attacks, check_conditions
 
         questions = Questions.of_words(told.sensitive, told.holds, told.groups, told.without)
@@ -256,8 +256,8 @@ class _Asking:
 
 def _say_private(out: Path, parts: "Sequence[Part]") -> None:
     """Hand over what was seen of differentially private training to `fedattack claim`."""
-    from fedattack.foreign.auditing import witnesses_of
-    from fedattack.foreign.private import write_claim
+    from fedattack.apps.auditing import witnesses_of
+    from fedattack.apps.private import write_claim
     from fedattack.record import Record
 
     path = write_claim(out, witnesses_of(parts[0]), len(Record(parts[0].record)))

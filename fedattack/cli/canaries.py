@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedattack.errors import ConfigError, DataError
+from fedattack.base.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedattack.claims import Claim
     from fedattack.claims.canaries import CanaryResult
-    from fedattack.folder import Part
+    from fedattack.record.folder import Part
 
 _OF_RUN = "expected what `fedattack simulate` leaves there"
 
@@ -42,7 +42,7 @@ def canaries_of(
                 "fedattack claim: --canaries says who the canaries of a run were; give DIR, its record, too"
             )
         return None
-    from fedattack.folder import Part, find_parts
+    from fedattack.record.folder import Part, find_parts
     from fedattack.record.format import MANIFEST
 
     if (folder / MANIFEST).exists():
@@ -77,7 +77,7 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
     if known.model is None:
         raise ConfigError(
             f"{part.knowledge} names no model, and canary examples are scored by its gradients; "
-            "write it there by fedattack.threats.write_knowledge"
+            "write it there by fedattack.attack.write_knowledge"
         )
     nodes, public = _truth_of(part)
     return measure_canaries(
@@ -95,7 +95,7 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
 def _truth_of(part: "Part") -> "tuple[dict[str, str], tuple[NDArray[Any], NDArray[Any]] | None]":
     """Return who is behind each node, and examples that nobody holds, as far as the auditor wrote them down."""
     from fedattack.audit.truth import EVALUATION, read_truth
-    from fedattack.nodes import read_nodes
+    from fedattack.record.nodes import read_nodes
 
     if (part.truth / EVALUATION).exists():
         truth = read_truth(part.truth)

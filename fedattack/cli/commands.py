@@ -17,6 +17,9 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
+from fedattack.base.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, in_command, short
+from fedattack.base.extra import what_to_install
+from fedattack.base.version import __version__
 from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, show_table, tell, watch_bars
 from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
@@ -54,20 +57,17 @@ from fedattack.cli.options import (
     Without,
     chosen_clients,
 )
-from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, in_command, short
-from fedattack.extra import what_to_install
-from fedattack.version import __version__
 
 if TYPE_CHECKING:
+    from fedattack.attack import Attack, Knowledge
     from fedattack.audit.finding import Condition, Finding
     from fedattack.claims.check import Answer, Trial
-    from fedattack.folder import Part
     from fedattack.learning.importing import Asked
     from fedattack.record import Keep
     from fedattack.record.check import CheckReport
+    from fedattack.record.folder import Part
     from fedattack.runs.presets import Preset
     from fedattack.runs.settings import Value
-    from fedattack.threats import Attack, Knowledge
 
 BAD_INPUT = 2
 
@@ -203,7 +203,7 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    from fedattack.folder import find_parts
+    from fedattack.record.folder import find_parts
     from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_attacks, check_device
 
@@ -249,7 +249,7 @@ def report(
 
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`
     """
-    from fedattack.folder import find_parts
+    from fedattack.record.folder import find_parts
     from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_conditions, check_device, scored_attacks
 
@@ -481,8 +481,8 @@ def observe(
     Examples: `fedattack observe --out audit/record -- flwr run . --stream`;
     `fedattack observe --out audit/record --every 10 -- flwr run . --stream`
     """
+    from fedattack.apps.outside import observe_command
     from fedattack.record.format import PROTOCOLS, VIEWS
-    from fedattack.runtime.outside import observe_command
 
     for name, value, known in (("--view", view or VIEWS[0], VIEWS), ("--protocol", protocol, PROTOCOLS)):
         if value not in known:
@@ -511,8 +511,8 @@ def check(
 
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
-    from fedattack.folder import find_parts, lost_records
     from fedattack.record.check import CheckReport, check_record
+    from fedattack.record.folder import find_parts, lost_records
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
@@ -550,7 +550,7 @@ def _refusals(path: Path) -> list[str]:
         return []
     if not record.keep.kinds or what_to_install("check"):
         return []
-    from fedattack.threats import ATTACKS
+    from fedattack.attack import ATTACKS
 
     told: dict[str, list[str]] = {}
     for name, attack in ATTACKS.items():
@@ -828,8 +828,8 @@ def reproduce(
     Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
     """
-    from fedattack.reproduce import load_reproduction
-    from fedattack.reproduce.words import check_out, check_words
+    from fedattack.grids.reproduce import load_reproduction
+    from fedattack.grids.reproduce.words import check_out, check_words
     from fedattack.runs.checks import check_device, check_memory
 
     what = load_reproduction(name)
@@ -837,7 +837,7 @@ def reproduce(
     check_memory(memory)
     check_device(device)
     check_out(out)
-    from fedattack.reproduce.engine import reproduce as run
+    from fedattack.grids.reproduce.engine import reproduce as run
 
     results = run(
         what,
@@ -888,16 +888,16 @@ def tradeoff(
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
-    from fedattack.reproduce.words import check_out
+    from fedattack.grids.reproduce.words import check_out
+    from fedattack.grids.tradeoff.grid import check_words
     from fedattack.runs.checks import check_device, check_memory
     from fedattack.runs.presets import load_preset
-    from fedattack.tradeoff.grid import check_words
 
     check_words(load_preset(preset), defences or [], changes or [])
     check_memory(memory)
     check_device(device)
     check_out(out)
-    from fedattack.tradeoff.study import tradeoff as run
+    from fedattack.grids.tradeoff.study import tradeoff as run
 
     results = run(
         preset,
@@ -1032,7 +1032,7 @@ def _trusted(asked: Sequence["Asked"]) -> set[str]:
 @contextmanager
 def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
     """Say of a run that ends early how it goes on; ``trust``: whether its settings name something outside of it."""
-    from fedattack.folder import STUDY
+    from fedattack.record.folder import STUDY
 
     try:
         yield
@@ -1099,7 +1099,7 @@ def _choose(names: Sequence[str], options: Mapping[str, str], device: str) -> li
 
 def _scored(folder: Path) -> list[str]:
     """List the attacks that have scores, also those that the run did not begin with."""
-    from fedattack.folder import find_parts
+    from fedattack.record.folder import find_parts
     from fedattack.runs.checks import scored_attacks
 
     try:
@@ -1111,7 +1111,7 @@ def _scored(folder: Path) -> list[str]:
 
 def _not_scored(folder: Path, names: Sequence[str]) -> list[str]:
     """List the attacks that lack the scores of a record, or whose scores are of an older one."""
-    from fedattack.folder import find_parts
+    from fedattack.record.folder import find_parts
 
     parts = find_parts(folder)
     return [name for name in names if not all(_has_scores(part, name) for part in parts)]

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from fedattack.errors import short
+from fedattack.base.errors import short
 
 if TYPE_CHECKING:
     from fedattack.runs.watch import Watch

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedattack.errors import ConfigError, instead
+from fedattack.base.errors import ConfigError, instead
 from fedattack.runs.settings import open_settings
 
 if TYPE_CHECKING:
+    from fedattack.attack import Knowledge, ModelKnowledge
     from fedattack.learning import LocalSGD
-    from fedattack.threats import Knowledge, ModelKnowledge
 
 INITIAL = "initial"
 """What ``--frozen`` may name in the place of a file: the weights with which the model is made."""
@@ -84,7 +84,7 @@ class Declared:
         DataError
             If a file cannot be read, or does not fit the model.
         """
-        from fedattack.threats.knowledge import read_attributes, read_partial, read_public, read_targets
+        from fedattack.attack.knowledge import read_attributes, read_partial, read_public, read_targets
 
         changes: dict[str, Any] = {}
         model = known.model if self.model is None else self._model(known)
@@ -107,8 +107,8 @@ class Declared:
 
     def _model(self, known: "Knowledge") -> "ModelKnowledge":
         """Describe the model, whose input has the shape of the examples that are declared, or else known."""
+        from fedattack.attack.knowledge import ModelKnowledge, read_targets
         from fedattack.learning import per_record_loss
-        from fedattack.threats.knowledge import ModelKnowledge, read_targets
 
         paths = (self.targets, self.auxiliary, self.partial)
         records: list[Any] = [read_targets(path) for path in paths if path is not None]
@@ -129,7 +129,7 @@ class Declared:
 
 
 def _frozen(text: str, model: "ModelKnowledge | None") -> Mapping[str, Any]:
-    from fedattack.threats.frozen import initial_weights, read_frozen
+    from fedattack.attack.frozen import initial_weights, read_frozen
 
     if text != INITIAL:
         return read_frozen(Path(text))

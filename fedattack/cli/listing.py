@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedattack.attack import ATTACKS, Attack
+from fedattack.attack.base import Needs
+from fedattack.attack.registry import left_out, threats
 from fedattack.cli.console import show_table
 from fedattack.data import DATASETS
-from fedattack.reproduce import load_reproduction, reproduction_names
+from fedattack.grids.reproduce import load_reproduction, reproduction_names
 from fedattack.runs.presets import load_preset, preset_names, presets_left_out
 from fedattack.runs.settings import load_settings
-from fedattack.threats import ATTACKS, Attack
-from fedattack.threats.base import Needs
-from fedattack.threats.registry import left_out, threats
 
 
 def listing() -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fedattack.base.cluster import choose
 from fedattack.cli.console import set_quiet
-from fedattack.cluster import choose
 
 
 def _beginning(names: Iterable[str], word: str) -> list[str]:
@@ -30,7 +30,7 @@ def complete_attack(incomplete: str) -> list[str]:
 
 def complete_reproduction(incomplete: str) -> list[str]:
     """List the reproductions."""
-    from fedattack.reproduce import reproduction_names
+    from fedattack.grids.reproduce import reproduction_names
 
     return _beginning(reproduction_names(), incomplete)
 

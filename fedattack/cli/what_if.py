@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
+from fedattack.base.errors import ConfigError
 from fedattack.cli import commands
 from fedattack.cli.console import err_console, out_console, show_page, show_table, watch_bars
-from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedattack.attack import Attack
     from fedattack.audit.finding import Condition
-    from fedattack.threats import Attack
-    from fedattack.whatif.cell import Cell
+    from fedattack.grids.whatif.cell import Cell
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ def ask_what_if(
     folder: Path, out: Path, told: WhatIfWords, device: str, fail_if: list[str] | None, as_json: bool
 ) -> None:
     """Check the words, attack all copies, and show what came out."""
-    from fedattack.machine import MEMORY, read_size
+    from fedattack.base.machine import MEMORY, read_size
+    from fedattack.grids.whatif.alteration import NOTHING, read_alterations
+    from fedattack.grids.whatif.asked import check_room, check_run, options_of_run, siblings
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
-    from fedattack.whatif.alteration import NOTHING, read_alterations
-    from fedattack.whatif.asked import check_room, check_run, options_of_run, siblings
 
     # Words are checked before torch is imported, and before attacks, which take minutes.
     conditions = commands._conditions(fail_if)
@@ -78,7 +78,7 @@ def ask_what_if(
     def choose(chosen: Sequence[str]) -> "list[Attack]":
         return commands._choose(chosen, options_among(wanted, chosen), device)
 
-    from fedattack.whatif.study import Job, what_if
+    from fedattack.grids.whatif.study import Job, what_if
 
     job = Job(
         folder=folder,
@@ -104,8 +104,8 @@ def ask_what_if(
 
 
 def _show(out: Path, cells: "Sequence[Cell]") -> None:
+    from fedattack.grids.whatif.page import glances_of, not_asked_of
     from fedattack.report.words import NOTHING
-    from fedattack.whatif.page import glances_of, not_asked_of
 
     for table in glances_of(cells):
         rows = []

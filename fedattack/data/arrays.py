@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError, short
+from fedattack.base.untrusted import read_npz
 from fedattack.data.source import Pool
-from fedattack.errors import DataError, short
-from fedattack.untrusted import read_npz
 
 
 def read_arrays(path: Path) -> Pool:

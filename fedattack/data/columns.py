@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 
 MAX_VALUES = 100
 """A column of more values than this is not enumerated: it has no domain."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.data.columns import Column, PrivateColumn, find_column, list_names, numbered_column
-from fedattack.errors import DataError
 
 TARGET_BINS = 5
 """Into how many classes of about equal size the targets of a regression are put where classes are needed."""

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError, instead
 from fedattack.data import tables
 from fedattack.data.arrays import read_arrays
 from fedattack.data.columns import Column, PrivateColumn
 from fedattack.data.dataset import Dataset
 from fedattack.data.source import Pool, Source, one_line
 from fedattack.data.sources import DATASETS
-from fedattack.errors import DataError, instead
 
 MIN_RECORDS = 10
 """Fewer examples than this are refused: neither split would say anything."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 
 if TYPE_CHECKING:
     import datasets

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.data.columns import Column
-from fedattack.errors import DataError
 
 Attribute = tuple[tuple[str, ...], NDArray[Any]]
 """What an attribute's values are called, and each example's value (n,), an index into these (int64)."""

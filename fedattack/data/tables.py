@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError, short
+from fedattack.base.untrusted import open_regular, read_npz, read_toml
 from fedattack.data.columns import MAX_VALUES, Column, number_names
 from fedattack.data.source import Pool
-from fedattack.errors import DataError, short
-from fedattack.untrusted import open_regular, read_npz, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,13 +4,13 @@
 :func:`fedattack.defences.wrapper.defended` to a NumPyClient without mods.
 """
 
+from fedattack.base.errors import ConfigError
+from fedattack.base.extra import what_to_install
 from fedattack.defences.base import SETTINGS, Batch, Defence, DefenceKind, Settings, Update, number
 from fedattack.defences.dp_sgd import DP_SGD
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
 from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS
-from fedattack.errors import ConfigError
-from fedattack.extra import what_to_install
 
 NONE = "none"
 """The setting ``defence`` for no defence."""

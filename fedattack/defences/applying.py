@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError, ModelError
 from fedattack.defences.base import Defence, Update
 from fedattack.defences.hook import Handed
-from fedattack.errors import DataError, ModelError
 
 Sends = Literal["model", "update"]
 """What a client sends: a model, whose update is its difference to the received one, or what is an update already, such

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences.base import Settings, number
 from fedattack.defences.kinds import DEFENCES, KINDS
-from fedattack.errors import ConfigError
 from fedattack.privacy import PrivacySpent, gaussian_epsilon, laplace_epsilon
 
 GUARANTEES: Mapping[str, Mapping[str, str]] = {kind.name: kind.guarantee for kind in KINDS if kind.guarantee}

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.defences.base import Batch
-from fedattack.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

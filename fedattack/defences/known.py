@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import DP_SGD, defence_of
 from fedattack.defences.base import Batch, Settings, Update, as_float32
-from fedattack.errors import ConfigError
 from fedattack.learning import LocalSGD, train_private
 
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]

@@ -1,7 +1,7 @@
 """Defences as a Flower client mod, for both generations of the API and for SecAgg+.
 
 In the list of mods it stands after ``secaggplus_mod``, because what is masked must be defended already, and before
-:data:`fedattack.bridge.numpy_client_bridge`::
+:data:`fedattack.observe.bridge.numpy_client_bridge`::
 
     app = ClientApp(client_fn=client_fn, mods=[secaggplus_mod, DefenceMod(), numpy_client_bridge])
 """
@@ -20,12 +20,12 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from numpy.typing import NDArray
 
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Batch, Defence, Settings, Update, as_float32, number
 from fedattack.defences.hook import Handed, collecting
 from fedattack.defences.noise import Noise, global_draws
-from fedattack.errors import ConfigError, DataError
 
 _EMPTY = "_empty"
 _ROUND = "server-round"

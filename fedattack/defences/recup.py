@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text, words
-from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedattack.defences.zoo import Zoo

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError, ModelError
+from fedattack.base.machine import MEMORY
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text
-from fedattack.errors import DataError, ModelError
-from fedattack.machine import MEMORY
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

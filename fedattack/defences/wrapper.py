@@ -9,11 +9,11 @@ import numpy as np
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Settings
 from fedattack.defences.hook import collecting
-from fedattack.errors import ConfigError
 
 Wrapped = TypeVar("Wrapped", bound=NumPyClient)
 

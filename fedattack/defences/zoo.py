@@ -20,15 +20,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
+from fedattack.base.errors import ConfigError, DataError
+from fedattack.base.files import write_atomically, write_json
+from fedattack.base.machine import MEMORY
+from fedattack.base.untrusted import read_bytes, read_json
 from fedattack.defences.base import Update
-from fedattack.errors import ConfigError, DataError
-from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
 from fedattack.learning.torch_utils import different, shapes_of
-from fedattack.machine import MEMORY
-from fedattack.untrusted import read_bytes, read_json
 
 FORMAT = 1
 LAYERS = 3

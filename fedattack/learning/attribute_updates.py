@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning.inputs import examples_of
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
@@ -70,7 +70,7 @@ def attribute_updates(
         The common model that clients start from.
     x, y, attribute : ndarray, shape (n, …), (n,), (n,)
         Auxiliary records, their labels and their attribute. Examples may be of structured type, see
-        :mod:`fedattack.structured`.
+        :mod:`fedattack.base.structured`.
     training : LocalSGD
         How clients train.
     clients, records : int

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedattack.errors import DataError, ModelError
+from fedattack.base.errors import DataError, ModelError
 from fedattack.learning.importing import one_line
 from fedattack.learning.inputs import Inputs, call, own_loss_in
 from fedattack.learning.losses import RecordLoss, mean_squared_error, own_loss
 from fedattack.learning.models import check_parameters
+from fedattack.learning.returned import output_in
 from fedattack.learning.torch_utils import in_mode, shapes_of, to_tensor
-from fedattack.returned import output_in
 
 State = Mapping[str, "Tensor | NDArray[Any]"]
 """All parameters and buffers of a model by their names in its ``state_dict``."""
@@ -56,7 +56,7 @@ def losses_of_models(
     states : sequence of mappings
         One parameter set for each client.
     x : array or Tensor, shape (n, *input_shape)
-        Examples; also of structured type, see :mod:`fedattack.structured`.
+        Examples; also of structured type, see :mod:`fedattack.base.structured`.
     y : array or Tensor, shape (n,) or as the loss needs
         Targets.
     loss : callable

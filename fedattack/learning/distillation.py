@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning.batched import State
 from fedattack.learning.models import check_parameters
 from fedattack.learning.torch_utils import in_mode, seeded, shapes_of, to_tensor

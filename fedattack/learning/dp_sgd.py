@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.errors import ConfigError, ModelError
+from fedattack.base.errors import ConfigError, ModelError
+from fedattack.base.machine import MEMORY
 from fedattack.learning.losses import MeanLoss, mean_loss
 from fedattack.learning.torch_utils import activations, in_mode, seeded
 from fedattack.learning.training import LocalTraining, check_sgd, records_of
-from fedattack.machine import MEMORY
 from fedattack.privacy import Sampling, check_noise
 
 if TYPE_CHECKING:

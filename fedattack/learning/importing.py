@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import ModelError, TrustError, short
+from fedattack.base.errors import ModelError, TrustError, short
 
 
 @dataclass(frozen=True)

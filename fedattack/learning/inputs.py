@@ -1,4 +1,4 @@
-"""Examples of any structure as models take them: see :mod:`fedattack.structured`."""
+"""Examples of any structure as models take them: see :mod:`fedattack.base.structured`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import register_pytree_node
 
-from fedattack.errors import ModelError
+from fedattack.base.errors import ModelError
+from fedattack.base.structured import arguments, leaves_of
 from fedattack.learning.losses import MeanLoss, mean_own
+from fedattack.learning.returned import loss_in, output_in
 from fedattack.learning.torch_utils import to_tensor
-from fedattack.returned import loss_in, output_in
-from fedattack.structured import arguments, leaves_of
 
 Leaves = Mapping[str, Tensor]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from fedattack.errors import ModelError
+from fedattack.base.errors import ModelError
 from fedattack.learning.importing import import_callable
 
 RecordLoss = Callable[[Tensor, Tensor], Tensor]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedattack.errors import ModelError, short
+from fedattack.base.errors import ModelError, short
 from fedattack.learning.importing import import_callable, one_line
 from fedattack.learning.torch_utils import shapes_of
 

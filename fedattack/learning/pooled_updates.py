@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning.torch_utils import different, seeded, shapes_of, to_tensor
 
 FEATURES = 512

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from fedattack.errors import ModelError, short
+from fedattack.base.errors import ModelError, short
 
 # What of a configuration names code, files or places, and how attention is computed, which changes no more than digits.
 _LEFT_OUT = {

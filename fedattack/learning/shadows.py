@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning.inputs import Examples, Inputs, call, examples_of, mean_loss_in
 from fedattack.learning.losses import MeanLoss
+from fedattack.learning.returned import output_in
 from fedattack.learning.torch_utils import has_batch_norm, seeded, to_tensor
 from fedattack.learning.training import LocalSGD, Stepping
-from fedattack.returned import output_in
 
 CHUNK = 64
 """Clients trained at a time; on a CPU larger chunks fall out of its caches."""

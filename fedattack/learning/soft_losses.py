@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning.losses import per_record_loss
 from fedattack.learning.torch_utils import to_tensor
 

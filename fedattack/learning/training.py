@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning.inputs import examples_of, mean_loss_in, returned_for
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
@@ -144,7 +144,7 @@ def train_local(
     model : nn.Module
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
-        Examples; also of structured type, see :mod:`fedattack.structured`.
+        Examples; also of structured type, see :mod:`fedattack.base.structured`.
     y : array or Tensor, shape (n,)
         Integer labels, or the targets of a regression.
     epochs : int

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedattack.untrusted import view_npy
+from fedattack.base.untrusted import view_npy
 
 # The key under which Flower sends an empty list of legacy parameters.
 _EMPTY = "_empty"

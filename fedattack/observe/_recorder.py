@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import RecordError, short
+from fedattack.base.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter, Reply
 from fedattack.record.format import RUN, Arrays, Server, View
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits

@@ -12,7 +12,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from fedattack.errors import short
+from fedattack.base.errors import short
 from fedattack.observe._arrays import view_tensors
 from fedattack.observe._recorder import SECAGG, Recorder
 from fedattack.record import Exchange, Reply

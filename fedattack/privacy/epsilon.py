@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.privacy.gaussian import epsilon_of, sampled_epsilon
 
 # The grid of a privacy loss distribution: its first step, how many steps there may be to the largest ε, how often it is

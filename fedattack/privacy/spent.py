@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.privacy.epsilon import gaussian_epsilon
 
 _MOST_EPSILON = 1e5

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedattack.errors import RecordError
+from fedattack.base.errors import RecordError
 from fedattack.record.format import INDEX, Arrays
 from fedattack.record.index import strangers
 from fedattack.record.reader import Record, Round

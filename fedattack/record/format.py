@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from fedattack.errors import RecordError, short
-from fedattack.files import seal
+from fedattack.base.errors import RecordError, short
+from fedattack.base.files import seal
+from fedattack.base.untrusted import parse_json, validated
 from fedattack.record.schema import LINE_FORM, MANIFEST_FORM, MAX_NAME, MAX_VALUE
-from fedattack.untrusted import parse_json, validated
 
 FORMAT = "fedattack-record"
 VERSION = 2

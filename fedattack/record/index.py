@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import RecordError
+from fedattack.base.errors import RecordError
+from fedattack.base.untrusted import open_regular, read_bytes
 from fedattack.record.format import INDEX, MANIFEST, ROUNDS, UNFINISHED, unseal_line, unseal_manifest
-from fedattack.untrusted import open_regular, read_bytes
 
 MAX_LINE = 128 * 2**20
 """Bytes of the longest line."""

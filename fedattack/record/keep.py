@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError, short
+from fedattack.base.errors import ConfigError, short
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import Arrays, Parameter
 from fedattack.record.tensors import DTYPES, checksum

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError, RecordError, short
+from fedattack.base.errors import ConfigError, RecordError, short
+from fedattack.base.untrusted import check_folder, copy_files
 from fedattack.record.check import check_record
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, View
@@ -18,7 +19,6 @@ from fedattack.record.index import file_of, without_manifest
 from fedattack.record.keep import Keep
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import RecordWriter, cannot_be_kept
-from fedattack.untrusted import check_folder, copy_files
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
 """What the manifest of a projected record says of its aggregates."""

@@ -15,7 +15,8 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from fedattack.errors import ConfigError, RecordError, short
+from fedattack.base.errors import ConfigError, RecordError, short
+from fedattack.base.untrusted import check_folder, open_regular, read_bytes
 from fedattack.record.format import (
     FINAL,
     INDEX,
@@ -37,7 +38,6 @@ from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum
-from fedattack.untrusted import check_folder, open_regular, read_bytes
 
 _BLOCK = 1 << 18
 

@@ -14,9 +14,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedattack.errors import ConfigError
-from fedattack.files import FolderLock, write_atomically
-from fedattack.untrusted import read_bytes
+from fedattack.base.errors import ConfigError
+from fedattack.base.files import FolderLock, write_atomically
+from fedattack.base.untrusted import read_bytes
 
 SIGNING_KEY = "FEDATTACK_SIGNING_KEY"
 """Environment variable that names the file of the key by which observers sign."""

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fedattack.files import atomic_file
+from fedattack.base.files import atomic_file
 from fedattack.record.format import Arrays
 
 # The format's names of NumPy's types; an array of any other type cannot be kept.

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import RecordError, short
-from fedattack.files import FolderLock, atomic_file, copy_bytes, make_private, open_private, write_atomically
+from fedattack.base.errors import RecordError, short
+from fedattack.base.files import FolderLock, atomic_file, copy_bytes, make_private, open_private, write_atomically
+from fedattack.base.untrusted import MAX_SIDE, check_folder, open_regular, remove_inside
+from fedattack.base.version import __version__
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import (
     FINAL,
@@ -47,8 +49,6 @@ from fedattack.record.schema import MAX_NAME, Protocol
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
-from fedattack.untrusted import MAX_SIDE, check_folder, open_regular, remove_inside
-from fedattack.version import __version__
 
 MAX_REPLY = 4 * 2**20
 """Characters of one reply's names and metrics; a client that sends more fails."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedattack.attack.registry import threat_of
 from fedattack.audit.finding import (
     ERROR,
     FIRST_ALONE,
@@ -24,7 +25,6 @@ from fedattack.report.remedies import command_for
 from fedattack.report.section import by_guesses, section_of
 from fedattack.report.strip import strip
 from fedattack.report.words import NOTHING, counted, interval, is_of_these_runs, level, shown, stopped
-from fedattack.threats.registry import threat_of
 
 _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"

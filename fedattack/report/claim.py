@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedattack.base.errors import ReportError
+from fedattack.base.files import make_private, write_atomically, write_sealed
 from fedattack.claims.finding import CANARIES, CONFIGURED, MEASURED, RECORDED, sure_of
-from fedattack.errors import ReportError
-from fedattack.files import make_private, write_atomically, write_sealed
 from fedattack.report.claim_words import (
     CLAIM_PAGE,
     WORDS,

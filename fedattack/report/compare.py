@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION, Finding, listed
-from fedattack.errors import ReportError
-from fedattack.files import make_private, write_atomically, write_json
+from fedattack.base.errors import ReportError
+from fedattack.base.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
 from fedattack.report.drawing import CHANCE, INK, Plot
 from fedattack.report.html import scalar, template

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedattack.audit.finding import Finding, p_in_words
-from fedattack.files import write_atomically
+from fedattack.base.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.claim_words import CLAIM_PAGE, readable

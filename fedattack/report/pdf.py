@@ -8,8 +8,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from fedattack.errors import ReportError, short
-from fedattack.files import sigterm_raises, write_atomically
+from fedattack.base.errors import ReportError, short
+from fedattack.base.files import sigterm_raises, write_atomically
 
 # Names on the PATH, then where macOS has what is not there.
 BROWSERS = (

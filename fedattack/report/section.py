@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedattack.attack.registry import threat_of
 from fedattack.audit.finding import LEAK, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import Remedy
 from fedattack.report.words import interval, shown
-from fedattack.threats.registry import threat_of
 
 # Columns of a table that has room in half a page.
 _MOST_COLUMNS = 5

@@ -6,7 +6,7 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from fedattack.audit.finding import PROPORTION, Finding
-from fedattack.errors import short
+from fedattack.base.errors import short
 from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, one_axes, scale_of, to_svg
 from fedattack.report.words import interval, level, shown
 

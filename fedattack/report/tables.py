@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedattack.audit.listing import Cell, Listing
-from fedattack.errors import ReportError
-from fedattack.files import atomic_file, make_private
+from fedattack.base.errors import ReportError
+from fedattack.base.files import atomic_file, make_private
+from fedattack.base.untrusted import check_folder
 from fedattack.report.words import printable
-from fedattack.untrusted import check_folder
 
 TABLES = "tables"
 # Files of a report, see Listing.file: of any attack, of a plugin too. Others in the folder are not ours.

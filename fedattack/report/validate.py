@@ -16,10 +16,10 @@ from jsonschema.validators import extend
 from pydantic import TypeAdapter
 
 from fedattack.audit.finding import Finding, not_finite
+from fedattack.base.errors import ReportError, short
+from fedattack.base.untrusted import check_folder, parse_json, read_bytes, read_sealed, shown
 from fedattack.claims.finding import verdict_of
-from fedattack.errors import ReportError, short
 from fedattack.report.section import Lists, Section, section_of
-from fedattack.untrusted import check_folder, parse_json, read_bytes, read_sealed, shown
 
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 LARGEST = 1e100

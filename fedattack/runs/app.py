@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedattack.errors import ConfigError, FedAttackError, RunError
+from fedattack.base.errors import ConfigError, FedAttackError, RunError
 
 Value = str | int | float | bool
 """Value of a setting in the run config."""

@@ -7,15 +7,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedattack.attack.options import shares_work
+from fedattack.attack.registry import left_out, options_of_attack, threat_of, threats
 from fedattack.audit.finding import Condition
-from fedattack.cluster import chosen, connect
-from fedattack.errors import ConfigError, DataError, in_command, instead
-from fedattack.machine import read_size
-from fedattack.threats.options import shares_work
-from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
+from fedattack.base.cluster import chosen, connect
+from fedattack.base.errors import ConfigError, DataError, in_command, instead
+from fedattack.base.machine import read_size
 
 if TYPE_CHECKING:
-    from fedattack.folder import Part
+    from fedattack.record.folder import Part
 
 RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
 """What a preset can run on; :mod:`fedattack.runs.simulating` says how."""

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.attack import Knowledge
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import HEADLINES, adjusted
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ConfigError
-from fedattack.folder import Part
+from fedattack.base.errors import ConfigError
+from fedattack.record.folder import Part
 from fedattack.record.format import PROTOCOLS
 from fedattack.record.size import in_bytes
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
 from fedattack.runs.settings import nodes_of
-from fedattack.threats import Knowledge
 
 # Frameworks have the names of their protocols.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]

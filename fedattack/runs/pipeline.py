@@ -3,20 +3,20 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from fedattack.attack import ATTACKS, Attack, Knowledge, write_knowledge
+from fedattack.attack.options import shares_work
+from fedattack.attack.registry import left_out
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder
-from fedattack.cluster import chosen
-from fedattack.errors import ConfigError, ReportError
-from fedattack.folder import STUDY, Part, find_parts
+from fedattack.base.cluster import chosen
+from fedattack.base.errors import ConfigError, ReportError
 from fedattack.record import Record
+from fedattack.record.folder import STUDY, Part, find_parts
 from fedattack.runs.asked import known_to
 from fedattack.runs.checks import check_attacks, check_scores
 from fedattack.runs.pace import AttackPace
 from fedattack.runs.watch import Watch
-from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
-from fedattack.threats.options import shares_work
-from fedattack.threats.registry import left_out
 
 
 def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Attack]:

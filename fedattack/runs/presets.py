@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import ConfigError, instead, short
+from fedattack.attack.registry import threats
+from fedattack.base.errors import ConfigError, instead, short
 from fedattack.runs.app import Value, app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
-from fedattack.threats.registry import threats
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedattack.errors import ConfigError, instead, short
+from fedattack.base.errors import ConfigError, instead, short
 from fedattack.runs.app import Value, app_folder
 
 LISTS = ("models",)

@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, in_command, short
-from fedattack.files import FolderLock, make_private, open_private
-from fedattack.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
-from fedattack.nodes import NODES
+from fedattack.base.errors import ConfigError, FedAttackError, RecordError, RunError, in_command, short
+from fedattack.base.files import FolderLock, make_private, open_private
+from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
+from fedattack.record.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.record.format import INDEX, MANIFEST, PROTOCOLS
+from fedattack.record.nodes import NODES
 from fedattack.runs.app import Value, app_folder, prepare
 from fedattack.runs.asked import asked_of_study
 from fedattack.runs.checks import check_runtime
+from fedattack.runs.deployment import Deployment
 from fedattack.runs.pace import TrainingPace
 from fedattack.runs.presets import Preset
+from fedattack.runs.remote import Remote
+from fedattack.runs.runtime import Runtime
 from fedattack.runs.settings import check_settings, nodes_of
+from fedattack.runs.simulator import Simulator
 from fedattack.runs.watch import Watch
-from fedattack.runtime.base import Runtime
-from fedattack.runtime.deployment import Deployment
-from fedattack.runtime.remote import Remote
-from fedattack.runtime.simulator import Simulator
-from fedattack.untrusted import check_folder, remove_inside
 
 # Frameworks have the names of their protocols. Clients of these keep their models for themselves.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]

@@ -19,7 +19,7 @@ from flwr.clientapp.mod import LocalDpMod
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from fedattack.errors import short
+from fedattack.base.errors import short
 from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError, short
-from fedattack.files import make_private
-from fedattack.untrusted import parse_json
+from fedattack.base.errors import ConfigError, short
+from fedattack.base.files import make_private
+from fedattack.base.untrusted import parse_json
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness

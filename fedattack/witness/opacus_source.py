@@ -6,8 +6,8 @@ from typing import Any
 
 from opacus import PrivacyEngine
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.reading import configuration_of
-from fedattack.errors import ConfigError
 from fedattack.witness.watch import Watch, current
 
 _undo: list[Callable[[], Any]] = []

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fedattack.structured import alike, contents, fields, stacked
+from fedattack.base.structured import alike, contents, fields, stacked
 from fedattack.witness.seen import HASH, UNKNOWN, SeenExamples, counts_of
 
 Label = int | float | None

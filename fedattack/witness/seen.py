@@ -26,7 +26,7 @@ class SeenExamples:
     ----------
     x
         (kept, …): those with the smallest hashes, which are a uniform sample of all; of structured type where the model
-        takes more than one array of numbers, see :mod:`fedattack.structured`.
+        takes more than one array of numbers, see :mod:`fedattack.base.structured`.
     y
         (kept,): their labels, int64, or float32 where they are no classes; :data:`UNKNOWN` where no label was seen.
     hashes

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.errors import ConfigError, short
-from fedattack.files import make_private, write_npz
-from fedattack.structured import fault
-from fedattack.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
+from fedattack.base.errors import ConfigError, short
+from fedattack.base.files import make_private, write_npz
+from fedattack.base.structured import fault
+from fedattack.base.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
 from fedattack.witness.seen import HASH, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 
 RUN_FOLDER = "run-"

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from fedattack.errors import ModelError
-from fedattack.returned import loss_in, output_in, tensors_in
-from fedattack.structured import LABELS, SEPARATOR, fields, pack, places, without
+from fedattack.base.errors import ModelError
+from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, without
+from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
 from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in

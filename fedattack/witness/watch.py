@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import DataError, FedAttackError, short
+from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.witness.sample import Examples, Label, hash_rows
 from fedattack.witness.seen import WitnessedModel
 

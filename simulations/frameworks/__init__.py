@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from simulations.frameworks.base import Framework
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences.applying import Sends
-from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
     from flwr.client import NumPyClient

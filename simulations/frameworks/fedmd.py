@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from simulations.frameworks.base import NO_SUMS, Framework
 
 if TYPE_CHECKING:

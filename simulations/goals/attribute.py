@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedattack.attack import Knowledge, PartialRecords
 from fedattack.audit.truth import Attributes
-from fedattack.threats import Knowledge, PartialRecords
 from simulations.goals.base import Answer, Goal, auxiliary_of
 from simulations.study import Study
 

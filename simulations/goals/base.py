@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Knowledge, Targets
 from fedattack.audit.truth import Attributes, ClientAttribute
-from fedattack.threats import Knowledge, Targets
 from simulations.study import Study
 
 

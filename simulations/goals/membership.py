@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedattack.attack import Knowledge, Targets
 from fedattack.audit.truth import NOBODY
-from fedattack.errors import DataError
-from fedattack.threats import Knowledge, Targets
+from fedattack.base.errors import DataError
 from simulations.goals.base import Answer, Goal, auxiliary_of
 from simulations.goals.source import held_targets
 from simulations.origins import deal_origins

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Knowledge, Targets
 from fedattack.audit.truth import NOBODY
-from fedattack.threats import Knowledge, Targets
 from simulations.goals.base import Answer, Goal
 from simulations.origins import deal_origins
 from simulations.records import singles

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedattack.attack import Knowledge, Targets
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import NOBODY, ClientAttribute, Truth
-from fedattack.threats import Knowledge, Targets
 from tests.audit.test_run import attack_all
 from tests.worlds.federation import write_run
 

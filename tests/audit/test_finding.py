@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedattack.audit.finding import Finding, in_units, parse_fail_if, verdict
-from fedattack.errors import ConfigError, ReportError
+from fedattack.base.errors import ConfigError, ReportError
 
 
 def finding(**changes):

@@ -16,7 +16,7 @@ from fedattack.audit.intervals import (
     these_runs,
 )
 from fedattack.audit.over_runs import mean_rate
-from fedattack.errors import ConfigError, DataError
+from fedattack.base.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedattack.audit.significance import (
     exchange_within,
     significance_of,
 )
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 
 
 def finding(metric="asr", p=0.001, **changes):

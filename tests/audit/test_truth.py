@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, HeldRecords, Truth, note_node, read_truth, write_truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from tests.worlds.sealed import edit
 
 CLIENTS = ["a", "b", "c"]

@@ -20,11 +20,11 @@ import psutil
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.runs import simulating
 from fedattack.runs.app import app_folder
+from fedattack.runs.deployment import Deployment
 from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.runtime import Runtime
 from fedattack.runs.simulating import simulate
 from fedattack.runs.watch import Watch
-from fedattack.runtime.base import Runtime
-from fedattack.runtime.deployment import Deployment
 
 # 64 · h + h + 10 · h + 10 is a million.
 HIDDEN = 13_333

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedattack.folder import find_parts, read_study
+from fedattack.record.folder import find_parts, read_study
 from fedattack.record.format import INDEX
 from fedattack.runs.forecast import forecast
 from fedattack.runs.pace import TrainingPace

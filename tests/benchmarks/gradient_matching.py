@@ -23,14 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge
+from fedattack.attack.knowledge import PartialRecords, Targets
+from fedattack.base.errors import DataError
 from fedattack.data import Dataset, load_dataset
-from fedattack.errors import DataError
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge
 from fedattack.threats.attribute.ara import attribute_codes, read_updates
 from fedattack.threats.attribute.gradient_matching import Matching, Victim, match_gradients
-from fedattack.threats.knowledge import PartialRecords, Targets
 
 ATTRIBUTES = (1, 69)
 SIZES = (50, 100, 300)

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.truth import NOBODY
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets
 from fedattack.threats.membership.judge import MembershipCase, MembershipJudge
 from fedattack.threats.membership.membership import ALONE, METHODS
 from tests.benchmarks.calibration.federations import World, seeds_of

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.attack import ATTACKS, Knowledge, read_knowledge
+from fedattack.attack.knowledge import PartialRecords
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge, read_knowledge
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps
-from fedattack.threats.knowledge import PartialRecords
 from tests.worlds.attributes import tables, write_attribute_run
 
 CLIENTS, RECORDS, FEATURES, LR = 10, 200, 99, 0.01

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from fedattack.attack import ATTACKS, Knowledge
+from fedattack.attack.knowledge import ModelKnowledge, Targets
 from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_loss, per_record_loss
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge
 from fedattack.threats.attribute.gradient_matching import Matching
 from fedattack.threats.inversion.images import paired, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
-from fedattack.threats.knowledge import ModelKnowledge, Targets
 from tests.benchmarks import inversion
 from tests.benchmarks.inversion import EVALUATIONS, Cell, Task
 from tests.benchmarks.peers.attributes import STEPS, Case, matched

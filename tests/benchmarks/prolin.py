@@ -24,16 +24,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from fedattack.attack import ModelKnowledge, Targets
+from fedattack.attack.sketch import Sketch
+from fedattack.base.machine import MEMORY, read_size
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import CHUNK, ShadowModel
-from fedattack.machine import MEMORY, read_size
 from fedattack.record.sketch import SketchPlan
-from fedattack.threats import ModelKnowledge, Targets
 from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership
-from fedattack.threats.sketch import Sketch
 from tests.threats.property.test_disaggregation import adam, f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"

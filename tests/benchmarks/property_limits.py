@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Scores, read_knowledge
 from fedattack.audit.truth import read_truth
-from fedattack.folder import find_parts
 from fedattack.record import Record
-from fedattack.threats import Scores, read_knowledge
+from fedattack.record.folder import find_parts
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.judge import PropertyCase
 

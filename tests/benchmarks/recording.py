@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedattack.runtime.simulator import Simulator
+from fedattack.runs.simulator import Simulator
 
 WHOLE: dict[str, dict[str, Any]] = {"whole": {}}
 """By name, the options of the observers that are compared."""

@@ -33,9 +33,7 @@ import numpy as np
 import psutil
 from torch import nn
 
-from fedattack.learning import LocalSGD, train_local
-from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from fedattack.threats import (
+from fedattack.attack import (
     ATTACKS,
     AuxiliaryAttribute,
     Knowledge,
@@ -44,7 +42,9 @@ from fedattack.threats import (
     read_knowledge,
     write_knowledge,
 )
-from fedattack.threats.options import shares_work
+from fedattack.attack.options import shares_work
+from fedattack.learning import LocalSGD, train_local
+from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 
 CLASSES = 10
 SHAPE = (1, 28, 28)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.record import Keep, Record, shrink_record
-from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.group.judge import PrivateAttributeCase, credits_of
 
 SHARES = (0.5, 0.1, 0.02)

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets
 
 TARGETS, CLIENTS, ROUNDS = 1000, 10, 20
 LOOPED = 20

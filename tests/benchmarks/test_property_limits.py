@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedattack.threats import Scores
+from fedattack.attack import Scores
 from tests.benchmarks.property_limits import limits
 
 

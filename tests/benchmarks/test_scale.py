@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedattack.attack import ATTACKS
 from fedattack.record import check_record
-from fedattack.threats import ATTACKS
 from tests.benchmarks import scale
 
 TINY = {"clients": 3, "rounds": 1, "auxiliary": 60, "targets": 5}

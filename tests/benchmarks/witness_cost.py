@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedattack.runtime.simulator import Simulator
+from fedattack.runs.simulator import Simulator
 from fedattack.witness import WitnessedClientApp
-from tests.foreign.projects import CLIENTS, MESSAGE_API
+from tests.apps.projects import CLIENTS, MESSAGE_API
 from tests.worlds.local_grid import LocalGrid
 
 Batches = Iterator[tuple[Tensor, Tensor]]

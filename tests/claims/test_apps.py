@@ -11,9 +11,9 @@ from dp_accounting import get_epsilon_gaussian
 from fedattack.claims.check import Trial, check_claim, load_mechanism
 from fedattack.claims.claim import read_claim
 from fedattack.record import Record
+from tests.apps.projects import ROOT
 from tests.claims.apps.__main__ import check
 from tests.claims.apps.cases import CASES, FORGETS, on_path
-from tests.foreign.projects import ROOT
 from tests.worlds.local_grid import FIRST_NODE
 
 THREE_WAYS = ("claim.epsilon-configured", "claim.epsilon-recorded", "claim.epsilon-measured")

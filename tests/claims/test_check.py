@@ -3,13 +3,13 @@ import math
 
 import pytest
 
+from fedattack.base.errors import ConfigError, ModelError
 from fedattack.claims import make_claim
 from fedattack.claims.check import Trial, check_claim, load_mechanism
 from fedattack.claims.figures import bounds_in_figures, equation
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, ERROR, UNCHECKED
 from fedattack.claims.tester import LEVEL
 from fedattack.claims.words import answer_lines
-from fedattack.errors import ConfigError, ModelError
 from fedattack.privacy import Epsilon
 from tests.claims import known
 from tests.claims.recorded.runs import SMALL, Run, write_run

@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims import make_claim, read_claim
 from fedattack.claims.claim import classical_sigma
-from fedattack.errors import ConfigError
 from tests.claims.known import PLATFORM_CLAIM
 
 PLATFORM = PLATFORM_CLAIM.format(rounds=1)

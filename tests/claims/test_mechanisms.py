@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.mechanisms import Mechanism, mechanism_of
 from fedattack.claims.tester import LEAST_DRAWS, Play, measure
-from fedattack.errors import ConfigError
 from tests.claims import known
 
 SIZE = 8

@@ -20,10 +20,10 @@ from flwr.supercore.privacy_accounting import (
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from torch import nn
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims import claim_of, configured
 from fedattack.defences.mods import DefenceMod, FlowerLocalDP
 from fedattack.defences.noise import Noise
-from fedattack.errors import ConfigError
 from fedattack.privacy import gaussian_epsilon
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 

@@ -3,11 +3,11 @@ import json
 
 import pytest
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims import make_claim
 from fedattack.claims.advice import Given
 from fedattack.claims.check import Trial, check_claim
 from fedattack.claims.sheet import sheet_of
-from fedattack.errors import ConfigError
 from fedattack.report.validate import validate_claim
 from tests.claims import known
 from tests.report.claims import NOW

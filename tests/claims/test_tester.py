@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.mixture import mixture_shift
 from fedattack.claims.tester import Play, composed_rates, measure
-from fedattack.errors import ConfigError
 from fedattack.privacy import gaussian_epsilon
 from fedattack.privacy.gaussian import epsilon_of
 from tests.benchmarks import claims as benchmark

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
+from fedattack.base.errors import DataError
 from fedattack.data import load_dataset
-from fedattack.errors import DataError
 from tests.data.files import save, standardised
 
 MNIST10K = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"

@@ -3,9 +3,9 @@ import pytest
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
+from fedattack.base.errors import DataError
 from fedattack.data import load_dataset
 from fedattack.data.dataset import TARGET_BINS, Dataset, sensitive_column
-from fedattack.errors import DataError
 from tests.data.files import table
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fedattack.base.errors import DataError
 from fedattack.data import DATASETS, data_root, download_dataset, load_dataset
-from fedattack.errors import DataError
 from tests.data.files import write_mnist_family
 
 

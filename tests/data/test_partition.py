@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
+from fedattack.base.errors import DataError
 from fedattack.data import SCHEMES, label_counts, partition
-from fedattack.errors import DataError
 
 SORTED_LABELS = np.repeat(np.arange(10), 55)
 

@@ -6,9 +6,9 @@ import pytest
 import sklearn.datasets
 from sklearn.model_selection import train_test_split
 
+from fedattack.base.errors import DataError
 from fedattack.data import download_dataset, load_dataset
 from fedattack.data.columns import MAX_VALUES
-from fedattack.errors import DataError
 from tests.data.files import CSV, TOML, rows, table
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import in_words, update_privacy
-from fedattack.errors import ConfigError
 
 
 def settings(**changes):

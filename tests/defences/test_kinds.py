@@ -2,10 +2,10 @@
 
 import pytest
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import ARTEFACTS, DEFENCES, DP_SGD, KINDS, NONE, SETTINGS
 from fedattack.defences.base import Defence
 from fedattack.defences.guarantee import GUARANTEES, NOISY
-from fedattack.errors import ConfigError
 
 
 def test_tables_follow_from_what_the_defences_declare():
@@ -45,8 +45,8 @@ def test_a_declaration_is_complete(kind):
 
 def test_what_leads_to_artefacts_is_a_path_for_whoever_reads_a_folder():
     """Else a folder could have files outside of it read without anybody's trust."""
+    from fedattack.attack import knowledge
     from fedattack.runs.settings import PATHS
-    from fedattack.threats import knowledge
 
     assert {*ARTEFACTS} <= {*PATHS}
     assert {*ARTEFACTS} <= {*knowledge._PATHS}

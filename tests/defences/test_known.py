@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import NONE, SETTINGS, defence_of
 from fedattack.defences.base import Batch
 from fedattack.defences.known import known_defence
-from fedattack.errors import ConfigError
 from fedattack.learning import LocalSGD, build_model, train_private
 
 MODEL = build_model("mlp", input_shape=(5,), classes=3, hidden=4, seed=0)

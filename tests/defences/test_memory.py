@@ -17,10 +17,10 @@ from fedattack.defences.recup import VARIANTS, RecUP
 from fedattack.defences.soteria import Soteria, representation_measure
 from fedattack.defences.sparsify import Sparsify
 from fedattack.defences.zoo import Zoo, train_zoo, train_zoo_on_records
+from fedattack.grids.tradeoff.cost import peak_memory
 from fedattack.learning import LocalSGD
 from fedattack.learning.dp_sgd import private_gradient
 from fedattack.learning.pooled_updates import Fit, Network, Pooling
-from fedattack.tradeoff.cost import peak_memory
 from tests.defences.updates import VALUES, planted_updates
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")

@@ -18,13 +18,13 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedattack.bridge import numpy_client_bridge
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.defences import Batch, defence_of, hand_over, mods
 from fedattack.defences.applying import defended_arrays
 from fedattack.defences.hook import Handed, collecting
 from fedattack.defences.mods import DefenceMod
 from fedattack.defences.wrapper import defended
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.observe.bridge import numpy_client_bridge
 from tests.observe import apps
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import DEFENCES
 from fedattack.defences.noise import clip_factor
-from fedattack.errors import ConfigError
 
 NOISY = ["dp-gaussian", "dp-laplace", "flower-localdp"]
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.defences.recup import MOMENTUM, VARIANTS, RecUP, bounds, make
 from fedattack.defences.zoo import Zoo, save_zoo, train_zoo
-from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.pooled_updates import Fit
 from tests.defences.updates import VALUES, planted_updates
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.defences import DEFENCES, Batch
 from fedattack.defences.soteria import defended_layer, representation_measure
-from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning import build_model
 
 RNG = np.random.default_rng(0)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from fedattack.base.errors import ConfigError
 from fedattack.defences import DEFENCES
-from fedattack.errors import ConfigError
 
 RNG = np.random.default_rng(0)
 

@@ -6,8 +6,8 @@ import pytest
 import xxhash
 from safetensors.numpy import load_file, save
 
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.defences.zoo import load_zoo, save_zoo, train_zoo, train_zoo_on_records
-from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning import build_model
 from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.pooled_updates import Fit

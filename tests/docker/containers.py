@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from fedattack.errors import RecordError
-from fedattack.nodes import read_nodes
+from fedattack.base.errors import RecordError
 from fedattack.record import Record, check_record
+from fedattack.record.nodes import read_nodes
 from tests.docker.test_prepare import run_prepare
-from tests.runtime.test_simulator import wait_until
+from tests.runs.test_simulator import wait_until
 
 
 def succeeds(*command: str) -> bool:

@@ -96,11 +96,11 @@ def _cells(original: Path, folder: Path) -> Path:
     """Make a reproduction and a trade-off, each with a cell that is done."""
     from contextlib import nullcontext
 
-    from fedattack.folder import write_study
-    from fedattack.reproduce import load_reproduction
-    from fedattack.reproduce.engine import reproduce
+    from fedattack.grids.reproduce import load_reproduction
+    from fedattack.grids.reproduce.engine import reproduce
+    from fedattack.grids.tradeoff.study import tradeoff
+    from fedattack.record.folder import write_study
     from fedattack.runs.watch import Watch
-    from fedattack.tradeoff.study import tradeoff
 
     def audit(job: Any, device: str, watch: Watch) -> None:
         job.folder.mkdir()
@@ -126,7 +126,7 @@ def _witnessed(folder: Path) -> Path:
     from fedattack.witness import SeenExamples, write_witness
     from fedattack.witness.sample import hash_rows
     from fedattack.witness.store import write_frozen
-    from tests.foreign.worlds import MODEL, pool, witness, write_record
+    from tests.apps.worlds import MODEL, pool, witness, write_record
 
     def seen(rows: slice) -> SeenExamples:
         hashes = hash_rows(x[rows], 0)
@@ -413,7 +413,7 @@ def words_of(draw: random.Random, command: str, kind: str, folder: Path, other: 
         "observe": ["observe", "--out", str(folder), "--", "flwr", "run", str(folder)],
         "gather": [
             *("gather", str(folder), str(folder / "witness"), "--out", str(draw.choice((out, folder / "out")))),
-            *draw.choice(([], ["--model", "tests.foreign.worlds:linear"])),
+            *draw.choice(([], ["--model", "tests.apps.worlds:linear"])),
         ],
         "what-if": [
             *("what-if", str(folder), "--out", str(draw.choice((out, folder / "out"))), "--device", "cpu"),
@@ -423,7 +423,7 @@ def words_of(draw: random.Random, command: str, kind: str, folder: Path, other: 
 
 
 def _no_process(module: str, job: Any) -> str:
-    from fedattack.errors import RunError
+    from fedattack.base.errors import RunError
 
     raise RunError(f"{module} is not started here")
 
@@ -442,7 +442,7 @@ class NoFlower:
 
     def run(self, config: Mapping[str, Any], **named: Any) -> Any:
         """Refuse the run."""
-        from fedattack.errors import RunError
+        from fedattack.base.errors import RunError
 
         raise RunError(f"no Flower here, which was told {sorted(config)}"[:200])
 
@@ -482,8 +482,8 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
     from rich.console import Console
 
     from fedattack import cli
+    from fedattack.grids.tradeoff import cost as measuring
     from fedattack.runs import simulating
-    from fedattack.tradeoff import cost as measuring
 
     simulating.RUNTIMES = {name: lambda *_: NoFlower() for name in simulating.RUNTIMES}  # type: ignore[misc]
     simulating.prepare = lambda configs: None

@@ -33,7 +33,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from tests.fuzz import mutate
 from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child, side_by_side
 from tests.fuzz.worlds import WORLDS, World
@@ -115,8 +115,8 @@ def read_given(world: World, folder: Path) -> dict[str, Any]:
     """Attack with target records that the caller names."""
     from dataclasses import replace
 
+    from fedattack.attack import ATTACKS, read_knowledge, read_targets
     from fedattack.record import Record
-    from fedattack.threats import ATTACKS, read_knowledge, read_targets
 
     known = read_knowledge(folder / "knowledge")
     known = replace(known, targets=read_targets(folder / "targets.npz", known.model))

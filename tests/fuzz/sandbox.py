@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedattack.errors import FedAttackError
+from fedattack.base.errors import FedAttackError
 
 ANSWER, REFUSED, TRACEBACK, HANG, DIED = "answer", "refused", "traceback", "hang", "died"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from fedattack.report import read_claim
 from fedattack.report.claim import render_claim
 from tests.fuzz import folders, kills, mutants, mutate
@@ -92,7 +92,7 @@ def test_a_changed_canary_is_noticed(place):
 
 
 def test_the_sandbox_tells_how_a_child_ended():
-    from fedattack.errors import DataError
+    from fedattack.base.errors import DataError
 
     def refuse() -> None:
         raise DataError("no")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.learning.attribute_updates import attribute_updates
 

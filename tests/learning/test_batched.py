@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import r2_score
 from torch import nn
 
-from fedattack.errors import DataError, ModelError
+from fedattack.base.errors import DataError, ModelError
 from fedattack.learning import accuracy_of_models, build_model, losses_of_models, per_record_loss, r2_of_models
 from fedattack.learning.batched import outputs_of
 from fedattack.learning.losses import mean_loss

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import Distillation, build_model, distil, distil_students, outputs_of
 
 DRAW = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import build_model, check_private_model, dp_sgd, private_gradient, train_local, train_private
 
 RNG = np.random.default_rng(0)

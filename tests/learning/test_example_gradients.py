@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.errors import ModelError
+from fedattack.base.errors import ModelError
 from fedattack.learning import build_model, example_gradients
 
 

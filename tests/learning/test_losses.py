@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedattack.errors import ModelError
+from fedattack.base.errors import ModelError
 from fedattack.learning import per_record_loss
 
 cross_entropy = per_record_loss("cross-entropy")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ModelError
+from fedattack.base.errors import ModelError
 from fedattack.learning import MODELS, build_model, check_parameters
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning.pooled_updates import Fit, Network, Pooling, standardisation, train_network
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedattack.errors import ModelError
+from fedattack.base.errors import ModelError
 from fedattack.learning.pretrained import from_description
 
 TINY = {

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import GivenDropout, ShadowModel

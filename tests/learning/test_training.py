@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import build_model, full_gradient, gradient_step, pick_device, train_local
 
 RNG = np.random.default_rng(0)

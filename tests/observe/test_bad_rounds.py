@@ -8,7 +8,7 @@ from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp.strategy import FedAvg
 
-from fedattack.errors import MESSAGE
+from fedattack.base.errors import MESSAGE
 from fedattack.observe import ObservedLegacyStrategy, ObservedStrategy, _tracker, legacy
 from fedattack.observe._recorder import Recorder
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record

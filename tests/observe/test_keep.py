@@ -9,7 +9,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
 from fedattack.record import Keep, Record, check_record, shrink_record
 from fedattack.record.size import Size, in_bytes

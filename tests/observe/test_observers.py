@@ -19,10 +19,10 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, FedMedian
 from safetensors import safe_open
 
-from fedattack.bridge import numpy_client_bridge
-from fedattack.errors import RecordError
+from fedattack.base.errors import RecordError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
 from fedattack.observe._recorder import NEWEST
+from fedattack.observe.bridge import numpy_client_bridge
 from fedattack.record import Record, check_record, project_record
 from tests.observe import apps
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid

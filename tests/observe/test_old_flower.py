@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedattack.record import Record, check_record
+from tests.apps.projects import CLIENTS, NUMPY, ROUNDS, write_targets, write_what_is_true
 from tests.flower_versions import MODEL
-from tests.foreign.projects import CLIENTS, NUMPY, ROUNDS, write_targets, write_what_is_true
 
 HERE = Path(__file__).parent
 

@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event, pld, rdp
 from scipy import optimize, stats
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.privacy import Epsilon, gaussian_epsilon, laplace_epsilon
 from fedattack.privacy.gaussian import amplified, epsilon_of, sampled_epsilon
 

@@ -5,7 +5,7 @@ from opacus.accountants import PRVAccountant, RDPAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.privacy import Sampling, noise_for, privacy_spent
 
 DELTA = 1e-5

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.errors import ConfigError, RecordError
-from fedattack.files import seal
+from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.base.errors import ConfigError, RecordError
+from fedattack.base.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
 from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
 from fedattack.record.project import copy_record
 from fedattack.record.reader import TensorFile
 from fedattack.record.schema import MAX_VALUE
 from fedattack.record.signature import make_key, public_file, read_signer
-from fedattack.threats import ATTACKS, read_knowledge
 from tests.fuzz import mutate
 from tests.record.conftest import exchange, model
 from tests.worlds.federation import write_run

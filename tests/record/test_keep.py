@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fedattack.errors import ConfigError, RecordError
-from fedattack.files import seal
+from fedattack.base.errors import ConfigError, RecordError
+from fedattack.base.files import seal
 from fedattack.record import (
     Exchange,
     Keep,

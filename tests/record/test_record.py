@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from fedattack.errors import RecordError
-from fedattack.files import seal
+from fedattack.base.errors import RecordError
+from fedattack.base.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record, project_record
 from fedattack.record.format import UNFINISHED
 from tests.record.conftest import exchange, model

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.audit.finding import Finding
-from fedattack.folder import new_parts, write_study
+from fedattack.grids.reproduce import load_reproduction
+from fedattack.grids.reproduce.picture import to_picture
+from fedattack.grids.tradeoff.page import sections_of, to_html
+from fedattack.grids.whatif.alteration import NOTHING, Alteration
+from fedattack.grids.whatif.cell import Cell
+from fedattack.grids.whatif.page import limits_of, write_page
+from fedattack.record.folder import new_parts, write_study
 from fedattack.record.project import ALTERED
 from fedattack.report import compare_runs, write_report
 from fedattack.report.compare import read_compared
-from fedattack.reproduce import load_reproduction
-from fedattack.reproduce.picture import to_picture
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.watch import Watch
-from fedattack.tradeoff.page import sections_of, to_html
-from fedattack.whatif.alteration import NOTHING, Alteration
-from fedattack.whatif.cell import Cell
-from fedattack.whatif.page import limits_of, write_page
 from tests.report import claims, example
 from tests.worlds.federation import write_run, write_sums_run
 from tests.worlds.reference import run_preset

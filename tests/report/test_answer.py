@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from fedattack.attack.registry import threats
 from fedattack.audit.finding import answering, parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section
 from fedattack.report.words import verdict_in_words
-from fedattack.threats.registry import threats
 from tests.report import example
 
 RUN = example.run()

@@ -7,8 +7,8 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
+from fedattack.base.errors import ReportError
 from fedattack.claims import Claim
-from fedattack.errors import ReportError
 from fedattack.report import read_claim, render_html, write_report
 from fedattack.report.claim import axis_of, render_claim, write_claim
 from fedattack.report.claim_words import clients_of, meaning_of, readable, server_of, short_of, ways_of

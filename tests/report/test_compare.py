@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from fedattack.report import compare, compare_runs
 from tests.report import example
 from tests.report.test_figures import texts

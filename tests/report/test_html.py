@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from fedattack.report import render_html, validate_findings, write_report
 from fedattack.report.html import as_command
 from tests.report import example

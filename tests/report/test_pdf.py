@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from fedattack.report import write_report
 from fedattack.report.pdf import find_browser, write_pdf
 from tests.report.chromium import count_pages
-from tests.runtime.test_simulator import wait_until
+from tests.runs.test_simulator import wait_until
 from tests.worlds.federation import write_run
 
 WHOLE = "%PDF-1.4\n%%EOF"

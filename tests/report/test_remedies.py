@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fedattack.attack.registry import threats
 from fedattack.report.remedies import Remedy, command_for
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
-from fedattack.threats.registry import threats
 
 RESULTS = Path(__file__).parents[2] / "simulations" / "results" / "README.md"
 NOISE = Remedy(what="Noise", buys="", settings={"defence": "dp-gaussian", "defence-strength": "0.01"})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedattack.audit.listing import Listing, several
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from fedattack.report.tables import cell, write_tables
 
 

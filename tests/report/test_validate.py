@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fedattack.audit.finding import Finding
-from fedattack.errors import ReportError
+from fedattack.base.errors import ReportError
 from fedattack.report import read_findings, read_run, validate_findings, validate_run
 from tests.report import example
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedattack.attack import Scores
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record, check_record
 from fedattack.runs import simulating
 from fedattack.runs.app import app_folder
+from fedattack.runs.deployment import Deployment
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.simulating import simulate
 from fedattack.runs.watch import Watch
-from fedattack.runtime.deployment import Deployment
-from fedattack.threats import Scores
 
 pytestmark = pytest.mark.deploy
 NODES, ROUNDS = 2, 6

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier as Forest
 
+from fedattack.attack import Knowledge, PartialRecords, Scores, Targets
 from fedattack.audit.finding import ERROR, LEAK
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import decided
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Truth
-from fedattack.errors import ConfigError
-from fedattack.folder import Part
+from fedattack.base.errors import ConfigError
+from fedattack.record.folder import Part
 from fedattack.runs import forecast as module
 from fedattack.runs.forecast import Forecast, foretell, in_bytes, needed_of
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.threats import Knowledge, PartialRecords, Scores, Targets
 from fedattack.threats.attribute.judge import AttributeCase, AttributeJudge
 from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge
 from fedattack.threats.inversion.judge import InversionCase, InversionJudge

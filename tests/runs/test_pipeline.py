@@ -3,15 +3,15 @@ import shutil
 
 import pytest
 
-from fedattack.cluster import choose
-from fedattack.errors import ConfigError
+from fedattack.attack import ATTACKS
+from fedattack.base.cluster import choose
+from fedattack.base.errors import ConfigError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.runs.checks import check_cluster
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch
-from fedattack.threats import ATTACKS
 from tests.worlds.attributes import write_attribute_run
 from tests.worlds.federation import write_run
 

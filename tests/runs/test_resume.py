@@ -13,17 +13,17 @@ import psutil
 import pytest
 
 from fedattack.audit.truth import note_node, read_truth
-from fedattack.errors import ConfigError, DataError, FedAttackError, RunError
-from fedattack.files import FolderLock
-from fedattack.folder import DEALT, read_resumption, read_study, write_study
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, RunError
+from fedattack.base.files import FolderLock
 from fedattack.record import Record, RecordWriter, check_record
+from fedattack.record.folder import DEALT, read_resumption, read_study, write_study
 from fedattack.runs import simulating
 from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.runtime import RunResult
 from fedattack.runs.settings import default_settings
 from fedattack.runs.simulating import resume, simulate
 from fedattack.runs.watch import Watch
-from fedattack.runtime.base import RunResult
-from tests.runtime.test_simulator import wait_until
+from tests.runs.test_simulator import wait_until
 from tests.worlds.federation import write_run
 from tests.worlds.judged import findings_of, sources_of
 

@@ -10,19 +10,19 @@ from flwr.app import Context, RecordDict
 import clients.app
 import simulations.server
 from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.attack import ATTACKS, Scores, read_knowledge
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ConfigError, DataError
-from fedattack.folder import find_parts
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
+from fedattack.record.folder import find_parts
 from fedattack.report import read_run, write_report
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
-from fedattack.runtime.simulator import Simulator
-from fedattack.threats import ATTACKS, Scores, read_knowledge
+from fedattack.runs.simulator import Simulator
 from simulations.prepare import prepare
 from simulations.study import Study
 from tests.worlds.local_grid import LocalGrid

@@ -10,14 +10,14 @@ import pytest
 from clients.app import kind_of
 from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.attack import read_knowledge
 from fedattack.audit.truth import read_truth
+from fedattack.base.errors import ConfigError
 from fedattack.claims import configured
 from fedattack.claims.canaries import CANARIES, measure_canaries, read_canaries, read_examples
 from fedattack.claims.canaries.directions import moved
-from fedattack.errors import ConfigError
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings, nodes_of
-from fedattack.threats import read_knowledge
 from simulations.canaries import canaries_of
 from simulations.claims import central_claim, central_notes
 from simulations.prepare import prepare_run

@@ -11,20 +11,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 import simulations.prepare
 from clients.app import app
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import MECHANISMS, read_truth
+from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.defences.zoo import save_zoo, train_zoo
-from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning.pooled_updates import Fit
 from fedattack.record import Record
 from fedattack.report import read_run
 from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
-from fedattack.runtime.simulator import Simulator
-from fedattack.threats import ATTACKS, read_knowledge
+from fedattack.runs.simulator import Simulator
 from simulations.defences import defence_notes, privacy_of
 from simulations.frameworks import FRAMEWORKS
 from simulations.prepare import prepare

@@ -10,15 +10,15 @@ from flwr.app import Context, RecordDict
 import clients.app
 import simulations.server
 from clients.fedmd import MODEL, FedMDClient
+from fedattack.attack import ATTACKS, Knowledge, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import NOBODY, read_truth
-from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
+from fedattack.base.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning import Distillation, distil, outputs_of, train_local
 from fedattack.record import Record, check_record
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
-from fedattack.runtime.simulator import Simulator
-from fedattack.threats import ATTACKS, Knowledge, read_knowledge
+from fedattack.runs.simulator import Simulator
 from fedattack.threats.source.judge import credits_of
 from simulations.prepare import prepare
 from simulations.records import singles

@@ -11,13 +11,13 @@ import simulations.prepare
 from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
-from fedattack.errors import ConfigError
+from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.base.errors import ConfigError
 from fedattack.record import Record, check_record
 from fedattack.record.signature import make_key
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
-from fedattack.runtime.simulator import Simulator
-from fedattack.threats import ATTACKS, read_knowledge
+from fedattack.runs.simulator import Simulator
 from simulations.frameworks import FRAMEWORKS
 from simulations.study import Study
 from tests.worlds.reference import run_app

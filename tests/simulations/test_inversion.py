@@ -6,13 +6,13 @@ from flwr.app import Context, RecordDict
 
 import clients.app
 import simulations.server
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
-from fedattack.threats import ATTACKS, read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study
 from tests.worlds.local_grid import LocalGrid

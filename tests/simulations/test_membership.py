@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from fedattack.attack import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning import LocalSGD
 from fedattack.runs.settings import load_settings
-from fedattack.threats import read_knowledge
 from simulations.defences import known_defence
 from simulations.prepare import prepare
 from simulations.study import Study

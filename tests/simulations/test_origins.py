@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from fedattack.attack import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.data import label_counts
 from fedattack.runs.settings import load_settings
-from fedattack.threats import read_knowledge
 from simulations.goals import membership, source
 from simulations.origins import deal_origins
 from simulations.prepare import prepare

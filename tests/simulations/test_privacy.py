@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import LocalSGD, train_private
 from fedattack.privacy import Sampling, noise_for, privacy_spent
 from fedattack.record import Record
 from fedattack.report import read_run, write_report
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
-from fedattack.runtime.simulator import Simulator
-from fedattack.threats import ATTACKS, read_knowledge
+from fedattack.runs.simulator import Simulator
 from simulations.defences import privacy_of
 from simulations.prepare import prepare
 from simulations.privacy import noise_of, sampling_of

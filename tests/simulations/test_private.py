@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import simulations.prepare
+from fedattack.attack import read_knowledge
 from fedattack.audit.truth import read_truth
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.defences.zoo import load_zoo
-from fedattack.errors import ConfigError, DataError
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
-from fedattack.threats import read_knowledge
 from simulations.goals.private_attribute import values_of_clients
 from simulations.study import Study
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import simulations.prepare
+from fedattack.attack import read_knowledge
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ConfigError, DataError, FedAttackError
+from fedattack.base.errors import ConfigError, DataError, FedAttackError
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
 from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
-from fedattack.runtime.simulator import Simulator
-from fedattack.threats import read_knowledge
+from fedattack.runs.simulator import Simulator
 from simulations.prepare import prepare
 from simulations.records import singles
 from simulations.run_settings import PROPERTIES

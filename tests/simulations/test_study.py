@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.attack import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
-from fedattack.errors import ConfigError, DataError
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
-from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
 from simulations.seeds import derive_seed
 from simulations.study import Study

@@ -7,16 +7,16 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fedattack.errors import ConfigError, DataError, RecordError
-from fedattack.folder import write_resumption
-from fedattack.nodes import read_nodes
+from fedattack.base.errors import ConfigError, DataError, RecordError
 from fedattack.record import Record, check_record
+from fedattack.record.folder import write_resumption
 from fedattack.record.format import INDEX, UNFINISHED
+from fedattack.record.nodes import read_nodes
 from fedattack.runs.settings import load_settings
 from simulations import order
 from simulations.study import Study
 from strategies.checkpoint import Checkpoint
-from tests.runtime.test_simulator import wait_until
+from tests.runs.test_simulator import wait_until
 from tests.worlds.local_grid import FIRST_NODE
 from tests.worlds.reference import run_app
 

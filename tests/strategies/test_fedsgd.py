@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import RecordError
+from fedattack.base.errors import RecordError
 from fedattack.record import check_record, project_record
 from fedattack.runs.settings import load_settings
 from simulations.study import Study

@@ -8,7 +8,7 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.common.secure_aggregation.quantization import dequantize, quantize
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.observe import PassingGrid
 from fedattack.record import Record, check_record
 from strategies.honest_but_curious import Sampling

@@ -16,7 +16,7 @@ from torch import nn
 from fedattack.witness import WitnessedClientApp, read_witnesses, sources
 from fedattack.witness.node import Call, save
 from fedattack.witness.watch import Watch, watching
-from tests.foreign.projects import CLIENTS, HERE, Project
+from tests.apps.projects import CLIENTS, HERE, Project
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 

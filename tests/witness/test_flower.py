@@ -14,7 +14,7 @@ from flwr.clientapp.mod import LocalDpMod, message_size_mod
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedattack.runtime.simulator import Simulator
+from fedattack.runs.simulator import Simulator
 from fedattack.witness import (
     WITNESS_FOLDER,
     WitnessedClientApp,
@@ -23,7 +23,7 @@ from fedattack.witness import (
     read_witnesses,
     watching_server,
 )
-from tests.foreign.projects import CLIENTS, MESSAGE_API, ROOT
+from tests.apps.projects import CLIENTS, MESSAGE_API, ROOT
 from tests.witness.apps import hashes_of, load, seen
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 

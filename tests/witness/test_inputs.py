@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from fedattack.base.structured import fields, leaves_of
 from fedattack.learning import losses_of_models, per_record_loss
-from fedattack.structured import fields, leaves_of
 from tests.witness.apps import seed, seen, witness_of
 
 COUNT = 24

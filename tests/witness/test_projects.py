@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests.foreign.projects import BATCH_NORM, CLIENTS, LEGACY, LIGHTNING, MESSAGE_API, NUMPY, OPACUS, SECAGG, SKLEARN
+from tests.apps.projects import BATCH_NORM, CLIENTS, LEGACY, LIGHTNING, MESSAGE_API, NUMPY, OPACUS, SECAGG, SKLEARN
 from tests.witness.apps import hashes_of, load, run, seen, witnessed
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from fedattack.defences.mods import DefenceMod
 from fedattack.witness import WitnessedClientApp, read_witnesses, torch_models, trained_on
 from fedattack.witness.flower import name_of_mod
-from tests.foreign.projects import LORA
+from tests.apps.projects import LORA
 from tests.witness.apps import load, witness_of
 from tests.worlds.local_grid import LocalGrid
 

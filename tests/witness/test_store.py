@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from fedattack.errors import ConfigError
+from fedattack.base.errors import ConfigError
 from fedattack.witness import (
     SeenExamples,
     Witness,

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedattack.attack import Knowledge, ModelKnowledge, write_knowledge
+from fedattack.attack.knowledge import PartialRecords
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
-from fedattack.threats import Knowledge, ModelKnowledge, write_knowledge
-from fedattack.threats.knowledge import PartialRecords
 
 Table = tuple[np.ndarray, np.ndarray]
 """Records (n, d) with the attribute in the last column, and their labels."""

@@ -7,10 +7,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, write_knowledge
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, write_knowledge
 
 MODEL = ModelKnowledge(spec="mlp", input_shape=(1, 8, 8), classes=10, hidden=32)
 ONE_STEP = LocalSGD(epochs=1, batch_size=0, lr=0.1)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.attack import Scores
 from fedattack.audit.truth import read_truth
-from fedattack.threats import Scores
 
 
 def findings_of(folder: Path) -> dict[str, float | None]:

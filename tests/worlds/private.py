@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedattack.attack import AuxiliaryAttribute, Knowledge, KnownDefence, ModelKnowledge, Targets, write_knowledge
 from fedattack.audit.truth import ClientAttribute, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
-from fedattack.threats import AuxiliaryAttribute, Knowledge, KnownDefence, ModelKnowledge, Targets, write_knowledge
 
 MODEL = ModelKnowledge(spec="linear", input_shape=(6,), classes=3)
 TRAINING = LocalSGD(epochs=1, batch_size=2, lr=0.1)

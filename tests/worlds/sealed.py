@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedattack.files import write_sealed
+from fedattack.base.files import write_sealed
 
 
 def unsealed(path: Path) -> dict[str, Any]:

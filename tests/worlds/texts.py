@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.structured import pack
+from fedattack.base.structured import pack
 
 WORDS, LONGEST, CLASSES = 30, 6, 4
 

@@ -10,9 +10,9 @@ import tomli_w
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from fedattack.errors import ConfigError, DataError, short
-from fedattack.files import make_private, write_atomically, write_npz
-from fedattack.untrusted import fault, formed, read_npz, read_toml
+from fedattack.base.errors import ConfigError, DataError, short
+from fedattack.base.files import make_private, write_atomically, write_npz
+from fedattack.base.untrusted import fault, formed, read_npz, read_toml
 
 CANARIES = "canaries.toml"
 EXAMPLES = "canaries.npz"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import ConfigError, short
 from fedattack.claims.canaries.bounds import Scores
 from fedattack.claims.canaries.directions import Products
 from fedattack.claims.canaries.file import Examples
-from fedattack.errors import ConfigError, short
 
 SPARSE = 10
 """Entries of a model for each direction that something is held against, at least."""

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import ConfigError, NeedsError, RecordError
 from fedattack.claims.accounting import configured
 from fedattack.claims.canaries.bounds import (
     GUESSES,
@@ -41,7 +42,6 @@ from fedattack.claims.canaries.gradients import SPARSE, Gradients, Seen
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.tester import LEVEL
-from fedattack.errors import ConfigError, NeedsError, RecordError
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record, Round
 

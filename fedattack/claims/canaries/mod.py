@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.claims.canaries.directions import moved
-from fedattack.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

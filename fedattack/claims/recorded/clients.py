@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import short
 from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
 from fedattack.claims.recorded.repeats import LEAST_OF_UPDATE, Kept, count_tests, kept_of_each, repeats_in
 from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
-from fedattack.errors import short
 from fedattack.record import Observation, Parameter, Record, Round
 
 # Flower's clipping, in float32, may leave so much more than C.

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import NeedsError
 from fedattack.claims.claim import LARGE, SMALL, Claim
 from fedattack.claims.recorded.clients import Message, compare, messages_of, pairs_of
 from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
 from fedattack.claims.recorded.repeats import Kept, kept_of_each
 from fedattack.claims.recorded.step import Movement, Regression, difference
 from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, alike, float_arrays, told
-from fedattack.errors import NeedsError
 from fedattack.record import Record, Round
 
 MEANS = (("clipped", "equal"), ("clipped", "examples"), ("as sent", "equal"), ("as sent", "examples"))

@@ -9,12 +9,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from fedattack.base.errors import ConfigError, in_command
+from fedattack.base.untrusted import validated
 from fedattack.claims.accounting import configured
 from fedattack.claims.claim import DP_SGD, MOST, Amount, Claim, Count, Size, make_claim
-from fedattack.errors import ConfigError, in_command
-from fedattack.folder import read_study
 from fedattack.record import Record, records_in
-from fedattack.untrusted import validated
+from fedattack.record.folder import read_study
 
 _ASK = "give --claim claim.toml (fedattack/claims/README.md)"
 

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedattack.base.errors import DataError
 from fedattack.data.source import Pool, Source, one_line
 from fedattack.data.tables import Declaration, download_openml, encode, read_openml
-from fedattack.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

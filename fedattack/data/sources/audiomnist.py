@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
+from fedattack.base.untrusted import read_json
 from fedattack.data.source import Pool, Source, one_line
-from fedattack.errors import DataError
-from fedattack.untrusted import read_json
 
 AUDIOMNIST_PAGE = "https://github.com/soerenab/AudioMNIST"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.base.errors import DataError
 from fedattack.data.arrays import read_arrays
 from fedattack.data.source import Pool, Source
 from fedattack.data.sources.bundled import digits
 from fedattack.data.sources.mnist import MNIST
-from fedattack.errors import DataError
 
 COLOURS = {"red": (1.0, 0.25, 0.25), "green": (0.25, 1.0, 0.25), "blue": (0.25, 0.25, 1.0)}
 """Shares of the brightness in the red, the green and the blue channel."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.errors import DataError
 from fedattack.data.source import Attribute, Pool, Source, one_line
-from fedattack.errors import DataError
 
 LFW_ATTRIBUTES = "http://www.cs.columbia.edu/CAVE/databases/pubfig/download/lfw_attributes.txt"
 CELEBA_PAGE = "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.base.errors import DataError
 from fedattack.data.source import Pool, Source, one_line
-from fedattack.errors import DataError
 
 
 @dataclass(frozen=True)

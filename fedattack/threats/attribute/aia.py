@@ -20,7 +20,12 @@ from torch import Tensor
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
-from fedattack.errors import DataError, ModelError, NeedsError
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Finite, Form, Name, Share
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, PartialRecords
+from fedattack.attack.matching import check_model, fits_model, flattened, is_finite
+from fedattack.attack.replies import replied, why_left_out
+from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_squared_error
@@ -36,11 +41,6 @@ from fedattack.threats.attribute.local_optimum import (
     fit_update_maps,
 )
 from fedattack.threats.attribute.options import ModelBasedOptions
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Finite, Form, Name, Share
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords
-from fedattack.threats.matching import check_model, fits_model, flattened, is_finite
-from fedattack.threats.replies import replied, why_left_out
 
 Array = NDArray[np.float64]
 State = Mapping[str, Any]

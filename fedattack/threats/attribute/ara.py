@@ -17,11 +17,16 @@ from pydantic import TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.errors import DataError, NeedsError
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
+from fedattack.attack.matching import check_model, fits_model, is_finite, is_zero
+from fedattack.attack.replies import choose_rounds, replies_of
+from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
-from fedattack.threats._fan_out import fan_out
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
     Arrays,
@@ -36,11 +41,6 @@ from fedattack.threats.attribute.gradient_matching import (
 )
 from fedattack.threats.attribute.gradient_membership import gradient_variances, infer_membership
 from fedattack.threats.attribute.options import GradientMatchingOptions
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
-from fedattack.threats.matching import check_model, fits_model, is_finite, is_zero
-from fedattack.threats.replies import choose_rounds, replies_of
 
 
 def averaged_gradient(

@@ -21,6 +21,11 @@ from torch import nn
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name
+from fedattack.attack.knowledge import Knowledge, PartialRecords, Targets
+from fedattack.attack.matching import check_model, fits_model, is_finite
+from fedattack.attack.replies import replies_of
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import in_mode, to_tensor
@@ -29,11 +34,6 @@ from fedattack.threats.attribute.ara import attribute_codes
 from fedattack.threats.attribute.gradient_matching import Arrays
 from fedattack.threats.attribute.gradient_membership import flattened, last_layer_gradients
 from fedattack.threats.attribute.imputation import impute, values_of
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name
-from fedattack.threats.knowledge import Knowledge, PartialRecords, Targets
-from fedattack.threats.matching import check_model, fits_model, is_finite
-from fedattack.threats.replies import replies_of
 
 HEURISTICS = (
     "stats-label",

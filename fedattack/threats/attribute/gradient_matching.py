@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.attack.matching import is_finite, is_zero
+from fedattack.base.errors import ConfigError, DataError, ModelError
+from fedattack.base.machine import MEMORY
 from fedattack.learning.importing import one_line
 from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
-from fedattack.machine import MEMORY
 from fedattack.threats.attribute.options import RELAXATIONS, Relaxation
-from fedattack.threats.matching import is_finite, is_zero
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Literal["cos", "l2"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning.soft_losses import soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.threats.attribute.gradient_matching import Arrays

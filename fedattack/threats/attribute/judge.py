@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Scores
 from fedattack.audit.answers import Questions, arrangements_of, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_interval, rate_interval
@@ -30,8 +31,7 @@ from fedattack.audit.roc import curve
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
 from fedattack.audit.summaries import histogram, null_of, reliability
 from fedattack.audit.truth import Attributes
-from fedattack.errors import DataError
-from fedattack.threats import Scores
+from fedattack.base.errors import DataError
 from fedattack.threats.attribute.imputation import impute
 
 _DRAWS = 4_000

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedattack.threats import options
-from fedattack.threats.replies import UPDATES
+from fedattack.attack import options
+from fedattack.attack.replies import UPDATES
 
 Relaxation = Literal["softmax", "gumbel"]
 RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")

@@ -1,7 +1,7 @@
 """Private attributes are what all examples of a client have in common."""
 
+from fedattack.attack.threat import ADAPTIVE, Threat
 from fedattack.threats.group.options import ADVERSARIES
-from fedattack.threats.threat import ADAPTIVE, Threat
 
 THREAT = Threat(
     package=__name__,

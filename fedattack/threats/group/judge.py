@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Scores
+from fedattack.attack.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
@@ -28,9 +30,7 @@ from fedattack.audit.significance import (
     significance_of,
 )
 from fedattack.audit.summaries import null_of, reliability
-from fedattack.errors import DataError
-from fedattack.threats import Scores
-from fedattack.threats.threat import ADAPTIVE
+from fedattack.base.errors import DataError
 
 MAJORITY = "the commonest value"
 

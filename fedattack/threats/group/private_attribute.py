@@ -20,7 +20,15 @@ from pydantic import Field, TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.errors import ConfigError, NeedsError, RecordError
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name, Number
+from fedattack.attack.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
+from fedattack.attack.matching import check_model
+from fedattack.attack.replies import choose_rounds, replied
+from fedattack.attack.sketch import Sketch, recorded_sketch
+from fedattack.attack.threat import ADAPTIVE
+from fedattack.base.errors import ConfigError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import given
@@ -33,15 +41,7 @@ from fedattack.learning.pooled_updates import (
     train_network,
 )
 from fedattack.record import Observation, Record, Round
-from fedattack.threats._fan_out import fan_out
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.group.options import PrivateAttributeOptions
-from fedattack.threats.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
-from fedattack.threats.matching import check_model
-from fedattack.threats.replies import choose_rounds, replied
-from fedattack.threats.sketch import Sketch, recorded_sketch
-from fedattack.threats.threat import ADAPTIVE
 
 Update = Mapping[str, NDArray[np.float32]]
 Beliefs = Callable[[NDArray[np.float32]], NDArray[np.float64]]

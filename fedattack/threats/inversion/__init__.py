@@ -1,6 +1,6 @@
 """Gradient inversion shows what a client's examples look like."""
 
-from fedattack.threats.threat import Threat
+from fedattack.attack.threat import Threat
 
 THREAT = Threat(
     package=__name__,

@@ -30,15 +30,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from fedattack.errors import DataError, NeedsError
+from fedattack.attack.matching import is_finite, is_zero
+from fedattack.base.errors import DataError, NeedsError
+from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
-from fedattack.machine import MEMORY
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
 from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
-from fedattack.threats.matching import is_finite, is_zero
 
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]

@@ -19,13 +19,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import TypedDict
 
-from fedattack.errors import ModelError, NeedsError, RecordError
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name, Number
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge
+from fedattack.attack.matching import check_model, check_state, is_finite, is_zero
+from fedattack.attack.replies import choose_rounds, replied, why_left_out
+from fedattack.base.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
-from fedattack.threats._fan_out import fan_out
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
     ONE_GRADIENT,
@@ -40,9 +43,6 @@ from fedattack.threats.inversion.gradient_inversion import (
     restore_labels,
 )
 from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge
-from fedattack.threats.matching import check_model, check_state, is_finite, is_zero
-from fedattack.threats.replies import choose_rounds, replied, why_left_out
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""

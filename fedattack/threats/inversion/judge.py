@@ -27,7 +27,7 @@ from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, least_p, significance_of
 from fedattack.audit.summaries import null_rate
 from fedattack.audit.truth import HeldRecords
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning.importing import given
 from fedattack.record import Observation
 from fedattack.threats.inversion.exchange import Attacked, Exchanged, arrangements_of, exchange

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedattack.threats import options
+from fedattack.attack import options
 
 Method = Literal["cos", "l2"]
 METHODS: tuple[Method, ...] = ("cos", "l2")

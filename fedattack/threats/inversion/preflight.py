@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedattack.attack.matching import flattened
 from fedattack.learning import LocalSGD
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import soft_targets
 from fedattack.threats.inversion.gradient_inversion import Arrays, ClientModel
-from fedattack.threats.matching import flattened
 
 FITS = 0.05
 """Residual up to which a replay counts as what the client computed: rounding of a small step reaches some per cent."""

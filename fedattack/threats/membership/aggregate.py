@@ -15,22 +15,22 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.errors import NeedsError
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attack.local_models import readable
+from fedattack.attack.matching import check_model, fits_model
+from fedattack.attack.replies import why_left_out
+from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, Arrays
-from fedattack.threats._fan_out import fan_out
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.threats.local_models import readable
-from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import losses_at
 from fedattack.threats.membership.membership import SCORES_FORM, in_form
 from fedattack.threats.membership.options import AggregateMembershipOptions
 from fedattack.threats.membership.references import State, Trainer
-from fedattack.threats.replies import why_left_out
 
 Floats = NDArray[np.float64]
 

@@ -18,6 +18,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+from fedattack.attack.threat import ADAPTIVE
 from fedattack.audit.answers import both
 from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
 from fedattack.audit.finding import Finding, Null
@@ -40,10 +41,9 @@ from fedattack.audit.roc import (
 from fedattack.audit.significance import DRAWS, Significance, least_p
 from fedattack.audit.summaries import histogram, null_of, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
-from fedattack.machine import let_go
-from fedattack.structured import flat
+from fedattack.base.machine import let_go
+from fedattack.base.structured import flat
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
-from fedattack.threats.threat import ADAPTIVE
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from fedattack.attack.knowledge import Targets
+from fedattack.base.machine import MEMORY
 from fedattack.learning import losses_of_models
 from fedattack.learning.inputs import Inputs, call, mean_loss_in
 from fedattack.learning.losses import RecordLoss, mean_loss
 from fedattack.learning.torch_utils import in_mode, to_tensor
-from fedattack.machine import MEMORY
 from fedattack.record.format import Arrays
-from fedattack.threats.knowledge import Targets
 from fedattack.threats.membership.fedmia import LARGEST_LOSS
 
 Floats = NDArray[np.float64]

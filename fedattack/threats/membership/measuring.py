@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedattack.attack._groups import Group
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attack.local_models import Rebuilding
 from fedattack.learning import per_record_loss
 from fedattack.learning.importing import given, one_line
 from fedattack.record.format import Arrays
-from fedattack.threats._groups import Group
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.threats.local_models import Rebuilding
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, losses_at
 from fedattack.threats.membership.references import Shadows
 

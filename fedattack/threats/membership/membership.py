@@ -14,24 +14,24 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.errors import NeedsError
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack._groups import count_groups, groups_of
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name, Number
+from fedattack.attack.knowledge import Knowledge, Targets
+from fedattack.attack.local_models import REBUILD, LocalModels, local_models, readable
+from fedattack.attack.matching import fits_model
+from fedattack.attack.replies import why_left_out
+from fedattack.attack.threat import ADAPTIVE
+from fedattack.base.errors import NeedsError
 from fedattack.learning import pick_device
 from fedattack.record import Observation, Record
 from fedattack.record.format import PROTOCOLS, Arrays
-from fedattack.threats._fan_out import fan_out
-from fedattack.threats._groups import count_groups, groups_of
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name, Number
-from fedattack.threats.knowledge import Knowledge, Targets
-from fedattack.threats.local_models import REBUILD, LocalModels, local_models, readable
-from fedattack.threats.matching import fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import rows_at_once
 from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies
 from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
-from fedattack.threats.replies import why_left_out
-from fedattack.threats.threat import ADAPTIVE
 
 Floats = NDArray[np.float64]
 

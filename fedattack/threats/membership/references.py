@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.importing import given
 from fedattack.record.format import Arrays
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.threats.membership.measures import difference
 
 State = dict[str, NDArray[Any]]

@@ -1,6 +1,6 @@
 """Property inference finds out which clients have a property, from sums of their updates alone."""
 
-from fedattack.threats.threat import Threat
+from fedattack.attack.threat import Threat
 
 THREAT = Threat(
     package=__name__,

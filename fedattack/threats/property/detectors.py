@@ -31,7 +31,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedattack.errors import NeedsError
+from fedattack.attack.knowledge import ModelKnowledge, Targets
+from fedattack.attack.sketch import Sketch, SketchedRows
+from fedattack.base.errors import NeedsError
+from fedattack.base.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import given, one_line
 from fedattack.learning.inputs import Examples, examples_of, one_after_another
@@ -49,13 +52,10 @@ from fedattack.learning.rows import (
 )
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import seeded, to_tensor
-from fedattack.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.record.sketch import SketchPlan
-from fedattack.threats.knowledge import ModelKnowledge, Targets
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
-from fedattack.threats.sketch import Sketch, SketchedRows
 
 Part = Literal["train", "choose", "test"]
 

@@ -29,7 +29,7 @@ from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.roc import area, curve
 from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, least_p, significance_of
 from fedattack.audit.summaries import histogram, null_of
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.threats.property.prolin import METHODS
 
 _FALSE_ALARMS = 0.05

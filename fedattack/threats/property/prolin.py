@@ -24,19 +24,20 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from fedattack.errors import NeedsError, short
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name, Number
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attack.matching import check_model, flattened
+from fedattack.attack.sketch import Sketch, recorded_sketch
+from fedattack.base.errors import NeedsError, short
+from fedattack.base.machine import shown_size
+from fedattack.base.structured import padded_alike
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import has_dropout
-from fedattack.machine import shown_size
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
-from fedattack.structured import padded_alike
-from fedattack.threats._fan_out import fan_out
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name, Number
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.threats.matching import check_model, flattened
 from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
@@ -60,7 +61,6 @@ from fedattack.threats.property.disaggregation import (
 )
 from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
-from fedattack.threats.sketch import Sketch, recorded_sketch
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
 """The paper's four, and the exact posterior under PROLIN's model."""

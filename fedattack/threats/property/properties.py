@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import NeedsError
+from fedattack.attack.knowledge import Targets, class_asked
+from fedattack.base.errors import NeedsError
 from fedattack.learning.importing import import_callable
-from fedattack.threats.knowledge import Targets, class_asked
 
 Behaviour = Literal["descend", "invert", "ascend"]
 """What a client with the property does: trains, sends −Δ, or ascends the loss."""

@@ -36,7 +36,7 @@ from fedattack.audit.roc import curve
 from fedattack.audit.significance import Significance, least_p
 from fedattack.audit.summaries import histogram, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
-from fedattack.machine import let_go
+from fedattack.base.machine import let_go
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10

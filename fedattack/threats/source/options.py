@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedattack.threats import options
+from fedattack.attack import options
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.errors import NeedsError
+from fedattack.attack._fan_out import fan_out
+from fedattack.attack._groups import Group, count_groups, groups_of
+from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.form import ArrayForm, Form, Name, Number
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attack.local_models import REBUILD, Rebuilding, local_models
+from fedattack.attack.replies import why_left_out
+from fedattack.base.errors import NeedsError
+from fedattack.base.machine import MEMORY
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given
-from fedattack.machine import MEMORY
 from fedattack.record import Record
-from fedattack.threats._fan_out import fan_out
-from fedattack.threats._groups import Group, count_groups, groups_of
-from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.form import ArrayForm, Form, Name, Number
-from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.threats.local_models import REBUILD, Rebuilding, local_models
-from fedattack.threats.replies import why_left_out
 from fedattack.threats.source.options import SourceOptions
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Knowledge, PartialRecords, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Attributes, Truth
-from fedattack.threats import Knowledge, PartialRecords, Scores
 from fedattack.threats.attribute.judge import BASELINES, AttributeCase, AttributeJudge
 from tests.benchmarks.calibration.drawn import study
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import NOBODY, SEVERAL, ClientAttribute, Truth
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, read_knowledge
 from tests.benchmarks.calibration.drawn import share
 from tests.benchmarks.calibration.source import BY_CLIENTS
 from tests.worlds.reference import run_preset

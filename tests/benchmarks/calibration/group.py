@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedattack.attack import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import ClientAttribute, Truth
-from fedattack.threats import Knowledge, Scores
 from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge
 from tests.benchmarks.calibration.drawn import study
 

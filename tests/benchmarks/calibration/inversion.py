@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import HeldRecords, Truth
-from fedattack.threats import Knowledge, Scores
 from fedattack.threats.inversion.judge import InversionCase, InversionJudge
 from tests.benchmarks.calibration.drawn import study
 

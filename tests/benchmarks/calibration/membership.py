@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
+from fedattack.attack import Knowledge, Scores, Targets
 from fedattack.audit import exchanges
 from fedattack.audit.finding import Finding
 from fedattack.audit.significance import significance_of
 from fedattack.audit.truth import NOBODY, Truth
-from fedattack.threats import Knowledge, Scores, Targets
 from fedattack.threats.membership import judge
 from fedattack.threats.membership.judge import MembershipCase, MembershipJudge
 from tests.benchmarks.calibration.drawn import measured

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedattack.attack import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Truth
-from fedattack.threats import Knowledge, Scores
 from fedattack.threats.property.judge import PropertyCase, PropertyJudge
 from fedattack.threats.property.prolin import METHODS
 from tests.benchmarks.calibration.drawn import study

@@ -11,10 +11,10 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attack import Knowledge, Scores
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.significance import decided, significance_of
 from fedattack.audit.truth import Truth
-from fedattack.threats import Knowledge, Scores
 from fedattack.threats.source.judge import SourceCase, SourceJudge
 from fedattack.threats.source.sia import combine_rounds
 from tests.benchmarks.calibration.drawn import share

@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedattack.attack import ATTACKS, Knowledge
+from fedattack.attack.knowledge import ModelKnowledge, PartialRecords
+from fedattack.attack.replies import replies_of
 from fedattack.audit.truth import Truth
 from fedattack.learning.importing import given
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge
 from fedattack.threats.attribute.aia import METHODS
 from fedattack.threats.attribute.ara import attribute_codes, read_updates
 from fedattack.threats.attribute.gradient_matching import Matching, Victim, match_gradients
-from fedattack.threats.knowledge import ModelKnowledge, PartialRecords
-from fedattack.threats.replies import replies_of
 from tests.benchmarks.peers.getting import FEDKIT, PeerMissingError, load_module, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
 from tests.benchmarks.peers.runs import recorded

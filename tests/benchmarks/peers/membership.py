@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedattack.attack import ATTACKS, Knowledge
 from fedattack.audit.roc import area_value, tpr_value_at
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.learning.importing import given
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge
 from fedattack.threats.membership.fedmia import against_others
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of
 from tests.benchmarks.peers.getting import FEDMIA_AUTHORS, PeerMissingError, load_file, quiet

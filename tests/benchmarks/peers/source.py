@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedattack.attack import ATTACKS, Knowledge, Targets
 from fedattack.audit.truth import Truth
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, Knowledge, Targets
 from fedattack.threats.source.judge import credits_of
 from tests.benchmarks.peers.getting import SIA_AUTHORS, PeerMissingError, load_file, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row

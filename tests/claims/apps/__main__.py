@@ -7,8 +7,8 @@ import argparse
 import re
 from pathlib import Path
 
+from tests.apps.projects import fedattack
 from tests.claims.apps.cases import CASES, Case
-from tests.foreign.projects import fedattack
 
 
 def check(case: Case, folder: Path, where: Path, *options: str) -> str:

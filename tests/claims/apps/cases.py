@@ -14,8 +14,8 @@ import torch
 from flwr.app import Context, RecordDict
 
 from fedattack.record import check_record
-from fedattack.runtime.simulator import Simulator
-from tests.foreign.projects import IMPORT_LEGACY, Project
+from fedattack.runs.simulator import Simulator
+from tests.apps.projects import IMPORT_LEGACY, Project
 from tests.worlds.local_grid import LocalGrid
 
 HERE = Path(__file__).parent

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.claims.canaries import (
     CANARIES,
     Canaries,
@@ -12,7 +13,6 @@ from fedattack.claims.canaries import (
     with_canaries,
     write_canaries,
 )
-from fedattack.errors import ConfigError, DataError
 
 
 def drawn(count=40, clients=4):

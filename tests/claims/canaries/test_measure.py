@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy import stats
 
+from fedattack.base.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.claims import make_claim
 from fedattack.claims.accounting import configured
 from fedattack.claims.canaries import Canaries, Examples, gradients, measure_canaries
-from fedattack.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.learning import build_model, private_gradient
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.claims.canaries import Canaries, CanaryMod, measure_canaries
 from fedattack.claims.canaries.directions import moved
-from fedattack.errors import ConfigError, DataError
 from fedattack.privacy.gaussian import epsilon_of
 from tests.claims.canaries.flower import Setting, run
 from tests.claims.canaries.worlds import DELTA, central_claim

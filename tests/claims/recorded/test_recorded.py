@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.base.errors import NeedsError, RecordError
 from fedattack.claims import make_claim
 from fedattack.claims.advice import Given, steps_of
 from fedattack.claims.check import check_claim
@@ -12,7 +13,6 @@ from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
 from fedattack.claims.recorded import clients
 from fedattack.claims.recorded.findings import recorded_epsilon
 from fedattack.claims.recorded.sums import noisy_at_most
-from fedattack.errors import NeedsError, RecordError
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.report.claim_words import readable, short_of

@@ -1,13 +1,13 @@
 import pytest
 
+from fedattack.base.errors import ConfigError
 from fedattack.claims import configured
 from fedattack.claims.check import check_claim
 from fedattack.claims.claim import read_claim
 from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.defences.guarantee import update_privacy
-from fedattack.errors import ConfigError
-from fedattack.folder import write_study
 from fedattack.privacy import Sampling, privacy_spent
+from fedattack.record.folder import write_study
 from tests.claims.recorded.runs import LAYERS, Run, laplace, write_run
 
 SETTINGS = {

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from fedattack.base.errors import DataError
 from fedattack.data import load_dataset
-from fedattack.errors import DataError
 
 # The first lines of UCI's files, and one of a person whose work is not known.
 UCI_DATA = """39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
+from fedattack.base.errors import DataError
 from fedattack.data import DATASETS, load_dataset
 from fedattack.data.sources.audiomnist import SIDE, TAKES, spectrogram
-from fedattack.errors import DataError
 
 SPEAKERS = {"01": ("male", "no"), "12": ("female", "no"), "26": ("male", "yes"), "56": ("female", "yes")}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedattack.base.errors import DataError
 from fedattack.data import download_dataset, load_dataset
 from fedattack.data.sources import cifar
-from fedattack.errors import DataError
 from tests.data.files import standardised
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fedattack.base.errors import DataError
 from fedattack.data import DATASETS, load_dataset
-from fedattack.errors import DataError
 from tests.data.files import save, write_mnist_family
 
 

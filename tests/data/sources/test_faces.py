@@ -11,8 +11,8 @@ import pytest
 import torchvision
 from PIL import Image
 
+from fedattack.base.errors import DataError
 from fedattack.data import DATASETS, download_dataset, load_dataset
-from fedattack.errors import DataError
 
 SCORES = ["Male", "Asian", "White", "Black", "Baby", "Child", "Youth", "Middle Aged", "Senior", "Black Hair"]
 SCORES += ["Blond Hair", "Brown Hair", "Bald", "No Eyewear", "Eyeglasses", "Sunglasses", "Mustache", "Smiling"]

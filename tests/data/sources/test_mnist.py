@@ -3,8 +3,8 @@ import pytest
 import torch
 import torchvision
 
+from fedattack.base.errors import DataError
 from fedattack.data import download_dataset, load_dataset
-from fedattack.errors import DataError
 from tests.data.files import standardised, write_mnist_family
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedattack.base.errors import DataError
 from fedattack.data import download_dataset, load_dataset
-from fedattack.errors import DataError
 from tests.data.files import rows, table
 
 

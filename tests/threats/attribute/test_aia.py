@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.errors import DataError, NeedsError
+from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
+from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
 from fedattack.threats.attribute.aia import METHODS, beliefs_of, mark_largest, smallest_loss
 from fedattack.threats.attribute.judge import lower_bound
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.errors import ConfigError, NeedsError
+from fedattack.attack import ATTACKS, Knowledge, read_knowledge
+from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, read_knowledge
 from fedattack.threats.attribute.ara import averaged_gradient, choose_rounds
 from tests.worlds.classified import MODEL, ONE_STEP, write_classified_run
 

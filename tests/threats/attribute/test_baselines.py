@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.learning import build_model
 from fedattack.record import Record
-from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.attribute.baselines import HEURISTICS, statistics_decisions
 from tests.worlds.classified import write_classified_run
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, Victim, match_gradients
 
 CLASSES = 3
@@ -240,7 +240,7 @@ def test_victims_and_globals_are_left_as_they_were():
 
 
 def test_a_loss_of_ones_own_needs_the_labels():
-    spec = "tests.threats.plugins:own_loss"
+    spec = "tests.attack.plugins:own_loss"
     case, truth = victim()
     match = match_gradients(mlp(8), spec, [case], Matching())[0]
     np.testing.assert_array_equal(match.decisions, truth)

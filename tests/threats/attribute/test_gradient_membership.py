@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.learning import build_model, train_local
 from fedattack.threats.attribute.gradient_membership import (
     gradient_variances,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedattack.threats import PartialRecords, Targets
+from fedattack.attack import PartialRecords, Targets
 from fedattack.threats.attribute.imputation import impute
 
 

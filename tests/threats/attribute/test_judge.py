@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.attack import Knowledge, ModelKnowledge, PartialRecords, Scores, Targets
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Attributes, Truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.report.validate import validate_findings
-from fedattack.threats import Knowledge, ModelKnowledge, PartialRecords, Scores, Targets
 from fedattack.threats.attribute.judge import IMPUTATION, MAJORITY, AttributeCase, AttributeJudge, lower_bound
+from tests.attack.listed import tables_of
 from tests.benchmarks.calibration.attribute import NULLS, POWERS
 from tests.benchmarks.calibration.attribute import judged as judged_in
 from tests.benchmarks.calibration.drawn import measured
 from tests.threats.attribute import contract
-from tests.threats.listed import tables_of
 
 N = 200
 LINEAR = ModelKnowledge(spec="linear", input_shape=(3,), classes=1, loss="mse")

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.attack import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import ClientAttribute, Truth, read_truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
-from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.group.judge import MAJORITY, PrivateAttributeCase, PrivateAttributeJudge, credits_of
 from tests.benchmarks.calibration.drawn import measured
 from tests.benchmarks.calibration.group import NULLS, POWERS

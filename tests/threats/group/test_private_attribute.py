@@ -4,12 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.attack import ATTACKS, KnownDefence, read_knowledge
 from fedattack.audit.truth import read_truth
+from fedattack.base.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.defences import SETTINGS
-from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning.pooled_updates import Fit
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, shrink_record
-from fedattack.threats import ATTACKS, KnownDefence, read_knowledge
 from fedattack.threats.group.private_attribute import ADVERSARIES, train_adversary
 from tests.defences.updates import VALUES, planted_updates
 from tests.worlds.private import write_private_run

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import DataError, NeedsError
+from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.gradient_inversion import (

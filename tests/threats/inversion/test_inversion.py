@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.errors import ConfigError, NeedsError
+from fedattack.attack import ATTACKS, Targets, read_knowledge
+from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Targets, read_knowledge
 from tests.worlds.inversion import MODEL, digits, write_inversion_run
 
 ATTACK = ATTACKS["inversion"]

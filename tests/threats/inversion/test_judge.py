@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.attack import Scores, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import HeldRecords, read_truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
-from fedattack.threats import Scores, read_knowledge
 from fedattack.threats.inversion import exchange as exchanging
 from fedattack.threats.inversion.exchange import Attacked, exchange
 from fedattack.threats.inversion.images import (

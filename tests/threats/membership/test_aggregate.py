@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.roc import area
 from fedattack.audit.truth import NOBODY, read_truth
-from fedattack.errors import NeedsError
+from fedattack.base.errors import NeedsError
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.record import Exchange, Record, RecordWriter
-from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.membership.fedmia import below_others, logits_of
 from fedattack.threats.membership.references import Trainer
 from tests.worlds.federation import CLIENTS, MODEL, write_sums_run

@@ -10,16 +10,16 @@ import pytest
 from scipy.stats import binom
 from sklearn.ensemble import RandomForestClassifier as Forest
 
+from fedattack.attack import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.roc import tpr_at
 from fedattack.audit.run import audit_folder
 from fedattack.audit.significance import DRAWS, decided
 from fedattack.audit.truth import NOBODY, SEVERAL, Privacy, Truth, read_truth
-from fedattack.errors import DataError
-from fedattack.folder import find_parts
+from fedattack.base.errors import DataError
 from fedattack.record import Record
+from fedattack.record.folder import find_parts
 from fedattack.report import validate_findings
-from fedattack.threats import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.threats.membership import judge
 from fedattack.threats.membership.judge import (
     AggregateCase,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.attack import ATTACKS, Knowledge, KnownDefence, Scores, Targets, read_knowledge
 from fedattack.audit.roc import area, tpr_at
 from fedattack.audit.truth import NOBODY, SEVERAL, read_truth
 from fedattack.defences import SETTINGS
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, KnownDefence, Scores, Targets, read_knowledge
 from fedattack.threats.membership.fedmia import against_others, logits_of
 from fedattack.threats.membership.membership import _rmia, spread
 from tests.worlds.federation import CLASSES, CLIENTS, MODEL, write_predictions_run, write_run

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.attack import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.record import Record
 from fedattack.report import read_findings, validate_findings, write_report
 from fedattack.report.section import section_of
-from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.membership.section import SECTION, roc
 from tests.report import example
 from tests.report.test_figures import parsed, texts

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.attack import Knowledge, Scores
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Truth
-from fedattack.errors import DataError
+from fedattack.base.errors import DataError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import Knowledge, Scores
 from fedattack.threats.property.judge import PropertyCase, PropertyJudge
 from fedattack.threats.property.prolin import METHODS
 from tests.benchmarks.calibration import property as drawn

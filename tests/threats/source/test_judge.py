@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedattack.attack import Knowledge, Scores
 from fedattack.audit.truth import NOBODY, SEVERAL, Truth
-from fedattack.errors import DataError
-from fedattack.threats import Knowledge, Scores
+from fedattack.base.errors import DataError
 from fedattack.threats.source.judge import SourceCase, SourceJudge, credits_of, fit_gamma
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.threats import ATTACKS, base
+from fedattack.attack import ATTACKS, base
+from fedattack.grids.tradeoff.cost import peak_memory
 from fedattack.threats.source.judge import SourceJudge
-from fedattack.tradeoff.cost import peak_memory
 from tests.threats.source.test_judge import K, case
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")

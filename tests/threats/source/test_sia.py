@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedattack.attack import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ModelError, NeedsError
+from fedattack.base.errors import ModelError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.threats.source.judge import credits_of
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 from tests.worlds.federation import CLIENTS, MODEL, write_run

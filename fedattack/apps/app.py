@@ -1,0 +1,165 @@
+"""Somebody's Flower app: where it is, how many clients it has, what can be set, whether it can be audited at all."""
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedattack.apps.outside import FlwrRun, read_app
+from fedattack.base.errors import ConfigError, instead, short
+from fedattack.runs.presets import preset_names
+
+SUPERNODES = 10
+"""Clients of an app that does not say how many it is simulated with; of flwr's own 2 nothing can be told."""
+
+
+@dataclass(frozen=True)
+class App:
+    """A Flower app, and how it is to be run.
+
+    Attributes
+    ----------
+    folder
+        Folder of its pyproject.toml.
+    config
+        What of its run config is set to another value.
+    supernodes
+        How many clients to simulate.
+    counted
+        Whether the caller, the app or Flower's own configuration says so.
+    counted_by
+        The connection in Flower's own configuration that says so; empty where somebody else does, or nobody.
+    seeded
+        Whether its run config has a key ``seed``, which then is the seed of each run.
+    command
+        The ``flwr run`` that runs it, where the caller gave one.
+    """
+
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    supernodes: int = SUPERNODES
+    counted: bool = True
+    counted_by: str = ""
+    seeded: bool = False
+    command: FlwrRun | None = None
+
+
+def is_app(word: str) -> bool:
+    """Say whether a word of the command line names an app's folder, and not a preset.
+
+    Raises
+    ------
+    ConfigError
+        If it is both.
+    """
+    word = word.removesuffix("/pyproject.toml")
+    is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
+    there = (Path(word) / "pyproject.toml").is_file()
+    if not is_path and there and word in preset_names():
+        raise ConfigError(f"{word} is a preset, and the folder of an app: write ./{word} for the folder")
+    return is_path or (Path(word).is_dir() and word not in preset_names())
+
+
+def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = None) -> App:
+    """Read an app.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or a change is of a key that it has not.
+    """
+    folder = folder.expanduser().resolve()
+    if folder.name == "pyproject.toml":
+        folder = folder.parent
+    project = read_app(folder)
+    flower = project["tool"]["flwr"]
+    known = _flat(flower["app"].get("config", {}))
+    declared, counted_by = supernodes or _declared_supernodes(flower.get("federations")), ""
+    if declared is None:
+        declared, counted_by = _configured_supernodes()
+    count, counted = declared or SUPERNODES, declared is not None
+    return App(folder, _changed(known, changes, folder), count, counted, counted_by, "seed" in known)
+
+
+def app_of_command(words: Sequence[str]) -> App:
+    """Read the app that a ``flwr run`` runs.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such command, does not last as long as its run, or the app is none that can be audited.
+    """
+    command = FlwrRun.parse(words)
+    if not command.streams:
+        raise ConfigError(f"{' '.join(words)} would not wait for the end of its run; add --stream")
+    return App(app_of(command.app).folder, command=command)
+
+
+def _declared_supernodes(federations: Any) -> int | None:
+    """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
+    counts = {}
+    for name, federation in (federations if isinstance(federations, dict) else {}).items():
+        options = federation.get("options") if isinstance(federation, dict) else None
+        count = options.get("num-supernodes") if isinstance(options, dict) else None
+        if type(count) is int and count > 0:
+            counts[name] = count
+    if len(counts) == 1:
+        return next(iter(counts.values()))
+    return counts.get(str(federations.get("default"))) if counts else None
+
+
+def _configured_supernodes() -> tuple[int | None, str]:
+    """Return how many SuperNodes Flower's default connection has, and its name.
+
+    Since version 1.26 ``flwr run`` moves an app's federations into a file of the user's, and comments them out.
+    """
+    path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+    try:
+        connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
+        name = connections.get("default")
+        count = _declared_supernodes({"default": name, name: connections.get(name)})
+    except (OSError, ValueError, AttributeError, TypeError):
+        # Flower itself says what is wrong with it.
+        return None, ""
+    return count, "" if count is None else f"{path}: superlink.{name}"
+
+
+def _flat(config: Any, before: str = "") -> dict[str, Any]:
+    """Name the keys of inner tables as Flower does: ``outer.inner``."""
+    flat: dict[str, Any] = {}
+    for key, value in (config if isinstance(config, dict) else {}).items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = value
+    return flat
+
+
+def _changed(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
+    changed = {}
+    for change in changes:
+        key, separator, text = change.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {change}: expected key=value")
+        if key not in known:
+            there = instead(key, sorted(known), listed=False) if known else "it has none"
+            raise ConfigError(f"--set {change}: {folder.name} has no {key!r} in its run config: {there}")
+        changed[key] = _value(known[key], text, change)
+    return changed
+
+
+def _value(default: Any, text: str, change: str) -> Any:
+    """Read a value as one of the default's type."""
+    if isinstance(default, str):
+        return text
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if type(value) is not type(default):
+        raise ConfigError(f"--set {short(change, 80)}: expected a value like {default!r}")
+    return value

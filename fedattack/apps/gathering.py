@@ -1,0 +1,281 @@
+"""Make a run folder of a record and of what witnesses wrote on the clients' own machines.
+
+The folders were copied from elsewhere, so that they are data: what does not belong to the record is refused or told.
+"""
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedattack.apps.auditing import check_free
+from fedattack.apps.posing import Posed, pose
+from fedattack.apps.questions import Questions
+from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
+from fedattack.base.files import make_private
+from fedattack.base.untrusted import check_folder
+from fedattack.record import Record
+from fedattack.record.folder import Part, find_parts, read_study, write_study
+from fedattack.record.format import MANIFEST, RUN
+from fedattack.record.project import copy_record
+from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses
+from fedattack.witness.sample import hash_rows
+from fedattack.witness.store import RUN_FOLDER
+
+_RUN_ID = re.compile("[0-9]{1,20}")
+
+# A client may count examples that are the same; more distinct ones than it counts are odd.
+_MORE = 1.05
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A witness, and the folder that the caller named it by."""
+
+    folder: Path
+    witness: Witness
+
+    @property
+    def name(self) -> str:
+        """What its client is called."""
+        return self.witness.client or self.witness.node
+
+
+def gather(
+    source: Path,
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    command: str,
+    model: str | None = None,
+    loss: str | None = None,
+    asked: Questions | None = None,
+    trust: bool = False,
+) -> tuple[list[Part], list[Posed]]:
+    """Make the new run folder ``out``: a copy of the record, knowledge and truth.
+
+    Parameters
+    ----------
+    source
+        A record, or a run folder, of which the records alone are read.
+    folders
+        What witnesses wrote: each the folder of a :class:`fedattack.witness.WitnessMod`, or of one of its runs.
+    command
+        The command line that does all this, kept for the report.
+    model, loss
+        Taken in the place of what was witnessed.
+    asked
+        What the owner asks besides, and what this attacker is left without.
+    trust
+        Whether to import the model and the loss that the witnesses name.
+
+    Raises
+    ------
+    ConfigError
+        If ``out`` is taken, or the witnesses are not those of this run. Then nothing is written.
+    TrustError
+        If the witnesses name code that the caller does not trust.
+    FedAttackError
+        If the record is damaged, or nothing was witnessed that can be asked about.
+    """
+    out = check_free(out)
+    records = _records_in(source)
+    posed = []
+    with _made_whole(out) as folder:
+        for name, path in records:
+            part, record = Part(folder, name), Record(path, thinned=True)
+            if record.silence:
+                raise RunError(f"{path}: {record.silence}")
+            notes: list[str] = []
+            taken = _taken(_found(folders, record), record, notes)
+            copy_record(record, part.record)
+            posed.append(pose(part, taken, model=model, loss=loss, notes=notes, asked=asked))
+        if not trust:
+            _refuse_code(posed, model, loss)
+        first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
+        study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}
+        seeds = read_study(source).get("seeds", ())
+        write_study(folder, study | ({"seeds": [*seeds]} if len(seeds) == len(records) else {}))
+    return [Part(out, name) for name, _ in records], posed
+
+
+@contextmanager
+def _made_whole(out: Path) -> Iterator[Path]:
+    """Yield a folder that takes its place when all is in it; nothing is left of it if something fails."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
+        folder = Path(temporary) / "run"
+        make_private(folder)
+        yield folder
+        folder.rename(out)
+
+
+def _records_in(source: Path) -> list[tuple[str, Path]]:
+    """List a run's records, each with the name of its part."""
+    check_folder(source, RecordError)
+    if (source / MANIFEST).exists():
+        return [("", source)]
+    return [(part.name, part.record) for part in find_parts(source)]
+
+
+def _refuse_code(posed: Sequence[Posed], model: str | None, loss: str | None) -> None:
+    """Refuse code that only the witnesses name."""
+    from fedattack.learning import LOSSES, MODELS
+
+    for each in posed:
+        known = each.knowledge.model
+        if known is None:
+            continue
+        for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
+            if value not in allowed:
+                raise TrustError(
+                    f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "
+                    f"machine: add --trust, or name one of your own by --{what}"
+                )
+
+
+def _found(folders: Sequence[Path], record: Record) -> list[Found]:
+    """Read what witnesses wrote in the record's run.
+
+    Raises
+    ------
+    ConfigError
+        If a folder has nothing of this run, a node is there twice, or a file is not what a witness writes.
+    """
+    run = _run_of(record)
+    found: dict[str, Found] = {}
+    for folder in folders:
+        witnesses = read_witnesses(_folder_of_run(folder, run, record))
+        if not witnesses:
+            raise ConfigError(f"{folder} holds no witness; give the folder that a WitnessMod wrote into")
+        for witness in witnesses:
+            _check(witness, folder)
+            if (other := found.get(witness.node)) is not None:
+                raise ConfigError(
+                    f"the node {short(witness.node, 60)} is in {other.folder} and in {folder}; give one of them"
+                )
+            found[witness.node] = Found(folder, witness)
+    runs = {each.witness.run for each in found.values() if each.witness.run}
+    if run:
+        runs.add(run)
+    if len(runs) > 1:
+        listed = short(", ".join(sorted(runs)), 100)
+        raise ConfigError(f"{record.path} and the witnesses are of several runs ({listed}); give those of one run")
+    return [*found.values()]
+
+
+def _run_of(record: Record) -> str:
+    """Return Flower's id of the run, or nothing if the record does not say it."""
+    run = record.facts.get(RUN)
+    return run if isinstance(run, str) and _RUN_ID.fullmatch(run) else ""
+
+
+def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
+    """Return where the witnesses of a run are: in a folder of their own, or in the one that was named."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; give the one that a witness has written")
+    check_folder(folder, ConfigError)
+    runs = sorted(path for path in folder.glob(f"{RUN_FOLDER}*") if path.is_dir())
+    if not runs:
+        return folder
+    wanted = folder / f"{RUN_FOLDER}{run}"
+    if run and wanted not in runs:
+        listed = short(", ".join(path.name for path in runs), 100)
+        raise ConfigError(f"{folder} has witnesses of {listed}, and {record.path} is of run {run}")
+    if not run and len(runs) > 1:
+        raise ConfigError(f"{record.path} does not say of which run it is; name the folder of one, such as {runs[0]}")
+    return wanted if run else runs[0]
+
+
+def _check(witness: Witness, folder: Path) -> None:
+    """Refuse what no witness writes, and names that mean something else in the truth."""
+    where = f"{folder}: the witness of node {short(witness.node, 60)}"
+    for seen in (witness.trained, witness.evaluated):
+        if not _is_a_sample(seen):
+            raise ConfigError(f"{where}: its hashes are not those of its examples, in order; take the folder again")
+        if sum(seen.counts.values()) > seen.total:
+            raise ConfigError(f"{where}: it counts more examples of all classes than examples; take the folder again")
+    if witness.client.startswith("node ") or witness.client == SERVER:
+        raise ConfigError(f"{where}: a client cannot be called {short(witness.client, 60)!r}; change its partition-id")
+
+
+def _is_a_sample(seen: SeenExamples) -> bool:
+    hashes = list(map(bytes, seen.hashes))
+    # The keys in ascending order, as they tell up to which one a witness lists all.
+    return hashes == sorted({*hashes}) and (not hashes or hash_rows(seen.x, 0) == hashes)
+
+
+def _taken(found: Sequence[Found], record: Record, notes: list[str]) -> list[Witness]:
+    """Return the witnesses that speak of the record's clients, each client under a name of its own.
+
+    Raises
+    ------
+    ConfigError
+        If no witness does.
+    """
+    trained = [each for each in found if each.witness.trained.total and each.witness.node != SERVER]
+    others: list[Found] = []
+    # In a record of some rounds a client may be missing that trained in others.
+    if record.keep.every == 1:
+        others = [each for each in trained if each.witness.node not in record.nodes]
+    if others and others == trained:
+        raise ConfigError(
+            f"{record.path} has none of the {len(others)} nodes of the witnesses, such as "
+            f"{short(others[0].witness.node, 60)}: they are of another run"
+        )
+    if others:
+        names = short(", ".join(each.name for each in others), 60)
+        notes.append(f"{len(others)} witnesses are of clients that the record never saw, and left out: {names}")
+    if not _run_of(record) or any(not each.witness.run for each in trained):
+        notes.append(
+            "the record or a witness does not say of which run it is: that they belong together is known by their "
+            "nodes alone"
+        )
+    trained = [each for each in trained if each not in others]
+    _note_counts(trained, record, notes)
+    apart = _called_alike(trained, record)
+    if apart:
+        notes.append(
+            f"several clients call themselves {short(', '.join(sorted(apart)), 60)}: each is named by its node instead"
+        )
+    taken = [each for each in found if each not in others]
+    return [replace(each.witness, client="") if each.name in apart else each.witness for each in taken]
+
+
+def _called_alike(found: Sequence[Found], record: Record) -> set[str]:
+    """Return the names that several clients have: nodes on several machines, or such as took part side by side.
+
+    Otherwise several nodes of one name are one client, which was started again.
+    """
+    nodes = {each.witness.node for each in found}
+    alike = set()
+    for name, count in Counter(each.name for each in found).items():
+        group = [each for each in found if each.name == name]
+        own = {each.witness.node for each in group}
+        together = any(len(own & {*round_.sampled}) > 1 for round_ in record)
+        if count > 1 and (together or len({each.folder for each in group}) > 1):
+            alike.add(name)
+        if name in nodes - own:
+            alike.add(name)
+    return alike
+
+
+def _note_counts(found: Sequence[Found], record: Record, notes: list[str]) -> None:
+    """Note of which clients a witness has more examples than they told their server."""
+    stated: dict[str, float] = {}
+    for round_ in record:
+        for seen in round_.observations:
+            stated[seen.node] = max(stated.get(seen.node, 0), seen.count or 0)
+    more = []
+    for each in found:
+        training = each.witness.training
+        told = stated.get(each.witness.node, 0)
+        if told and each.witness.trained.total > _MORE * told and not (training and training.augmented):
+            more.append(each.name)
+    if more:
+        notes.append(
+            f"clients {short(', '.join(more), 60)}: their witnesses have more training examples than the record says"
+        )

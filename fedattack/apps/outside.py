@@ -1,0 +1,322 @@
+"""Observe a ``flwr run`` from outside: a copy of its app is wrapped and run in its place, and the app stays as it is.
+
+The copy has one more module, which wraps the project's own ServerApp as its owner would have done it. Its
+pyproject.toml names this module's ServerApp. Where clients are witnessed, too, another module wraps the ClientApp.
+"""
+
+import ast
+import os
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import tomli_w
+import typer
+
+from fedattack.base.errors import ConfigError, RunError
+from fedattack.base.files import make_private, sigterm_raises
+from fedattack.record import Record
+from fedattack.runs.bundle import app_files, copy_app
+
+MODULE = "fedattack_observed"
+WITNESSED = "fedattack_witnessed"
+_PYPROJECT = "pyproject.toml"
+_MASKING = ("SecAggPlusWorkflow", "SecAggWorkflow")
+_USAGE = "expected the command that runs the app, such as: flwr run . --stream"
+
+
+@dataclass(frozen=True)
+class FlwrRun:
+    """The words of a ``flwr run``, understood as Flower itself understands them.
+
+    Attributes
+    ----------
+    words
+        All words, the program first.
+    parameters
+        The values of the command's arguments and options.
+    """
+
+    words: tuple[str, ...]
+    parameters: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> "FlwrRun":
+        """Read a command line.
+
+        Raises
+        ------
+        ConfigError
+            If it is another command, or one that Flower would refuse, or its app is not in a folder.
+        """
+        if len(words) < 2 or Path(words[0]).name != "flwr" or words[1] != "run":
+            raise ConfigError(f"{' '.join(words) or 'no command'}: {_USAGE}")
+        try:
+            parameters = _parameters(words[2:])
+        except click.ClickException as cause:
+            raise ConfigError(f"{' '.join(words)}: {cause.format_message()}") from None
+        if parameters["app"].startswith("@"):
+            raise ConfigError(
+                f"{parameters['app']} is an app of Flower's hub, which the SuperLink fetches by itself; fetch it to a "
+                "folder, and run that"
+            )
+        return cls(tuple(words), parameters)
+
+    @property
+    def app(self) -> Path:
+        """Folder of the app."""
+        return Path(self.parameters["app"]).expanduser().resolve()
+
+    @property
+    def streams(self) -> bool:
+        """Whether the command lasts as long as the run."""
+        return bool(self.parameters["stream"])
+
+    def of(self, app: Path) -> list[str]:
+        """Return the words of the same run of another app."""
+        wanted = {**self.parameters, "app": str(app)}
+        arguments = list(self.words[2:])
+        candidates = []
+        for position in range(len(arguments)):
+            candidates.append([*arguments[:position], str(app), *arguments[position + 1 :]])
+        # Without any, the app is the current folder.
+        candidates.append([str(app), *arguments])
+        for candidate in candidates:
+            try:
+                if _parameters(candidate) == wanted:
+                    return [*self.words[:2], *candidate]
+            except click.ClickException:
+                continue
+        raise ConfigError(f"{' '.join(self.words)}: cannot tell which word is the app; write it first, after run")
+
+
+def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
+    from flwr.cli.app import app
+
+    flwr = typer.main.get_command(app)
+    run = flwr.get_command(click.Context(flwr), "run") if isinstance(flwr, click.Group) else None
+    if run is None:
+        raise ConfigError("this version of Flower has no `flwr run`; install the one that fedattack asks for")
+    parameters = dict(run.make_context("flwr run", [*arguments]).params)
+    # In Flower 1.26 and older it is a path.
+    return parameters | {"app": str(parameters["app"])}
+
+
+def read_app(app: Path) -> dict[str, Any]:
+    """Read the pyproject.toml of a Flower app.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or it states no ServerApp.
+    """
+    try:
+        config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
+        config["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        raise ConfigError(f"{app / _PYPROJECT} cannot be read ({cause}); give the folder of a Flower app") from None
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{app / _PYPROJECT} names no serverapp in [tool.flwr.app.components]; give the folder of a Flower app"
+        ) from None
+    return config
+
+
+def wrap_app(
+    app: Path,
+    to: Path,
+    out: Path,
+    options: Mapping[str, Any],
+    witness: Path | None = None,
+    keep: int | None = None,
+    run_folder: Path | None = None,
+) -> None:
+    """Copy an app and put an observer around its ServerApp.
+
+    Parameters
+    ----------
+    app
+        Folder of the app's pyproject.toml; only read.
+    to
+        Folder of the copy.
+    out
+        Folder of the record, absolute; see :class:`fedattack.observe.ObservedServerApp`.
+    options
+        Further options of the observer.
+    witness
+        Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere. It is
+        made. A client that cannot write there, such as one on another machine, runs as it is.
+    keep
+        How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
+    run_folder
+        What may lie in the app's folder and is no part of the app.
+
+    Raises
+    ------
+    ConfigError
+        If there is no app, or it states no ServerApp, or clients are to be witnessed and it states no ClientApp.
+    """
+    config = read_app(app)
+    flower = config["tool"]["flwr"]["app"]
+    components = flower["components"]
+    if witness is not None and not isinstance(components.get("clientapp"), str):
+        raise ConfigError(
+            f"{app / _PYPROJECT} names no clientapp in [tool.flwr.app.components]; its clients train by it"
+        )
+    copy_app(app, to, without=run_folder)
+    module, _, server = components["serverapp"].partition(":")
+    arguments = "".join(f", {name}={value!r}" for name, value in options.items())
+    imports = "from fedattack.observe import ObservedServerApp\n"
+    inner = server
+    if witness is not None:
+        imports = f"from fedattack.apps.server import WitnessedServerApp\n{imports}"
+        inner = f"WitnessedServerApp({server}, {str(witness)!r})"
+    (to / f"{MODULE}.py").write_text(
+        '"""Written by fedattack: the project\'s own ServerApp, observed."""\n\n'
+        f"from {module} import {server.partition('.')[0]}\n\n"
+        f"{imports}\n"
+        f"app = ObservedServerApp({inner}, {str(out)!r}{arguments})\n",
+        encoding="utf-8",
+    )
+    components["serverapp"] = f"{MODULE}:app"
+    added = [f"{MODULE}.py"]
+    if witness is not None:
+        make_private(witness)
+        module, _, client = components["clientapp"].partition(":")
+        kept = "" if keep is None else f", keep={keep}"
+        (to / f"{WITNESSED}.py").write_text(
+            '"""Written by fedattack: the project\'s own ClientApp, witnessed where its auditor can read that."""\n\n'
+            "import os\n\n"
+            f"_FOLDER = {str(witness)!r}\n"
+            "_HERE = os.access(_FOLDER, os.W_OK)\n\n"
+            "if _HERE:\n"
+            "    from fedattack.witness import WitnessedClientApp, watch_imports\n\n"
+            "    watch_imports()\n\n"
+            f"from {module} import {client.partition('.')[0]}\n\n"
+            f"app = WitnessedClientApp({client}, _FOLDER{kept}) if _HERE else {client}\n",
+            encoding="utf-8",
+        )
+        components["clientapp"] = f"{WITNESSED}:app"
+        added.append(f"{WITNESSED}.py")
+    if "fab-include" in flower:
+        flower["fab-include"] = [*flower["fab-include"], *added]
+    (to / _PYPROJECT).write_text(tomli_w.dumps(config), encoding="utf-8")
+
+
+def refuse_masked(app: Path) -> None:
+    """Refuse to record single replies of an app that makes a SecAgg+ workflow: they are masked.
+
+    Raises
+    ------
+    ConfigError
+        If it does.
+    """
+    for path in app_files(app):
+        for name in _called(path) if path.suffix == ".py" else ():
+            if name in _MASKING:
+                raise ConfigError(
+                    f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave --view out, so "
+                    "that sums are recorded where it runs"
+                )
+
+
+def _called(path: Path) -> Iterator[str]:
+    """Yield the names of what a file calls; none of a file that is no Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+@contextmanager
+def observed(run: FlwrRun, out: Path, options: Mapping[str, Any], witness: Path | None = None) -> Iterator[list[str]]:
+    """Yield the words that run the app under observation; its copy is removed afterwards."""
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        copy = Path(folder) / run.app.name
+        wrap_app(run.app, copy, out, options, witness)
+        yield run.of(copy)
+
+
+def observe_command(
+    words: Sequence[str],
+    out: Path,
+    options: Mapping[str, Any],
+    *,
+    witness: Path | None = None,
+    stdout: int | None = None,
+) -> int | None:
+    """Run a ``flwr run`` whose server is observed.
+
+    Parameters
+    ----------
+    words
+        The command.
+    out
+        Folder of the record; ``strftime`` directives are filled in when the run starts.
+    options
+        Further options of :class:`fedattack.observe.ObservedServerApp`.
+    witness
+        As for :func:`wrap_app`.
+    stdout
+        Where the command's output goes, as :func:`subprocess.run` takes it.
+
+    Returns
+    -------
+    int or None
+        The number of rounds that were recorded; None if the command only starts the run, so that nobody knows yet.
+
+    Raises
+    ------
+    ConfigError
+        If the command is no ``flwr run`` of an app in a folder, the folder of the record is taken, or single replies
+        are asked for of an app that makes a SecAgg+ workflow.
+    RunError
+        If the command fails, or ends with a run that left no whole record.
+    """
+    run = FlwrRun.parse(words)
+    out = out.expanduser().absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists already; record into a folder of its own, or delete that one first")
+    if options.get("view") == "individual":
+        refuse_masked(run.app)
+    # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
+    environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
+    with observed(run, out, options, witness) as command:
+        try:
+            code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+        except OSError as cause:
+            raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
+    if code:
+        raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output says why")
+    if not run.streams or "%" in str(out):
+        return None
+    return whole_rounds(out)
+
+
+def whole_rounds(out: Path) -> int:
+    """Count the rounds of a run's record; `flwr run` ends with 0 even if the ServerApp crashed.
+
+    Raises
+    ------
+    RunError
+        If there is no record, or it ended early.
+    """
+    if not (out / "manifest.json").exists():
+        raise RunError(
+            f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "
+            "fedattack: start its SuperLink with --disable-runtime-dependency-installation"
+        )
+    record = Record(out, thinned=True)
+    if record.status != "complete":
+        raise RunError(f"the record in {out} ended early ({record.manifest['error']}); {len(record)} rounds are whole")
+    return len(record)

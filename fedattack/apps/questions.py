@@ -1,0 +1,377 @@
+"""What the owner of an app asks beside what every app is asked: a column, a class, groups; and what to leave out.
+
+Each question becomes knowledge of the attacker and a truth, from what the witnesses noted. Where it cannot be asked of
+this run, there is a reason in one line, and the other questions are asked all the same.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.base.errors import ConfigError, DataError, instead, short
+from fedattack.base.untrusted import read_toml
+
+if TYPE_CHECKING:
+    from fedattack.apps.holding import Client, Holding
+    from fedattack.attack import Targets
+
+WITHOUT: Mapping[str, str] = {
+    "auxiliary": "examples of its own that nobody trained on",
+    "training": "how clients train",
+    "limits": "the least and the largest input of each channel",
+    "shares": "how common each value of the column is",
+}
+"""What an attacker may be left without, by name."""
+
+MOST_VALUES = 20
+"""Values of a column up to which it is asked for."""
+
+MOST_ASKED = 2000
+"""Examples whose column is asked for, at most."""
+
+_MOST_SAMPLED = 1000
+_FEWEST_CLIENTS = 6
+_COLUMN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<first>[0-9]{1,6})(?:-(?P<last>[0-9]{1,6}))?")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+class _GroupsError(ConfigError):
+    """Names the option that the file was given by."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"--groups {text}")
+
+
+Groups = Mapping[str, Mapping[str, str]]
+"""By attribute, then by client or node, the value."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Columns of a model's input that encode one attribute: those from ``first`` to before ``end``, counted from 0."""
+
+    name: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked beyond what every app is asked.
+
+    Attributes
+    ----------
+    column
+        What the server lacks of each example; ``None`` to ask for none.
+    label
+        The class of which it is asked who holds examples; ``None`` to ask for none.
+    groups
+        What the clients of a group have in common.
+    without
+        Names of :data:`WITHOUT` that this attacker does not know.
+    """
+
+    column: Column | None = None
+    label: int | None = None
+    groups: Groups = field(default_factory=dict)
+    without: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_words(
+        cls, sensitive: str | None, holds: int | None, groups: Path | None, without: Sequence[str]
+    ) -> "Questions":
+        """Read them from the command line, before a run that takes minutes.
+
+        Raises
+        ------
+        ConfigError
+            If a word is unknown or of another form, or the file of groups does not say who belongs to which.
+        """
+        for word in without:
+            if word not in WITHOUT:
+                raise ConfigError(f"--without {short(word, 60)}: {instead(word, sorted(WITHOUT))}")
+        if holds is not None and holds < 0:
+            raise ConfigError(f"--property {holds}: classes are counted from 0; expected 0 or more")
+        column = None if sensitive is None else _column(sensitive)
+        return cls(column, holds, {} if groups is None else read_groups(groups), frozenset(without))
+
+
+def _column(text: str) -> Column:
+    found = _COLUMN.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(
+            f"--sensitive {short(text, 60)}: a model's input has no names; expected a number from 1, such as 3, or 3-5 "
+            "for an attribute of several columns, with a name of your own as in sex=3"
+        )
+    first = int(found["first"])
+    last = int(found["last"] or first)
+    if not 1 <= first <= last:
+        raise ConfigError(f"--sensitive {text}: columns are counted from 1, and the last follows the first")
+    name = found["name"] or (f"column {first}" if first == last else f"columns {first}-{last}")
+    return Column(name.strip(), first - 1, last)
+
+
+def read_groups(path: Path) -> dict[str, dict[str, str]]:
+    """Read who belongs to which group.
+
+    The file has a table for each attribute, and in it a list of clients for each value::
+
+        [region]
+        north = [0, 1, 2]
+        south = [3, 4, 5]
+
+    Returns
+    -------
+    dict
+        By attribute, then by client (its ``partition-id``, or its node), the value.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not there or not of that form, an attribute has one value alone, or a client two.
+    """
+    hint = "expected a table for each attribute with lists of clients, such as north = [0, 1]"
+    where = f"--groups {path}"
+    tables = read_toml(path, _GroupsError, hint)
+    if not tables:
+        raise ConfigError(f"{where} is empty; {hint}")
+    return {name: _of_attribute(f"{where}: {short(name, 60)}", name, table, hint) for name, table in tables.items()}
+
+
+def _of_attribute(where: str, name: str, table: Any, hint: str) -> dict[str, str]:
+    if not _NAME.fullmatch(name) or not isinstance(table, dict):
+        raise ConfigError(f"{where}: {hint}; names are of letters, digits, - and _")
+    if len(table) < 2:
+        raise ConfigError(f"{where} has {len(table)} value; expected at least two, or there is nothing to tell apart")
+    found: dict[str, str] = {}
+    for value, clients in table.items():
+        if not isinstance(clients, list) or not all(type(client) in (int, str) for client in clients):
+            raise ConfigError(f"{where}.{short(value, 60)}: {hint}")
+        if not clients:
+            raise ConfigError(f"{where}.{short(value, 60)} is empty; name its clients, or leave it out")
+        for client in map(str, clients):
+            if client in found:
+                raise ConfigError(f"{where}: client {short(client, 60)} is in two groups; expected it in one")
+            found[client] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What questions are posed from.
+
+    Attributes
+    ----------
+    holding
+        Who holds what.
+    clients, counts
+        Of the truth: names, and (clients, classes) of training examples.
+    auxiliary
+        The attacker's examples, ``None`` if there are none.
+    origins
+        For each of these, the client from whose evaluation it comes; empty where that is not one.
+    seed
+        Of what is drawn.
+    """
+
+    holding: "Holding"
+    clients: Sequence[str]
+    counts: NDArray[np.int64]
+    auxiliary: "Targets | None"
+    origins: Sequence[str]
+    seed: int
+
+    def check_all_witnessed(self) -> None:
+        """Refuse to speak of all clients where some were not seen to train."""
+        strangers = [name for name in self.clients if name not in self.holding.clients]
+        if strangers:
+            raise DataError(f"{strangers[0]} was not seen to train, so that it is not known what is true of it")
+
+
+@dataclass
+class Further:
+    """What further questions add.
+
+    Attributes
+    ----------
+    known, true
+        Fields of the knowledge, and arguments of ``write_truth``.
+    reasons
+        By the name of a threat, why its question cannot be asked.
+    notes
+        What a reader must know.
+    """
+
+    known: dict[str, Any] = field(default_factory=dict)
+    true: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def pose_further(asked: Questions, scene: Scene) -> Further:
+    """Turn what the owner declared into knowledge and truth."""
+    further = Further()
+    for threat, declared, pose in (
+        ("attribute", asked.column is not None, _pose_column),
+        ("property", asked.label is not None, _pose_class),
+        ("group", bool(asked.groups), _pose_groups),
+    ):
+        if declared:
+            try:
+                pose(asked, scene, further)
+            except DataError as cause:
+                further.reasons[threat] = str(cause)
+    return further
+
+
+def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
+    from fedattack.attack.knowledge import PartialRecords
+    from fedattack.audit.truth import Attributes
+
+    column, holding = asked.column, scene.holding
+    if column is None:
+        raise AssertionError("checked by the caller")
+    if len(holding.shape) != 1:
+        raise DataError(f"--sensitive is about tables, and the model takes examples of shape {holding.shape}")
+    if column.end > holding.shape[0]:
+        raise DataError(
+            f"--sensitive: there is no column {column.end}; the model takes the columns 1 … {holding.shape[0]}"
+        )
+    places = list(range(column.first, column.end))
+    seen = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)[:, places]
+    domain, counts = np.unique(seen, axis=0, return_counts=True)
+    if len(domain) < 2:
+        raise DataError(f"--sensitive: {column.name} is the same in all examples; take one that differs")
+    if len(domain) > MOST_VALUES:
+        raise DataError(
+            f"--sensitive: {column.name} has {len(domain)} different values, and at most {MOST_VALUES} can be asked "
+            "for; take a column of few values, or let the app put its values together"
+        )
+    asked_of = _victims(holding.clients.values(), scene, further.notes)
+    if not asked_of:
+        raise DataError("--sensitive: of no example is it certain that a client which took part trained on it")
+    keys = [key for own in asked_of.values() for key in own]
+    x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
+    y = np.array([holding.examples[key][1] for key in keys], dtype=np.int64 if holding.kind == "i" else np.float32)
+    values = (x[:, None, places] == domain[None]).all(axis=2).argmax(axis=1)
+    x[:, places] = 0
+    sizes = list(map(len, asked_of.values()))
+    names = tuple(", ".join(f"{part:.9g}" for part in value) for value in domain)
+    # The server knows nodes alone.
+    nodes = [holding.clients[name].nodes[0] for name in asked_of]
+    prior = None if "shares" in asked.without else counts / counts.sum()
+    partial = PartialRecords(x, y, np.repeat(nodes, sizes).astype(np.str_), tuple(places), domain, names, prior)
+    owners = tuple(np.repeat([*asked_of], sizes).tolist())
+    further.known["partial"] = partial
+    further.true["attributes"] = Attributes(values, names, owners, column.name, partial.fingerprint)
+    further.notes.append(
+        f"who asks for {column.name} is assumed to know the other columns and the label of {len(keys)} examples of "
+        f"{len(asked_of)} clients, and whose they are; it uses no target records"
+    )
+    if scene.auxiliary is None:
+        further.notes.append(
+            f"the attacker has no auxiliary examples, so that no classifier guesses {column.name} from the other "
+            "columns: what it says may follow from these alone"
+        )
+
+
+def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:
+    """Choose whose examples are asked for: clients of whom all are known; else a sample of each client's."""
+    from fedattack.apps.posing import even
+
+    known: dict[str, list[bytes]] = {}
+    whole: list[str] = []
+    for client in clients:
+        own = [key for key in map(bytes, client.trained.hashes) if key in scene.holding.examples]
+        if own:
+            known[client.name] = own
+        if len(own) == client.trained.total:
+            whole.append(client.name)
+    chosen: dict[str, list[bytes]] = {}
+    for name in sorted(whole, key=lambda name: len(known[name])):
+        if sum(map(len, chosen.values())) + len(known[name]) <= MOST_ASKED:
+            chosen[name] = known[name]
+    if len(chosen) >= min(len(known), _FEWEST_CLIENTS):
+        return {name: chosen[name] for name in known if name in chosen}
+    rng = np.random.default_rng((scene.seed, 2))
+    sample: dict[str, list[bytes]] = {}
+    shares = even([len(own) for own in known.values()], _MOST_SAMPLED)
+    for (name, own), count in zip(known.items(), shares, strict=True):
+        sample[name] = [own[index] for index in rng.permutation(len(own))[:count]]
+    notes.append("of the clients' examples a sample is asked for, so that the attacks that need all of them find less")
+    return sample
+
+
+def _pose_class(asked: Questions, scene: Scene, further: Further) -> None:
+    label, counts = asked.label, scene.counts
+    if label is None:
+        raise AssertionError("checked by the caller")
+    classes = scene.holding.kind == "i" and counts.shape[1] > 1
+    if not classes or not 0 <= label < counts.shape[1]:
+        there = f"classes are 0 … {counts.shape[1] - 1}" if classes else "labels are no classes"
+        raise DataError(f"--property {label}: there is no such class, {there}")
+    scene.check_all_witnessed()
+    has = counts[:, label] > 0
+    for name, holds in zip(scene.clients, has, strict=True):
+        seen = scene.holding.clients[name].trained
+        if not holds and sum(seen.counts.values()) < seen.total:
+            raise DataError(f"client {name} has examples without a label, so that it is not known which classes it has")
+    if has.all() or not has.any():
+        some = [str(each) for each in range(counts.shape[1]) if 0 < (counts[:, each] > 0).sum() < len(counts)]
+        other = f"some hold and others do not: {short(', '.join(some), 60)}" if some else "no class tells clients apart"
+        raise DataError(f"--property {label}: {'all' if has.any() else 'no'} clients hold examples of it; {other}")
+    if scene.auxiliary is None or not (scene.auxiliary.y == label).any():
+        raise DataError(f"--property {label}: the attacker has no auxiliary examples of that class")
+    # Of those who hold the class, this is the share of it that fits how common it is.
+    share = float(np.mean(scene.auxiliary.y == label)) / float(has.mean())
+    percent = min(max(round(100 * share), 1), 100)
+    further.known |= {"property": f"class-{label}-at-{percent}", "positive_share": float(has.mean())}
+    further.true["positives"] = has[None]
+    further.notes.append(
+        f"who asks which clients hold examples of class {label} is given sums alone, as if secure aggregation had "
+        f"been on; it is assumed to know that {has.sum()} of {len(has)} clients hold some, and that these are about "
+        f"{percent} % of what such a client holds"
+    )
+
+
+def _pose_groups(asked: Questions, scene: Scene, further: Further) -> None:
+    from fedattack.attack.knowledge import AuxiliaryAttribute
+    from fedattack.audit.truth import ClientAttribute
+
+    scene.check_all_witnessed()
+    if scene.auxiliary is None:
+        raise DataError("--groups: no client evaluates on examples of its own that nobody trains on")
+    attributes, private = {}, {}
+    for name, of_client in asked.groups.items():
+        values = tuple(dict.fromkeys(of_client.values()))
+        held = {client: _group_of(scene.holding.clients[client], of_client) for client in scene.clients}
+        missing = [client for client, value in held.items() if value is None]
+        if missing:
+            raise DataError(f"--groups: {name} does not say which group client {missing[0]} is in")
+        codes = np.array([values.index(str(held[origin])) for origin in scene.origins], dtype=np.int64)
+        alone = [value for index, value in enumerate(values) if index not in codes]
+        if alone:
+            raise DataError(f"--groups: no client of {name} {alone[0]} evaluates on examples that nobody trains on")
+        attributes[name] = AuxiliaryAttribute(values, codes)
+        private[name] = ClientAttribute(tuple(values.index(str(value)) for value in held.values()), values)
+    further.known["attributes"] = attributes
+    further.true["private"] = private
+    further.notes.append(
+        f"who asks for {', '.join(attributes)} is assumed to know of which group each auxiliary example is"
+    )
+
+
+def _group_of(client: "Client", of_client: Mapping[str, str]) -> str | None:
+    """Return the group of a client, by its name or one of its nodes."""
+    found = [of_client[name] for name in (client.name, *client.nodes) if name in of_client]
+    return found[0] if found else None
+
+
+def origins_in(groups: Groups, clients: Mapping[str, "Client"]) -> Collection[str] | None:
+    """Name the clients from whose evaluation auxiliary examples may come; ``None`` for anybody's."""
+    return [*clients] if groups else None

@@ -1,0 +1,106 @@
+"""An app on a SuperLink that is up: its record and its witnesses must come to lie on this machine."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedattack.apps.app import App
+from fedattack.base.errors import ConfigError, RunError, in_command
+from fedattack.record import Record
+from fedattack.runs.remote import NOTES, SHARED, Remote
+from fedattack.runs.watch import Watch
+from fedattack.witness import WITNESS_FOLDER
+from fedattack.witness.store import witness_file
+
+SUPERLINK = "superlink"
+
+_BY_HAND = (
+    "put a WitnessMod into the app, call `fedattack observe --out RECORD -- flwr run APP --stream` where the ServerApp "
+    "runs, and then `fedattack gather RECORD WITNESS… --out DIR`"
+)
+
+
+def remote(app: Path, clients: int, log: Path) -> Remote:
+    """Return the SuperLink that the environment names, to run somebody's app on."""
+    return Remote.of_environment(app, supernodes=clients, log=log, shares=False)
+
+
+def check_reach(app: App, out: Path) -> None:
+    """Refuse a SuperLink whose ServerApp or clients would write on other machines.
+
+    Raises
+    ------
+    ConfigError
+        If none is named, or it is on another machine and ``out`` is in no folder that all machines share.
+    """
+    address = remote(app.folder, 1, out / "flower.log").superlink
+    if os.environ.get(NOTES):
+        raise ConfigError(f"--on superlink: each client writes into a folder of its own, as {NOTES} says; {_BY_HAND}")
+    shared = os.environ.get(SHARED)
+    if shared and out.resolve().is_relative_to(Path(shared).resolve()):
+        return
+    if not _is_here(address.rpartition(":")[0]):
+        raise ConfigError(
+            f"--on superlink: {address} is another machine, where the record would lie; set {SHARED} to a folder that "
+            f"all machines have at the same path, with --out in it, or {_BY_HAND}"
+        )
+
+
+def _is_here(host: str) -> bool:
+    """Say whether a name or an address is this machine's: it is, if one can listen there."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)
+            except OSError:
+                continue
+            return True
+    return False
+
+
+def count_online(app: App) -> int:
+    """Count the SuperNodes that are online.
+
+    Raises
+    ------
+    RunError
+        If there is none.
+    """
+    with tempfile.TemporaryDirectory(prefix="fa-") as folder, remote(app.folder, 1, Path(folder) / "log") as runner:
+        online = runner.count_online()
+    if not online:
+        raise RunError(
+            f"SuperLink {runner.superlink}: no SuperNode is online, or it does not answer; see its own log, or say by "
+            "--supernodes for how many to wait"
+        )
+    return online
+
+
+def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
+    """Look whether clients wrote down on this machine what they train on.
+
+    Raises
+    ------
+    RunError
+        If none did.
+    """
+    others = _unwitnessed(record, folder)
+    if not others:
+        return
+    advice = (
+        f"such clients need a WitnessMod and {WITNESS_FOLDER}, and then `fedattack gather {in_command(record.path)} "
+        "WITNESS… --out DIR`"
+    )
+    if len(others) == len(record.nodes):
+        raise RunError(f"no client wrote into {folder}: all run elsewhere, or cannot write there; {advice}")
+    watch.say("warning", f"{len(others)} of {len(record.nodes)} clients run elsewhere, and are not witnessed; {advice}")
+
+
+def _unwitnessed(record: Record, folder: Path) -> Sequence[str]:
+    return [node for node in record.nodes if not witness_file(folder, node).exists()]

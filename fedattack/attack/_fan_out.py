@@ -1,0 +1,169 @@
+"""Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import TypeVar
+
+import joblib
+import torch
+from threadpoolctl import threadpool_limits
+
+from fedattack.base.cluster import Pieces, chosen, connect
+from fedattack.base.errors import RunError
+from fedattack.base.machine import free_memory, usable_cpus
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+SHARE = 0.75
+"""Share of the memory that is free which workers may take together; this process holds their results."""
+
+PROCESS = 0.4 * 2**30
+"""Bytes that a process takes before it has done anything, most of it torch."""
+
+WORTH_WORKERS = 20.0
+"""Seconds of work from which workers are started: starting one takes seconds, most of them for importing torch."""
+
+_PACE = 1.0
+"""Seconds of work that tell how long the rest takes; what is done first takes longer than others."""
+
+
+def fan_out(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    memory: float,
+    carried: float = 0.0,
+    count: int | None = None,
+    paths: Sequence[str] = (),
+    ray: str = "",
+    device: torch.device | str = "cpu",
+    process: float = PROCESS,
+    worth_workers: float = WORTH_WORKERS,
+) -> Iterator[Result]:
+    """Yield ``work(item)`` for each item, in their order.
+
+    Each piece runs on one thread wherever it runs, so that the results do not depend on how many workers there are.
+
+    Parameters
+    ----------
+    work
+        Function that can be pickled.
+    items
+        Its inputs. They are taken one after another while others are worked on, perhaps by another thread, so that they
+        need not fit into memory together.
+    workers
+        How many processes; 0 for as many as there are cores and free memory for, and none for what is done sooner
+        without.
+    memory
+        Bytes that one piece takes.
+    carried
+        Bytes of one item, if they are read as they are taken. No more processes are started than for which items fit
+        into ``memory`` in this one, which holds two for each.
+    count
+        About how many items there are, where they have no length.
+    paths
+        Files that each machine of a cluster must have.
+    ray
+        Address of a Ray cluster, or ``auto``; empty for the one that the caller of the command chose, if any, and else
+        this machine's cores.
+    device
+        Where pieces compute. On a GPU they are done one after another here, and on a cluster each has one of its own.
+    process, worth_workers
+        See :data:`PROCESS` and :data:`WORTH_WORKERS`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such cluster, or its machines do not fit.
+    RunError
+        If a process that does a piece is killed; on a cluster, if that happens again and again.
+    """
+    if count is None:
+        count = len(items) if isinstance(items, Sized) else 0
+    rest = iter(items)
+    address = ray or chosen()
+    on_gpu = torch.device(device).type != "cpu"
+    if address:
+        yield from _on_cluster(work, rest, address, memory + process, int(on_gpu), paths)
+        return
+    if on_gpu:
+        workers = 1
+    fit = int(SHARE * free_memory() // (memory + process + carried))
+    if carried:
+        fit = min(fit, int(memory // (2 * carried)))
+    processes = workers or max(1, min(usable_cpus(), fit))
+    if not workers:
+        done, seconds = 0, 0.0
+        for item in rest:
+            started = time.monotonic()
+            result = _alone(work, item)
+            seconds += time.monotonic() - started
+            done += 1
+            yield result
+            if seconds >= _PACE:
+                break
+        if seconds / max(done, 1) * (count - done) < worth_workers:
+            processes = 1
+    if processes == 1:
+        for item in rest:
+            yield _alone(work, item)
+        return
+    yield from _parallel(work, rest, processes)
+
+
+def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int) -> Iterator[Result]:
+    failed: list[Exception] = []
+
+    def given() -> Iterator[Item]:
+        # joblib takes most items in a thread of its own, where an error of theirs would be lost.
+        try:
+            yield from items
+        except Exception as error:
+            failed.append(error)
+
+    # It takes as many again from the items when one is done.
+    pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
+    try:
+        yield from pieces(joblib.delayed(_alone)(work, item) for item in given())
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker of the attack was killed, often for lack of memory; ask for fewer with the option workers"
+        ) from None
+    if failed:
+        raise failed[0]
+
+
+def _alone(work: Callable[[Item], Result], item: Item) -> Result:
+    with one_thread():
+        return work(item)
+
+
+def _on_cluster(
+    work: Callable[[Item], Result],
+    items: Iterator[Item],
+    address: str,
+    room: float,
+    gpus: int,
+    paths: Sequence[str],
+) -> Iterator[Result]:
+    pieces = Pieces(connect(address, paths), _alone, work, items, cpus=1, memory=room, gpus=gpus)
+    try:
+        yield from pieces.in_order()
+    finally:
+        pieces.stop()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch, and NumPy's linear algebra, compute on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)

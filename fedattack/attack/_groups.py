@@ -1,0 +1,75 @@
+"""Replies of a round that are worked on in one piece, which carries all arrays that this takes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fedattack.attack.local_models import LocalModels, Rebuilding
+from fedattack.record import Observation, Record, Round
+from fedattack.record.format import Arrays
+
+Reply = tuple[Observation, Arrays]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some replies of one round.
+
+    Attributes
+    ----------
+    position, number, seq
+        Where the round is among those of the record that are gone through; its number, and its position in the record.
+    nodes, counts
+        (k,), (k,): who replied, and the example counts that they told.
+    known
+        (k,): what their models are rebuilt of.
+    """
+
+    position: int
+    number: int
+    seq: int
+    nodes: tuple[str, ...]
+    counts: tuple[float | None, ...]
+    known: Sequence[Arrays]
+
+    def models(self, rebuild: Rebuilding) -> Sequence[Arrays]:
+        """Return the clients' models (k,) as state dicts of arrays."""
+        return rebuild(self.seq, self.known)
+
+    def bare(self) -> "Group":
+        """Return the group without arrays, as what was found of it comes back."""
+        return replace(self, known=())
+
+
+def groups_of(position: int, round_: Round, local: LocalModels, most: int) -> Iterator[tuple[Observation, Group]]:
+    """Yield the usable replies of a round: at most so many together, and each that was sent a model of its own alone.
+
+    The first observation of a group comes with it: what it was sent all were.
+    """
+    group: list[Reply] = []
+    for reply in local.usable(round_):
+        if reply[0].singled_out:
+            yield _grouped(position, round_, [reply])
+            continue
+        group.append(reply)
+        if len(group) == most:
+            yield _grouped(position, round_, group)
+            group = []
+    if group:
+        yield _grouped(position, round_, group)
+
+
+def count_groups(record: Record, most: int) -> int:
+    """Say about how many groups a record has, without a look at what was sent."""
+    return sum(-(-len(round_.participants) // most) for round_ in record)
+
+
+def _grouped(position: int, round_: Round, replies: Sequence[Reply]) -> tuple[Observation, Group]:
+    group = Group(
+        position,
+        round_.number,
+        round_.seq,
+        tuple(observation.node for observation, _ in replies),
+        tuple(observation.count for observation, _ in replies),
+        [known for _, known in replies],
+    )
+    return replies[0][0], group

@@ -1,0 +1,274 @@
+"""What every attack is: record + knowledge + seed → scores. Attacks never see the truth."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from fedattack.attack.form import Form, Name
+from fedattack.attack.knowledge import Knowledge
+from fedattack.attack.matching import completed, how_named, named_for
+from fedattack.attack.options import Option, options_of
+from fedattack.attack.replies import without_canaries
+from fedattack.base.errors import ConfigError, DataError, NeedsError, short
+from fedattack.base.files import make_private, write_npz
+from fedattack.base.machine import let_go
+from fedattack.base.untrusted import parse_json, read_npz, validated
+from fedattack.record import Record
+
+Progress = Callable[[int, int], None]
+"""Called with how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack needs.
+
+    Attributes
+    ----------
+    views, protocols
+        The kinds of record that it can use.
+    knowledge
+        Names of the attributes of :class:`Knowledge` that must be there.
+    takes
+        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and updates of
+        which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which
+        the attacker puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside
+        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask.
+    sgd
+        Whether it reads gradients out of updates, as only SGD leaves them there.
+    """
+
+    views: tuple[str, ...]
+    protocols: tuple[str, ...]
+    knowledge: tuple[str, ...]
+    takes: tuple[str, ...] = ()
+    sgd: bool = False
+
+    def lack(self, record: Record) -> str:
+        """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
+        for kind in record.keep.kinds:
+            if kind in _WHOLE and kind not in self.takes:
+                return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.told(kind)}"
+        layers = f"whole updates; {record.path} keeps {record.keep.told('layers')}"
+        trained = [name for name, digest in record.left_out.items() if digest is None]
+        if trained:
+            return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
+        return layers if record.left_out and "frozen" not in self.takes else ""
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
+        found, training = [], knowledge.training
+        if knowledge.structure() and "structures" not in self.takes:
+            found.append(
+                f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
+            )
+        if self.sgd and training is not None and training.optimizer != "SGD" and record.protocol != "fedsgd":
+            found.append(f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}")
+        return found
+
+
+_WHOLE = {
+    "rounds": "every round",
+    "clients": "the replies of all clients",
+    "sketch": "whole updates",
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an attack found: raw scores and decisions as arrays, and words about how it got there.
+
+    Attributes
+    ----------
+    attack
+        Name of the attack.
+    arrays
+        Named arrays; each attack documents its own.
+    facts
+        JSON-like facts, such as the names of clients along an axis.
+    notes
+        What a reader of the result must know, such as clients whose replies could not be used.
+    """
+
+    attack: str
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...] = field(default=())
+
+    def save(self, path: Path) -> None:
+        """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
+        text = json.dumps({"attack": self.attack, "facts": self.facts, "notes": self.notes}, allow_nan=False)
+        make_private(path.parent)
+        write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
+
+    @classmethod
+    def load(cls, path: Path) -> "Scores":
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        DataError
+            If the file is missing or is no such file.
+        """
+        arrays = read_npz(path, DataError, _AGAIN, "facts")
+        arrays |= read_npz(path, DataError, _AGAIN, most=IN_MEMORY)
+        try:
+            value = parse_json(str(arrays.pop("facts")))
+        except ValueError as cause:
+            raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
+        saved = validated(_SAVED, value, str(path), DataError, _AGAIN)
+        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]))
+
+
+IN_MEMORY = 16 * 2**20
+"""Bytes of an array of scores that is read into memory; larger ones stay on disk."""
+
+_AGAIN = "run `fedattack attack` again"
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Saved(TypedDict):
+    attack: Name
+    facts: dict[Name, Any]
+    notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
+
+
+_SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
+
+
+class Attack(ABC):
+    """An attack on a record.
+
+    Subclasses are found by name in :data:`fedattack.attack.ATTACKS`. They only read the record.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[Needs]
+    knows: ClassVar[tuple[str, ...]]
+    """The assumed knowledge in words, for the report."""
+    form: ClassVar[Form]
+    """What its scores hold; those that somebody hands over are held against it."""
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """What can be chosen about how the attack computes, by name."""
+        return options_of(self)
+
+    def load_scores(self, path: Path) -> Scores:
+        """Read scores of this attack.
+
+        Raises
+        ------
+        DataError
+            If they are another attack's, or not of the form that this one writes.
+        """
+        scores = Scores.load(path)
+        if scores.attack != self.name:
+            raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
+        facts = validated(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
+        if fault := self.form.fault(facts, scores.arrays):
+            raise DataError(f"{path}: {fault}; {_AGAIN}")
+        for array in scores.arrays.values():
+            let_go(array)
+        return replace(scores, facts={**scores.facts, **facts})
+
+    def with_options(self, choices: Mapping[str, str]) -> "Attack":
+        """Return this attack with ``choices`` among its options.
+
+        Raises
+        ------
+        ConfigError
+            If an option is unknown or its value cannot be taken.
+        """
+        known = self.options
+        values = {}
+        for name, text in choices.items():
+            if name not in known:
+                raise ConfigError(f"attack {self.name} has no option {name!r}; it has {', '.join(known) or 'none'}")
+            try:
+                values[name] = known[name].read(text)
+            except ConfigError as cause:
+                raise ConfigError(f"option {name}={text}: {cause}") from None
+        return replace(self, **values) if values else self  # type: ignore[type-var]  # options are a dataclass's fields
+
+    def run(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        progress: Progress | None = None,
+    ) -> Scores:
+        """Check that the record and the knowledge suffice, then attack.
+
+        Parameters
+        ----------
+        record
+            What the server saw; only read.
+        knowledge
+            What else the attacker has.
+        seed
+            Seed of every random draw; the same seed gives the same scores on the CPU.
+        device
+            ``auto``, ``cpu`` or ``cuda``.
+        progress
+            Called now and then with steps done and steps in all.
+
+        Raises
+        ------
+        NeedsError
+            If the record is of another view or protocol than the attack needs, or was thinned too much for it,
+            knowledge is missing, or there are no rounds in which a client answered.
+        """
+        way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
+        self._check_kind("view", record.view, self.needs.views, record, way)
+        self._check_kind("protocol", record.protocol, self.needs.protocols, record)
+        if lack := self.needs.lack(record):
+            raise NeedsError(f"attack {self.name} needs {lack}")
+        for need in self.needs.knowledge:
+            if not knowledge.has(need):
+                raise NeedsError(
+                    f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
+                )
+        if unfit := self.needs.unfit(record, knowledge):
+            raise NeedsError(f"attack {self.name}: {unfit[0]}")
+        record = without_canaries(record, knowledge)
+        if not len(record):
+            raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
+        if record.view == "individual" and record.silence:
+            raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
+        named = named_for(record, knowledge.model, knowledge.frozen or ())
+        whole = completed(named, knowledge, f"attack {self.name}")
+        if whole is not named and "frozen" not in self.needs.takes:
+            raise NeedsError(
+                f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "
+                "gradients nobody sent"
+            )
+        scores = self._run(whole, knowledge, seed, device, progress or (lambda done, total: None))
+        notes = how_named(record, named)
+        if whole is not named:
+            added = len(whole.parameters) - len(named.parameters)
+            notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
+        return replace(scores, notes=(*notes, *scores.notes))
+
+    def _check_kind(self, what: str, got: str, wanted: tuple[str, ...], record: Record, way: str = "") -> None:
+        if got not in wanted:
+            raise NeedsError(
+                f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
+                f"{what} {got}{way}"
+            )
+
+    @abstractmethod
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        """Attack; everything that the attack needs is there."""

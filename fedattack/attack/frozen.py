@@ -1,0 +1,46 @@
+"""Weights of a model that a run never changed and its record lacks, such as a frozen backbone beside an adapter."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import nn
+
+from fedattack.base.errors import DataError, short
+from fedattack.base.untrusted import read_npz
+
+_HINT = "expected an array for each frozen weight, by the model's own names"
+
+
+def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
+    """Read frozen weights from an ``.npz`` or a ``.safetensors``.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or holds what is no finite number.
+    """
+    if path.suffix == ".npz":
+        arrays = read_npz(path, DataError, _HINT)
+    else:
+        try:
+            arrays = load_file(path)
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+            raise DataError(f"{path} cannot be read as .safetensors ({short(str(cause), 100)}); {_HINT}") from None
+    if not arrays:
+        raise DataError(f"{path} holds no array; {_HINT}")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise DataError(f"{path}: {short(name, 60)} holds what is no finite number ({array.dtype}); {_HINT}")
+    return arrays
+
+
+def initial_weights(build: Callable[[], nn.Module]) -> dict[str, NDArray[Any]]:
+    """Return the weights with which a model is made, without those that are drawn anew each time."""
+    first, second = build().state_dict(), build().state_dict()
+    weights = {name: tensor.numpy().copy() for name, tensor in first.items()}
+    return {name: array for name, array in weights.items() if np.array_equal(array, second[name].numpy())}

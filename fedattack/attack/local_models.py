@@ -1,0 +1,175 @@
+"""Each client's local model, as its server can rebuild it from what the client sent: a table by protocol."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from fedattack.attack.knowledge import Knowledge
+from fedattack.attack.matching import check_model, fits_model
+from fedattack.attack.replies import replied
+from fedattack.attack.students import TEACHERS, students_of, usable_predictions
+from fedattack.base.errors import NeedsError, RecordError
+from fedattack.learning import check_gradients, gradient_step
+from fedattack.record import Observation, Record, Round
+from fedattack.record.format import Arrays
+
+Item = TypeVar("Item")
+
+Rebuilding = Callable[[int, Sequence[Arrays]], Sequence[Arrays]]
+"""Makes local models, as state dicts of arrays, of what is known of some replies of the round at a position."""
+
+
+def as_known(seq: int, known: Sequence[Arrays]) -> Sequence[Arrays]:
+    """Return what is known of replies, which are the local models already."""
+    return known
+
+
+@dataclass(frozen=True)
+class LocalModels:
+    """Gives the usable replies of a round, each once, with the client's model as a state dict of arrays.
+
+    They come one at a time, so that a record of many clients is never held in memory. Whoever rebuilds models in
+    another process takes the two steps apart.
+
+    Attributes
+    ----------
+    usable
+        Gives the usable replies of a round, with what their models are rebuilt of.
+    rebuild
+        Makes the models of it; can be pickled.
+    together
+        Of how many replies it makes them at a time.
+    """
+
+    usable: Callable[[Round], Iterator[tuple[Observation, Arrays]]]
+    rebuild: Rebuilding = as_known
+    together: int = 1
+
+    def __call__(self, round_: Round) -> Iterator[tuple[Observation, Arrays]]:
+        """Yield the usable replies of a round with their models."""
+        for group in _batched(self.usable(round_), self.together):
+            models = self.rebuild(round_.seq, [known for _, known in group])
+            yield from zip([observation for observation, _ in group], models, strict=True)
+
+
+Rebuild = Callable[[Record, Knowledge, int, torch.device, list[str]], LocalModels]
+"""Makes the :data:`LocalModels` of a record; takes the arguments of :func:`local_models`."""
+
+
+def local_models(
+    record: Record, knowledge: Knowledge, *, seed: int, device: torch.device, notes: list[str]
+) -> LocalModels:
+    """Rebuild the local models of a record's clients, a round at a time.
+
+    Parameters
+    ----------
+    record
+        In the individual view.
+    knowledge
+        With a model: the architecture of what is rebuilt.
+    seed
+        Seed of the draws of a protocol whose models are rebuilt by training.
+    device
+        Where to compute.
+    notes
+        Gets a line for each reply that has to be left out.
+
+    Raises
+    ------
+    ModelError
+        If the record's parameters are not those of the model, or the model does not go with the protocol.
+    NeedsError
+        If there is no rule for the record's protocol, or the record lacks what the rule needs.
+    """
+    if record.protocol not in REBUILD:
+        raise NeedsError(
+            f"{record.path} is of the protocol {record.protocol}, from which no local model is rebuilt; expected one "
+            f"of {', '.join(REBUILD)}"
+        )
+    return REBUILD[record.protocol](record, knowledge, seed, device, notes)
+
+
+def _sent(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+    """FedAvg: the local model is what the client sent."""
+    model = _model_of_parameters(record, knowledge)
+    return LocalModels(lambda round_: _fitting(round_, model, notes))
+
+
+def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+    """FedSGD: the local model is the received one, stepped along the client's own gradient.
+
+    θ_k = θ_{t−1} − η g_k with the server's own η (Hu et al. 2023, Section 3.4 and Algorithm 1, line 6).
+    """
+    model = _model_of_parameters(record, knowledge)
+    check_gradients(model)
+    lr = _server_rate(record)
+
+    def of_round(round_: Round) -> Iterator[tuple[Observation, Arrays]]:
+        for observation, gradient in _fitting(round_, model, notes):
+            received = readable(observation.received)
+            where = f"round {round_.number}, client {observation.node} left out"
+            if received is None:
+                notes.append(f"{where}: what model it was sent is not in the record")
+            elif fits_model(model, received, f"{where}: what it was sent", notes):
+                yield observation, gradient_step(received, gradient, lr)
+
+    return LocalModels(of_round)
+
+
+def _distilled(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+    """FedMD: a student of what the client predicted stands for its model."""
+    students = students_of(record, knowledge, seed, device)
+    return LocalModels(usable_predictions(students, notes), students, TEACHERS)
+
+
+REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped, "fedmd": _distilled}
+"""The rule of each protocol."""
+
+
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of so many items; ``itertools.batched`` is of Python 3.12."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
+
+
+def _server_rate(record: Record) -> float:
+    """Return the learning rate with which the server of FedSGD steps."""
+    lr = record.facts.get("lr")
+    if isinstance(lr, int | float) and not isinstance(lr, bool) and math.isfinite(lr) and lr > 0:
+        return lr
+    got = "there is none" if lr is None else f"it is {lr!r}"
+    raise NeedsError(
+        f"{record.path}: a gradient becomes a local model by the server's learning rate, expected as the positive "
+        f"number 'lr' among the record's facts, and {got}; state facts={{'lr': …}} where the run is observed"
+    )
+
+
+def readable(arrays: Arrays | None) -> Arrays | None:
+    """Read a model that the server sent; ``None`` if it cannot be read, as from a damaged neighbour's file."""
+    try:
+        return None if arrays is None else dict(arrays)
+    except RecordError:
+        return None
+
+
+def _model_of_parameters(record: Record, knowledge: Knowledge) -> nn.Module:
+    """Build the model of a record whose arrays go by the model's parameters."""
+    if knowledge.model is None:
+        raise NeedsError(f"{record.path}: local models are of an architecture, and knowledge/ names no model")
+    model = knowledge.model.build()
+    check_model(model, record)
+    return model
+
+
+def _fitting(round_: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, Arrays]]:
+    """Yield the replies whose arrays have the names and shapes of the model's."""
+    for observation in filter(replied, round_.observations):
+        arrays = dict(observation.arrays or {})
+        if fits_model(model, arrays, f"round {round_.number}, client {observation.node} left out", notes):
+            yield observation, arrays

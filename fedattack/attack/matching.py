@@ -1,0 +1,175 @@
+"""Match a record's arrays with the parameters of the model that the attacker knows."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.attack.knowledge import Knowledge, ModelKnowledge
+from fedattack.base.errors import ModelError, NeedsError, short
+from fedattack.learning import check_parameters
+from fedattack.record import Record
+from fedattack.record.format import PROTOCOLS
+from fedattack.record.tensors import checksum
+
+NAMELESS = (
+    "the record's arrays have no names; as their number and shapes are those of the model's parameters, they were "
+    "taken in the model's order"
+)
+
+
+SHORTENED = (
+    "the record's arrays have shorter names than the model's parameters; each was taken for the only one of its shape "
+    "whose name has all its parts"
+)
+
+
+def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:
+    """Give nameless arrays the names of the model's parameters, by their positions.
+
+    Clients that send a list of arrays, as NumPyClients do, leave the record with ``"0"``, ``"1"`` … for names. They
+    are matched only if there are as many as the model's state has entries, with the same shapes in the same order.
+    Entries that are ``frozen`` may be missing all.
+
+    Returns
+    -------
+    Record
+        A view with the model's names, or the record itself where its arrays have names or do not match.
+    """
+    shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
+    if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
+        return record
+    if frozen and not all(name.isdecimal() for name in shapes):
+        return _with_whole_names(record, known, frozen)
+    numbers = [str(index) for index in range(len(shapes))]
+    if {*shapes} != {*numbers}:
+        return record
+    whole = {name: tuple(tensor.shape) for name, tensor in known.build().state_dict().items()}
+    trained = {name: shape for name, shape in whole.items() if name not in frozen}
+    for state in (whole, trained):
+        if [shapes[number] for number in numbers] == [*state.values()]:
+            return record.renamed(dict(zip(numbers, state, strict=True)))
+    return record
+
+
+def how_named(record: Record, named: Record) -> list[str]:
+    """Say how a record's arrays were given the model's names; nothing if they have these."""
+    if named is record:
+        return []
+    return [NAMELESS if all(name.isdecimal() for name in _shapes_of(record)) else SHORTENED]
+
+
+def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[str]) -> Record:
+    """Give arrays the model's names where they have shorter ones: peft leaves the name of an adapter out.
+
+    A name is meant if it is the only one, among what is not frozen, that has all the parts of the shorter one in their
+    order, and the same shape.
+    """
+    trained = {name: tuple(value.shape) for name, value in known.build().state_dict().items() if name not in frozen}
+    names = {}
+    for name, shape in _shapes_of(record).items():
+        meant = [long for long, other in trained.items() if shape == other and _shortens(name, long)]
+        if len(meant) != 1:
+            return record
+        names[name] = meant[0]
+    return record.renamed(names) if len({*names.values()}) == len(names) else record
+
+
+def _shortens(short_name: str, name: str) -> bool:
+    parts = iter(name.split("."))
+    return all(part in parts for part in short_name.split("."))
+
+
+def completed(record: Record, knowledge: Knowledge, what: str) -> Record:
+    """Put frozen weights into every model of a record that does not hold them.
+
+    Parameters
+    ----------
+    record
+        With the model's names.
+    knowledge
+        With the frozen weights, if there are any.
+    what
+        Who needs whole models, for messages.
+
+    Returns
+    -------
+    Record
+        A view with whole models, or the record itself where nothing is missing, or nothing is known of it.
+
+    Raises
+    ------
+    NeedsError
+        If the record left out arrays that nobody has handed over.
+    ModelError
+        If frozen weights are not those of the run.
+    """
+    frozen, known = knowledge.frozen or {}, knowledge.model
+    needs = f"{what} needs whole updates; {record.path} keeps {record.keep.told('layers')}" if record.left_out else ""
+    unknown = sorted(record.left_out.keys() - frozen.keys())
+    if unknown:
+        raise NeedsError(f"{needs}; give the frozen others, {short(', '.join(unknown), 80)}, by --frozen FILE")
+    if known is None or not frozen or not PROTOCOLS[record.protocol].sends_model:
+        return record
+    state = known.build().state_dict()
+    there = {parameter.name for parameter in record.parameters}
+    lacking = {name: np.asarray(frozen[name]) for name in state if name not in there and name in frozen}
+    for name, digest in record.left_out.items():
+        if checksum([frozen[name]]) != digest:
+            raise ModelError(
+                f"{record.path}: the frozen {name} is not that of the run; give the weights that it began with"
+            )
+    return record.completed(lacking, [*state]) if lacking else record
+
+
+def check_model(model: nn.Module, record: Record) -> None:
+    """Check that a record's arrays are the parameters and buffers of a model.
+
+    Raises
+    ------
+    ModelError
+        If they are not; it names those that differ.
+    """
+    try:
+        check_parameters(model, _shapes_of(record))
+    except ModelError as cause:
+        way = ""
+        if _shapes_of(record).keys() < model.state_dict().keys():
+            way = "; or the weights that clients do not send, by --frozen FILE"
+        raise ModelError(f"{record.path}: {cause}{way}") from None
+
+
+def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Check arrays by name as :func:`check_model` checks a record."""
+    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+
+
+def fits_model(model: nn.Module, arrays: Mapping[str, NDArray[Any]], where: str, notes: list[str]) -> bool:
+    """Say whether arrays are the model's; if not, add a note that begins with ``where`` and gives the cause."""
+    try:
+        check_state(model, arrays)
+    except ModelError as cause:
+        notes.append(f"{where}: {cause}")
+        return False
+    return True
+
+
+def is_finite(arrays: Iterable[NDArray[Any]]) -> bool:
+    """Say whether all entries of all arrays are finite."""
+    return all(np.isfinite(array).all() for array in arrays)
+
+
+def is_zero(arrays: Iterable[NDArray[Any]]) -> bool:
+    """Say whether all entries of all arrays are zero."""
+    return not any(array.any() for array in arrays)
+
+
+def flattened(arrays: Mapping[str, Any], names: Iterable[str]) -> NDArray[np.float64]:
+    """Return some of the arrays, or tensors, as one vector in float64."""
+    return np.concatenate([np.asarray(arrays[name], dtype=np.float64).reshape(-1) for name in names])
+
+
+def _shapes_of(record: Record) -> dict[str, tuple[int, ...]]:
+    return {parameter.name: parameter.shape for parameter in record.parameters}

@@ -1,0 +1,76 @@
+"""Which replies of a record an attack uses: the rounds that an option names, and one client's replies in them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedattack.base.errors import ConfigError, short
+
+if TYPE_CHECKING:
+    # Options are checked before torch is imported, and their names of rounds stand here.
+    from fedattack.attack.knowledge import Knowledge
+    from fedattack.record import Observation, Record
+
+UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {
+    "pre1": lambda rounds: rounds[:1],
+    "pre2": lambda rounds: rounds[:2],
+    "pre5": lambda rounds: rounds[:5],
+    "gap10": lambda rounds: rounds[9:50:10],
+    "last5": lambda rounds: rounds[-5:],
+    "stages": lambda rounds: sorted({*rounds[:1], *rounds[len(rounds) // 2 :][:1], *rounds[-1:]}),
+}
+"""Which of the rounds in which a client replied are used (Lyu & Chen 2021, Section 4.2).
+
+gap10 takes its 10th, 20th, … 50th. ``stages`` is not the paper's: the first, the middle and the last.
+"""
+
+
+def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
+    """Return the rounds whose updates are used.
+
+    Parameters
+    ----------
+    spec
+        A name in :data:`UPDATES`, or numbers of rounds as the server counts them, such as ``1,2,10``.
+    rounds
+        The rounds in which the client's update can be used, ascending.
+
+    Raises
+    ------
+    ConfigError
+        If ``spec`` is neither.
+    """
+    if spec in UPDATES:
+        return list(UPDATES[spec](rounds))
+    asked = set()
+    for number in spec.split(","):
+        if not number.strip().isdecimal():
+            raise ConfigError(f"expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
+        asked.add(int(number))
+    return [number for number in rounds if number in asked]
+
+
+def replies_of(record: "Record", knowledge: "Knowledge", client: str) -> Iterator[tuple[int, "Observation"]]:
+    """Yield the rounds in which a client's reply arrived in time, with that reply; no array is read."""
+    for round_ in record:
+        for observation in round_.observations:
+            if replied(observation) and knowledge.client_of(observation.node) == client:
+                yield round_.number, observation
+                break
+
+
+def without_canaries(record: "Record", knowledge: "Knowledge") -> "Record":
+    """Leave out the replies of canaries, which nobody would meet but for the audit; sums are what they are."""
+    if record.view == "aggregate" or not knowledge.canaries:
+        return record
+    return record.without(node for node in record.nodes if knowledge.client_of(node) in knowledge.canaries)
+
+
+def why_left_out(notes: Sequence[str]) -> str:
+    """Return, in brackets, why the first reply or round was left out; empty if none was."""
+    reason = next((note for note in notes if " left out: " in note), "")
+    return f" ({short(reason, 150)})" if reason else ""
+
+
+def replied(observation: "Observation") -> bool:
+    """Whether a client's reply arrived in time and holds arrays, or a sketch of them."""
+    return observation.status == "ok" and (observation.arrays is not None or observation.sketch is not None)

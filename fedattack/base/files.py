@@ -1,0 +1,163 @@
+"""Small helpers for files that must be whole or absent."""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file for ``path`` so that a reader, or a kill, sees the old file or the whole new one.
+
+    A link at ``path`` is replaced and not followed.
+
+    Raises
+    ------
+    OSError
+        If the disk is full or the folder cannot be written; the partial file is removed first.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whole or not at all; see :func:`atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def copy_bytes(source: IO[bytes], to: IO[bytes], count: int) -> None:
+    """Copy the first ``count`` bytes of a file."""
+    while count and (block := source.read(min(count, 1 << 20))):
+        to.write(block)
+        count -= len(block)
+
+
+class FolderLock:
+    """Locks a folder against others who would, until :meth:`close` or the end of the process, however that ends.
+
+    A system without such locks (Windows) lets everybody.
+
+    Raises
+    ------
+    BlockingIOError
+        If another holds it.
+    OSError
+        If there is no such folder, or it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor: int | None = None
+        try:
+            import fcntl
+        except ImportError:
+            return
+        self._descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go; a second time does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, so that processes are ended and files deleted on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        # Others may set no handler.
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone can look into, and those above it, unless they are there."""
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, mode: str) -> IO[bytes]:
+    """Open a file to write in place; a new one its owner alone can read, whatever the umask."""
+    return cast(IO[bytes], open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600)))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as strict JSON (no NaN), atomically."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
+
+
+def seal(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy ``value``, with the SHA-256 of its compact JSON as ``check``: that tells damage, not tampering."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return {**value, "check": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> str:
+    """Write a JSON object that carries its own checksum, which :func:`fedattack.base.untrusted.read_sealed` reads.
+
+    Returns the file's SHA-256.
+    """
+    write_json(path, seal(value))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> str:
+    """Write arrays as an ``.npz``, whole or not at all; returns the file's SHA-256."""
+    save = np.savez_compressed if compress else np.savez
+    with atomic_file(path) as file:
+        save(file, allow_pickle=False, **arrays)
+        file.seek(0)
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+        return digest.hexdigest()

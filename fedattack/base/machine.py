@@ -1,0 +1,102 @@
+"""What this machine, or the container that this process is in, has for work: CPUs, and memory and its bounds."""
+
+import ctypes
+import mmap
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.base.errors import ConfigError
+
+MEMORY = 2 * 2**30
+"""Bytes that the work of one process may hold, beside the examples and what Python and torch take (0.4 GiB)."""
+
+LEAST = 64 * 10**6
+"""Bytes below which no work is worth starting."""
+
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+_GROUPS = Path("/sys/fs/cgroup")
+_MMAP_THRESHOLD = -3
+_LARGE = 4 * 2**20
+
+
+def usable_cpus() -> int:
+    """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
+    stated = os.environ.get("PYTHON_CPU_COUNT", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_memory(groups: Path = _GROUPS) -> float:
+    """Return how many bytes are free. What the system holds of files for later is free.
+
+    Parameters
+    ----------
+    groups
+        Where Linux says what bounds a container has.
+    """
+    import psutil  # an observed server and a client do without it
+
+    free = float(psutil.virtual_memory().available)
+    bounds = (
+        (groups, "memory.max", "memory.current"),
+        (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    )
+    for folder, most, taken in bounds:
+        try:
+            held = re.search(r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+            used = int((folder / taken).read_text()) - (int(held[1]) if held else 0)
+            free = min(free, int((folder / most).read_text()) - used)
+        except (OSError, ValueError):
+            # There is no such group, or it has no bound: that is called max.
+            continue
+    return max(free, 0.0)
+
+
+def read_size(text: str) -> int:
+    """Read a size such as ``2GiB`` or ``300MB``; returns bytes.
+
+    Raises
+    ------
+    ConfigError
+        If it is none, or less than 64 MB.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
+    if found is None or found[2] not in _UNITS:
+        raise ConfigError("expected a size such as 2GiB or 300MB")
+    size = int(float(found[1]) * _UNITS[found[2]])
+    if size < LEAST:
+        raise ConfigError("expected a size of at least 64MB")
+    return size
+
+
+def shown_size(size: float) -> str:
+    """Return a number of bytes for people."""
+    return f"{size / 2**30:.2g} GiB" if size >= 2**30 else f"{size / 10**6:.0f} MB"
+
+
+def let_go(array: NDArray[Any]) -> None:
+    """Give back the memory in which the system keeps what was read of an array on disk; others stay as they are."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def give_back_large_blocks() -> None:
+    """Make the C library give each large block back to the system as soon as it is freed, where it is glibc.
+
+    Otherwise it keeps such blocks for later, and a process takes up to a third more than it holds.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE)

@@ -1,0 +1,541 @@
+"""Read what somebody else may have written: a folder that is handed over is data, and nothing more.
+
+Whatever the bytes, a reader here ends with a value of the expected form, or with one line that says what is wrong and
+where. Only regular files are read, and sizes are looked at before memory is taken. Nothing is followed, written or
+deleted outside of the folder that the caller named, but for temporary files without a name.
+"""
+
+import errno
+import hashlib
+import io
+import math
+import mmap
+import os
+import re
+import reprlib
+import shutil
+import stat
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Annotated, Any, TypeVar
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator, core_schema, from_json
+
+from fedattack.base.errors import FedAttackError, short
+from fedattack.base.files import atomic_file, copy_bytes, make_private, seal
+
+MAX_JSON = 256 * 2**20
+"""Bytes of the largest JSON or text file that is read."""
+
+MAX_INFLATED = 256 * 2**20
+"""Bytes that any file may take in memory; above it 20 times those that it has on the disk, and no more."""
+
+_RATIO = 20
+# How numpy writes the arrays of an .npz. Of what else there is, LZMA takes the memory that a few bytes ask for.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_BLOCK = 2**20
+# The longest header of an array, which numpy itself takes no longer one of.
+_HEADER = 2**16
+MAX_SIDE = 2**50
+"""Length of the longest side of an array."""
+
+_AXES = 64
+
+Text = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+"""A name or a short text: on one line, without characters that would drive a terminal."""
+
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A name that is safe as that of a file or a folder, and on a terminal."""
+
+T = TypeVar("T")
+Error = type[FedAttackError]
+
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISLNK, "a link"),
+)
+
+
+def _kind(mode: int) -> str:
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file to read; a pipe or a device, which may never end, is refused at once.
+
+    So is a file of which nearly all is holes: it takes nothing of its sender's disk, and all of a reader's memory.
+
+    Raises
+    ------
+    OSError
+        If it is no regular file, is not there, is nearly all holes, or cannot be read.
+    """
+    # A pipe that nobody writes to would block the call itself.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, f"it is {_kind(status.st_mode)}, and a regular file is expected")
+        _check_holes(descriptor, status)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_holes(descriptor: int, status: os.stat_result) -> None:
+    """Refuse a file that has far more bytes than lie on the disk; the rest of it is holes, which read as zeros.
+
+    Honest files have no holes, but where a file system that compresses makes some of long runs of zeros, which an array
+    may have. Hence the same bound as for what inflates: up to 256 MiB anything may be holes, and above it nineteen
+    parts of twenty.
+    """
+    stored = _stored(descriptor, status)
+    if status.st_size > MAX_INFLATED + _RATIO * stored:
+        raise OSError(
+            0,
+            f"it has {status.st_size:,} bytes, of which {stored:,} are on the disk ({status.st_blocks:,} blocks) and "
+            "the rest is holes; ask for it as it was written",
+        )
+
+
+def _stored(descriptor: int, status: os.stat_result) -> int:
+    """Say how many bytes of a file that was just opened are no holes.
+
+    A file system that compresses, or that lies behind a network, may honestly count fewer blocks than there are bytes.
+    So blocks alone say nothing. Where they are few, the system is asked where the holes are. One that knows of none
+    says that all is data.
+    """
+    size = status.st_size
+    if not hasattr(os, "SEEK_DATA") or 512 * status.st_blocks >= size:
+        return size
+    stored = at = 0
+    try:
+        while at < size:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+            at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+            stored += at - begin
+    except OSError as cause:
+        # What says so has only a hole after it; all else says that this system cannot tell.
+        return stored if cause.errno == errno.ENXIO else size
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return stored
+
+
+def read_bytes(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) -> bytes:
+    """Read a regular file of at most ``limit`` bytes, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            # Some files of the system have no size and no end.
+            content = file.read(size + 1) if size <= limit else b""
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    except OSError as cause:
+        raise error(f"{path} cannot be read ({cause.strerror}); {hint}") from None
+    if size > limit:
+        raise error(f"{path} has {size:,} bytes; expected at most {limit:,}; {hint}")
+    if len(content) != size:
+        raise error(f"{path} is said to have {size:,} bytes and has others; {hint}")
+    return content
+
+
+def read_text(path: Path, error: Error, hint: str) -> str:
+    """Read a regular file of UTF-8, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        return read_bytes(path, error, hint).decode("utf-8")
+    except UnicodeDecodeError as cause:
+        raise error(f"{path} is no UTF-8 text (byte {cause.start}); {hint}") from None
+
+
+def read_toml(path: Path, error: Error, hint: str) -> dict[str, Any]:
+    """Read a TOML file, or raise ``error`` in one line that ends with ``hint``."""
+    text = read_text(path, error, hint)
+    try:
+        values = tomllib.loads(text)
+        repr(values)  # a hexadecimal number may have more digits than any message can show
+    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{path} cannot be read as TOML ({short(str(cause), 100)}); {hint}") from None
+    return values
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Decode strict JSON: no NaN, no infinity, at most 200 levels.
+
+    Python's own decoder takes NaN, and ends with a RecursionError or with the stack's end in what is nested deeply.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    return from_json(data, allow_inf_nan=False)
+
+
+def read_json(path: Path, error: Error, hint: str) -> Any:
+    """Read a JSON file, or raise ``error`` in one line that ends with ``hint``."""
+    content = read_bytes(path, error, hint)
+    try:
+        return parse_json(content)
+    except ValueError as cause:
+        raise error(f"{path} cannot be read as JSON ({short(str(cause), 100)}); {hint}") from None
+
+
+def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) -> T:
+    """Read a JSON object that :func:`fedattack.base.files.write_sealed` wrote, and check its form.
+
+    One without the key ``check`` was written by hand, and is taken as it is.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, in one line that ends with ``hint``, if the object does not match its checksum or its form.
+    """
+    value = read_json(path, error, hint)
+    if isinstance(value, dict) and isinstance(value.get("check"), str):
+        check = value.pop("check")
+        try:
+            matches = seal(value)["check"] == check
+        except ValueError:  # a number such as 1e999
+            matches = False
+        if not matches:
+            raise error(
+                f"{path} does not match its checksum: it was changed or damaged; put back the file as it was written, "
+                "or delete its key `check` to use it as it is"
+            )
+    return validated(adapter, value, str(path), error, hint)
+
+
+def validated(adapter: TypeAdapter[T], value: Any, where: str, error: Error, hint: str) -> T:
+    """Check the form of parsed JSON, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        return formed(adapter, value)
+    except ValidationError as cause:
+        raise error(f"{where}: {fault(cause)}; {hint}") from None
+
+
+def formed(adapter: TypeAdapter[T], value: Any) -> T:
+    """Check the form of a value of Python's, and stop at the first fault.
+
+    Pydantic alone would go on, and describe every fault: of 0.3 MB of wrong numbers in 1.6 GB.
+
+    Raises
+    ------
+    ValidationError
+        If it has another form.
+    """
+    checked: T = _validator_of(adapter).validate_python(value)
+    return checked
+
+
+@lru_cache(256)
+def _validator_of(adapter: TypeAdapter[Any]) -> SchemaValidator:
+    return SchemaValidator(_stopping(adapter.core_schema))
+
+
+# So many keys may be there besides those that are known, and the first is named. Of more, only their number is.
+_UNKNOWN_KEYS = 16
+
+
+def _stopping(schema: Any) -> Any:
+    """Return pydantic's description of a form with which it looks for no second fault in a list or an object."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_stopping, schema))
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: _stopping(value) for key, value in schema.items()}
+    kind = schema.get("type")
+    if kind in ("list", "dict"):
+        changed["fail_fast"] = True
+    fields = _known_fields(schema)
+    if fields is None:
+        return changed
+    few = core_schema.dict_schema(max_length=len(fields) + _UNKNOWN_KEYS)
+    return core_schema.chain_schema([few, changed], ref=changed.pop("ref", None))
+
+
+def _known_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the fields of an object that may have no others; ``None`` for all else."""
+    if schema.get("type") not in ("typed-dict", "model"):
+        return None
+    if schema.get("config", {}).get("extra_fields_behavior") != "forbid":
+        return None
+    inner = schema
+    while "fields" not in inner:
+        inner = inner["schema"]
+    fields: Mapping[str, Any] = inner["fields"]
+    return fields
+
+
+def fault(cause: ValidationError) -> str:
+    """Say in a few words the first thing that is wrong with the form of a value that :func:`formed` refused."""
+    first = cause.errors(include_url=False, include_context=False)[0]
+    place = ".".join(short(str(part), 40) for part in first["loc"]) or "the whole"
+    message = short(first["msg"], 120)
+    if first["type"] == "missing":
+        return f"{short(place, 100)} is missing"
+    return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {shown(first['input'])}"
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
+
+
+def shown(value: Any) -> str:
+    """Write a value of JSON or TOML in at most 60 characters, whatever its size."""
+    return short(_BRIEF.repr(value), 60)
+
+
+def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: Path) -> None:
+    """Compare files of a folder with their SHA-256, of which the JSON at ``where`` tells.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if one is missing or differs.
+    """
+    for name, digest in digests.items():
+        if not PLAIN.fullmatch(name):
+            raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
+        hint = f"{where} speaks of it; write the folder anew, or delete its keys `files` and `check`"
+        try:
+            with open_regular(folder / name) as file:
+                found = hashlib.sha256()
+                while block := file.read(1 << 20):
+                    found.update(block)
+        except OSError as cause:
+            raise error(f"{folder / name} cannot be read ({cause.strerror}); {hint}") from None
+        if found.hexdigest() != digest:
+            raise error(f"{folder / name} is another file than was written; {hint}")
+
+
+def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = math.inf) -> dict[str, NDArray[Any]]:
+    """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line.
+
+    ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much. An array of more
+    than ``most`` bytes is put into a temporary file without a name, of which the system keeps as much in memory as it
+    can spare.
+    """
+    try:
+        with open_regular(path) as file:
+            stored = _stored(file.fileno(), os.fstat(file.fileno()))
+            archive = zipfile.ZipFile(file)
+            entries = _entries(archive, stored)
+            lacking = [name for name in names if name not in entries]
+            if lacking:
+                raise error(
+                    f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}"
+                )
+            return {name: _read_member(archive, entries[name], name, most) for name in names or entries}
+    except (FedAttackError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    # Of a damaged archive zipfile raises whatever comes.
+    except Exception as cause:
+        reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+        raise error(
+            f"{path} cannot be read as an .npz of plain arrays ({short(reason or type(cause).__name__, 120)}); {hint}"
+        ) from None
+
+
+def _entries(archive: zipfile.ZipFile, stored: int) -> dict[str, zipfile.ZipInfo]:
+    """Give an archive's arrays by name, if they are few enough and small enough to be what the file can hold."""
+    entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    if len(entries) != len(archive.infolist()):
+        raise ValueError("two arrays have one name")
+    if any(entry.compress_type not in _COMPRESSIONS for entry in entries.values()):
+        raise ValueError("an array is compressed otherwise than numpy does")
+    inflated = sum(entry.file_size for entry in entries.values())
+    if inflated > MAX_INFLATED + _RATIO * stored:
+        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {stored:,}")
+    return entries
+
+
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, most: float) -> NDArray[Any]:
+    """Read one array; it lies in the bytes that were read, so that its memory is taken once."""
+    size = entry.file_size
+    with archive.open(entry) as stream:
+        blocks = _blocks(stream, size, name)
+        content = _in_memory(blocks, size) if size <= most else _on_disk(blocks, size)
+    try:
+        return view_npy(content)
+    except ValueError as cause:
+        raise ValueError(f"{name}: {cause}") from None
+
+
+def _blocks(stream: IO[bytes], size: int, name: str) -> Iterator[bytes]:
+    """Yield an array's bytes, which must be as many as are announced."""
+    end = 0
+    while block := stream.read(_BLOCK):
+        end += len(block)
+        if end > size:
+            raise ValueError(f"{name} has more than the {size:,} bytes that are announced")
+        yield block
+    if end != size:
+        raise ValueError(f"{name} has {end:,} bytes, and {size:,} are announced")
+
+
+def _in_memory(blocks: Iterator[bytes], size: int) -> bytearray:
+    content, end = bytearray(size), 0
+    for block in blocks:
+        content[end : end + len(block)] = block
+        end += len(block)
+    return content
+
+
+def _on_disk(blocks: Iterator[bytes], size: int) -> mmap.mmap:
+    """Put bytes into a file that is gone as soon as nobody uses it."""
+    with tempfile.TemporaryFile() as file:
+        for block in blocks:
+            file.write(block)
+        file.flush()
+        return mmap.mmap(file.fileno(), size)
+
+
+def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
+    """View the bytes of an ``.npy`` file as an array on the same memory.
+
+    ``numpy.load`` copies, takes memory for what a header announces, and ends a damaged header, which it parses as
+    Python, in whatever error comes.
+
+    Raises
+    ------
+    ValueError
+        If they are damaged, or hold Python objects.
+    """
+    head = io.BytesIO(content[:_HEADER])
+    try:
+        version = npy.read_magic(head)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(head)
+    except Exception as cause:
+        raise ValueError(f"the array's header cannot be read ({type(cause).__name__})") from None
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded because they can run code")
+    if (
+        not all(type(side) is int and 0 <= side <= MAX_SIDE for side in shape)
+        or len(shape) > _AXES
+        or not dtype.itemsize
+    ):
+        raise ValueError(f"no array has the shape {short(str(shape), 60)} and the type {short(str(dtype), 60)}")
+    count = math.prod(shape)  # of Python's integers, which do not overflow
+    if count * dtype.itemsize != len(content) - head.tell():
+        raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
+    flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count) if count else np.zeros(0, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
+    """Refuse a folder with links that leave it or lead to folders, or with what is no regular file and no folder.
+
+    Parameters
+    ----------
+    folder
+        What the caller named; it may be a link itself.
+    error
+        What to raise.
+    to_write
+        Whether files of it are to be changed. Then any link is refused, and any file that has a second name: what is
+        changed may be something else.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, with the first of what is refused.
+    """
+    root = _resolved(folder, error)
+    for entry in _walk(folder, error):
+        mode = entry.stat(follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            if not _resolved(Path(entry.path), error).is_relative_to(root):
+                raise error(f"{entry.path} is a link that leaves {folder}; put what it leads to in its place")
+            if to_write or entry.is_dir():
+                raise error(f"{entry.path} is a link, through which something else would be written; copy the folder")
+        elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise error(f"{entry.path} is {_kind(mode)}; expected files and folders alone: delete it")
+        elif to_write and stat.S_ISREG(mode) and entry.stat(follow_symlinks=False).st_nlink > 1:
+            raise error(
+                f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
+            )
+
+
+def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> None:
+    """Copy some files of a folder, by their names in it; whatever else lies there is not looked at.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if one is no regular file, or they do not fit on the disk.
+    """
+    make_private(to)
+    sizes: dict[str, int] = {}
+    for name in names:
+        try:
+            with open_regular(source / name) as file:
+                sizes[name] = os.fstat(file.fileno()).st_size
+        except OSError as cause:
+            raise error(f"{source / name} cannot be copied ({cause.strerror})") from None
+    free = shutil.disk_usage(to).free
+    if sum(sizes.values()) > free:
+        raise error(f"the files of {source} have {sum(sizes.values()):,} bytes, and {free:,} are free at {to}")
+    for name, size in sizes.items():
+        make_private((to / name).parent)
+        with open_regular(source / name) as file, atomic_file(to / name) as copy:
+            copy_bytes(file, copy, size)
+
+
+def _resolved(path: Path, error: Error) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise error(f"{path} is a link that leads back to itself; delete it") from None
+
+
+def _walk(folder: Path, error: Error) -> Iterator[os.DirEntry[str]]:
+    waiting = [str(folder)]
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    yield entry
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    except FileNotFoundError:
+        return
+    except OSError as cause:
+        raise error(f"{cause.filename or folder} cannot be read ({cause.strerror})") from None
+
+
+def remove_inside(root: Path, path: Path, error: Error) -> None:
+    """Delete a file or folder that lies in ``root``; nothing happens if it is not there.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if it is ``root`` itself, is outside, or is reached through a link.
+    """
+    root, path = Path(os.path.abspath(root)), Path(os.path.abspath(path))  # noqa: PTH100 - links must stay visible
+    if path == root or not path.is_relative_to(root):
+        raise error(f"{path} is not inside {root}, and is not deleted")
+    for part in (path, *path.parents):
+        if part == root:
+            break
+        if part.is_symlink():
+            raise error(f"{part} is a link, and what it leads to is not deleted; delete the link")
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,333 @@
+"""What a reproduction is: a grid of runs, the numbers that are read off each, and what the paper has there.
+
+Each is a TOML file in ``simulations/reproductions``::
+
+    title, paper, about        what it is, which table or figure of which paper, how to read it
+    columns                    what tells the cells apart, in the order of the table
+    [[numbers]]                a number of each cell: the value of a finding, the end of a curve in run.json, or a fact
+    [figure]                   what is drawn
+    [[groups]]                 a preset, and the grid of settings that it is run with
+      place                    values of columns that are no settings
+      grid                     values of settings, every combination of which is a cell; ``--KEY`` is an option of the
+                               attacks, and KEY its column
+      settings                 settings of all cells, and options likewise
+      with.VALUE               further settings where the grid's first setting has that value
+      paper.NUMBER             the paper's numbers where the grid's first setting has a value: the rest of the grid in
+                               order, the last setting fastest, as ``mean±sd``, ``mean`` or ``–``; bars are for the eye
+    [[like]]                   cells of another reproduction
+      of, where                its name, and which values of its columns
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from fedattack.audit.finding import PROPORTION
+from fedattack.base.errors import ConfigError, instead
+from fedattack.runs.app import Value, app_folder
+
+_UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
+_STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
+
+_NONE: Mapping[str, Any] = {}
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A number that a paper states, in the units of ours: its mean, and its standard deviation if it has one."""
+
+    mean: float
+    sd: float | None
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that is read off each cell.
+
+    Attributes
+    ----------
+    name, title
+        Its key, and its name for people.
+    finding
+        The finding whose value it is, such as ``sia.asr``; or empty.
+    curve
+        The curve in ``run.json`` at whose end it stands, one value per seed, such as ``accuracy``; or empty.
+    fact
+        Keys that lead to it in ``run.json``, joined by dots; or empty.
+    baseline
+        Which of the finding's baselines is meant, in place of its value; or empty.
+    units
+        ``proportion``, shown in per cent, or any text.
+    """
+
+    name: str
+    title: str
+    finding: str = ""
+    baseline: str = ""
+    curve: str = ""
+    fact: str = ""
+    units: str = PROPORTION
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.finding, self.curve, self.fact))) != 1:
+            raise ConfigError(f"the number {self.name!r} needs one of finding, curve and fact")
+
+    @property
+    def scale(self) -> float:
+        """What it is multiplied with to be shown."""
+        return 100 if self.units == PROPORTION else 1
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What the figure shows.
+
+    Attributes
+    ----------
+    kind
+        ``points``: our `y` with intervals beside the paper's, cell by cell. ``curves``: `y` against the number, or the
+        column of numbers, `x`. ``rounds``: the series ``per_round`` of the finding behind `y`.
+    panels
+        Columns of which each combination of values has a panel.
+    lines
+        The column whose values are told apart in a panel, of which ``points`` has none.
+    x, y
+        Names of a number or a column.
+    beside
+        Further numbers that ``curves`` without lines draws in each panel beside `y`.
+    inverse
+        Whether 1/`x` is drawn, on a logarithmic axis.
+    """
+
+    kind: str
+    panels: Sequence[str]
+    y: str
+    lines: str = ""
+    x: str = ""
+    beside: Sequence[str] = ()
+    inverse: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid.
+
+    Attributes
+    ----------
+    preset, settings
+        What is run, with what is changed in the preset.
+    place
+        Value of each column; ``–`` where it has none.
+    paper
+        The paper's numbers by name, as far as it has them.
+    options
+        Of the attacks, besides the preset's.
+    """
+
+    preset: str
+    settings: Mapping[str, Value]
+    place: Mapping[str, Value]
+    paper: Mapping[str, Stated] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's folder: the same run has the same one in every reproduction."""
+        changed = {**self.settings, **self.options}
+        parts = [self.preset]
+        if "dataset" in changed:
+            parts.append(shown(changed.pop("dataset")))
+        for key, value in sorted(changed.items()):
+            parts.append(f"{key}-{shown(value)}")
+        return "_".join(map(partial(_UNFIT.sub, "-"), parts))
+
+    @property
+    def label(self) -> str:
+        """Name of the cell for people."""
+        return " · ".join(map(shown, self.place.values()))
+
+    def lies_in(self, values: Mapping[str, Sequence[Value]]) -> bool:
+        """Whether each of some columns has one of the given values."""
+        return all(self.place[column] in choices for column, choices in values.items())
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell with everything that decides its numbers."""
+
+    cell: Cell
+    folder: Path
+    settings: Mapping[str, Value]
+    seeds: Sequence[int]
+    command: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or a figure of a paper."""
+
+    name: str
+    title: str
+    paper: str
+    about: str
+    columns: Sequence[str]
+    numbers: Mapping[str, Number]
+    figure: Drawing
+    cells: Sequence[Cell]
+
+    @property
+    def first(self) -> Number:
+        """The number that a reproduction is about."""
+        return next(iter(self.numbers.values()))
+
+    def choices(self, column: str) -> list[Value]:
+        """Values that a column has, each once, in the table's order."""
+        values = _values(self.cells, column)
+        if ABSENT in values:
+            values.remove(ABSENT)
+        return values
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file.
+
+        Raises
+        ------
+        ConfigError
+            If it is no TOML, lacks a key or has one too many, or a row of the paper's numbers does not fit the grid.
+        """
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            columns = table["columns"]
+            table["numbers"] = {entry["name"]: Number(**entry) for entry in table["numbers"]}
+            table["figure"] = Drawing(**table["figure"])
+            cells: list[Cell] = []
+            for group in table.pop("groups", ()):
+                cells += _cells(columns, table["numbers"], **group)
+            for entry in table.pop("like", ()):
+                for cell in cls.read(path.with_name(f"{entry['of']}.toml")).cells:
+                    if cell.lies_in(entry.get("where", {})):
+                        cells.append(_as_in(columns, table["numbers"], cell))
+            return cls(name=path.stem, cells=_in_order(columns, cells), **table)
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
+            raise ConfigError(
+                f"{path} is no reproduction ({cause}); compare it with the others in its folder"
+            ) from None
+
+
+ABSENT = "–"
+"""What stands for a value that is not there."""
+
+
+def shown(value: Value) -> str:
+    """Write a setting's value: 100.0 as 100."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def taken(mapping: Mapping[str, V], keys: Iterable[str]) -> dict[str, V]:
+    """Take these keys out of a mapping, in their order."""
+    return {key: mapping[key] for key in keys}
+
+
+def reproduction_names() -> list[str]:
+    """List the reproductions."""
+    return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def load_reproduction(name: str) -> Reproduction:
+    """Read a reproduction.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or its file is damaged.
+    """
+    if name not in reproduction_names():
+        raise ConfigError(f"unknown reproduction {name!r}: {instead(name, reproduction_names())}")
+    return Reproduction.read(_folder() / f"{name}.toml")
+
+
+def _folder() -> Path:
+    return app_folder() / "simulations" / "reproductions"
+
+
+def _in_order(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+    """Sort cells by the columns from left to right; values come in the order in which they are first named."""
+    ordered = list(cells)
+    for column in reversed(columns):
+        named = _values(cells, column)
+        ordered.sort(key=lambda cell: named.index(cell.place[column]))
+    return ordered
+
+
+def _values(cells: Sequence[Cell], column: str) -> list[Value]:
+    """Return what cells have in a column, each value once."""
+    return list(dict.fromkeys(cell.place[column] for cell in cells))
+
+
+def _as_in(columns: Sequence[str], names: Iterable[str], cell: Cell) -> Cell:
+    """Take a cell over from another table."""
+    return replace(
+        cell, place=taken(cell.place, columns), paper=taken(cell.paper, filter(cell.paper.__contains__, names))
+    )
+
+
+def _cells(
+    columns: Sequence[str],
+    numbers: Mapping[str, Number],
+    *,
+    preset: str,
+    grid: Mapping[str, Sequence[Value]],
+    place: Mapping[str, Value] = _NONE,
+    settings: Mapping[str, Value] = _NONE,
+    paper: Mapping[str, Mapping[str, str]] = _NONE,
+    **further: Any,
+) -> Iterator[Cell]:
+    extra: Mapping[str, Mapping[str, Value]] = further.pop("with", {})
+    if further:
+        raise ConfigError(f"a group has unknown keys {', '.join(further)}")
+    first, *rest = grid.values()
+    texts = list(map(shown, first))
+    for key in chain(extra, *paper.values()):
+        if key not in texts:
+            raise ConfigError(f"{key!r} is none of the values {', '.join(texts)}")
+    for value, text in zip(first, texts, strict=True):
+        combinations = list(product([value], *rest))
+        stated: list[dict[str, Stated]] = [{} for _ in combinations]
+        for name, rows in paper.items():
+            if text in rows:
+                _add_stated(stated, numbers[name], rows[text])
+        for combination, of_paper in zip(combinations, stated, strict=True):
+            chosen = {**settings, **dict(zip(grid, combination, strict=True)), **extra.get(text, {})}
+            options = {key.removeprefix("--"): shown(chosen.pop(key)) for key in list(chosen) if key.startswith("--")}
+            everywhere: dict[str, Value] = dict.fromkeys(columns, ABSENT)
+            values = everywhere | chosen | options | dict(place)
+            yield Cell(preset, chosen, taken(values, columns), of_paper, options)
+
+
+def _add_stated(cells: Sequence[dict[str, Stated]], number: Number, row: str) -> None:
+    """Add what the paper states of a number to its numbers of each cell."""
+    entries = row.replace("|", " ").split()
+    if len(entries) != len(cells):
+        raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {len(cells)}")
+    for cell, entry in zip(cells, entries, strict=True):
+        if entry != ABSENT:
+            cell[number.name] = _stated(entry, number.scale)
+
+
+def _stated(entry: str, scale: float) -> Stated:
+    match = _STATED.fullmatch(entry)
+    if match is None:
+        raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")
+    mean, sd = match.groups()
+    return Stated(float(mean) / scale, None if sd is None else float(sd) / scale)

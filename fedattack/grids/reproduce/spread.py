@@ -1,0 +1,138 @@
+"""Make cells on the machines of a Ray cluster: each in a folder there, whose files come back through Ray."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.base.cluster import Cluster, Pieces, connect
+from fedattack.base.errors import FedAttackError, RunError
+from fedattack.base.files import make_private, open_private
+from fedattack.grids.reproduce.spec import Job
+from fedattack.runs.settings import leads_out, nodes_of
+from fedattack.runs.watch import Watch
+
+Files = Mapping[str, NDArray[np.uint8]]
+
+# What Flower takes beside its clients, and each client: most of it is torch.
+_FLOWER, _CLIENT = 2 * 2**30, 2**30
+
+
+@dataclass(frozen=True)
+class Making:
+    """What the cells of a study have in common.
+
+    Attributes
+    ----------
+    audit
+        Makes a cell's run folder.
+    device
+        Where attacks compute.
+    keep_records
+        Whether records come back, too.
+    """
+
+    audit: Callable[[Job, str, Watch], None]
+    device: str
+    keep_records: bool
+
+
+@dataclass(frozen=True)
+class Made:
+    """A cell that was made elsewhere: its files by path, and how long it took."""
+
+    files: Files
+    minutes: float
+
+    def write(self, folder: Path) -> None:
+        """Write the files into a new folder.
+
+        Raises
+        ------
+        RunError
+            If a path leads out of it.
+        """
+        make_private(folder)
+        for name, content in self.files.items():
+            path = folder / name
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise RunError(f"a machine of the cluster sent the file {name!r}, which leads out of the cell's folder")
+            make_private(path.parent)
+            with open_private(path, "wb") as file:
+                file.write(content.data)
+
+
+def made_elsewhere(
+    jobs: Sequence[Job], making: Making, address: str, memory: float
+) -> Iterator[tuple[Job, Made | FedAttackError]]:
+    """Make cells on a cluster; yields each when it ends, with what was made or why it could not be.
+
+    Parameters
+    ----------
+    jobs
+        The cells.
+    making
+        What they have in common.
+    address
+        The cluster's; see :func:`fedattack.base.cluster.connect`.
+    memory
+        Bytes that the work of an attack may hold.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such cluster, or its machines do not fit or lack a file of the cells' data.
+    """
+    paths = {path for job in jobs for path in leads_out(job.settings) if path.startswith("/")}
+    cluster = connect(address, sorted(paths))
+    cpus = _cpus(cluster, jobs)
+    room = _FLOWER + cpus * _CLIENT + memory
+    gpus = int(making.device.startswith("cuda"))
+    pieces = Pieces(cluster, _make, (making, cpus), jobs, cpus=cpus, memory=room, gpus=gpus)
+    try:
+        for index, made in pieces.as_they_end():
+            yield jobs[index], made
+    finally:
+        pieces.stop()
+
+
+def _cpus(cluster: Cluster, jobs: Sequence[Job]) -> int:
+    """Give a cell a CPU for each client that trains at the same time, where the smallest machine has so many."""
+    clients = max(nodes_of(job.settings) for job in jobs)
+    return max(1, min(clients, min(cluster.cpus, default=1)))
+
+
+def _make(shared: tuple[Making, int], job: Job) -> Made:
+    """Make a cell on this machine, of which nothing is left behind."""
+    making, cpus = shared
+    # Flower's clients, and the attacks' workers, take no more than Ray gave.
+    os.environ["PYTHON_CPU_COUNT"] = str(cpus)
+    started = time.monotonic()
+    with TemporaryDirectory(prefix="fedattack-") as scratch:
+        here = replace(job, folder=Path(scratch) / job.folder.name)
+        try:
+            making.audit(here, making.device, Watch())
+        except FedAttackError as problem:
+            # Whoever reads it does not know this folder.
+            raise type(problem)(str(problem).replace(scratch, str(job.folder.parent))) from None
+        files = _read(here.folder, making.keep_records)
+        return Made(files, (time.monotonic() - started) / 60)
+
+
+def _read(folder: Path, keep_records: bool) -> Files:
+    """Map files into memory; they may be larger than it, and be removed meanwhile."""
+    files: dict[str, NDArray[Any]] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if not path.is_file() or (name.parts[0] == "record" and not keep_records):
+            continue
+        empty = np.empty(0, dtype=np.uint8)
+        # Ray copies arrays of the plain kind alone without pickling them.
+        files[str(name)] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) if path.stat().st_size else empty
+    return files

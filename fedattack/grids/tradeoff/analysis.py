@@ -1,0 +1,137 @@
+"""Which defence is the better one: Pareto fronts, and success at equal learning loss."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.grids.reproduce.page import done_cells
+
+WIDE = 20
+"""From this ratio of the largest learning loss to the smallest on, losses are compared and drawn on a logarithm."""
+
+_STEPS = 1000
+# Successes that are as close as this are the same.
+_TIE = 1e-9
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Learning losses of a defence's cells, and the attack's successes there."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A range of learning losses in which the same defences have the lowest success, and its share of all compared."""
+
+    low: float
+    high: float
+    lowest: tuple[str, ...]
+    share: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Defences held against each other at equal learning loss.
+
+    Attributes
+    ----------
+    stretches
+        In ascending order, over all losses that at least two defences reach.
+    shares
+        For each defence that meets another: over which share of the losses where it does, its success is the lowest.
+    """
+
+    stretches: Sequence[Stretch]
+    shares: Mapping[str, float]
+
+
+def pareto_front(losses: Sequence[float], successes: Sequence[float]) -> list[bool]:
+    """Say which points no other one dominates: is at most as high in both, and lower in one.
+
+    Of points that are equal in both, all or none are on the front.
+    """
+    order = sorted(range(len(losses)), key=lambda i: (losses[i], successes[i]))
+    on_front, best = [False] * len(losses), np.inf
+    for _, group in groupby(order, key=losses.__getitem__):
+        alike = list(group)
+        least = successes[alike[0]]
+        if least < best:
+            for i in alike:
+                on_front[i] = successes[i] == least
+            best = least
+    return on_front
+
+
+def success_at(grid: NDArray[np.float64], curve: Curve) -> NDArray[np.float64]:
+    """Interpolate a defence's success at the learning losses `grid`; NaN where it does not reach.
+
+    Cells of the same loss count with their mean.
+    """
+    losses, indices = np.unique(np.asarray(curve[0], dtype=float), return_inverse=True)
+    means = np.bincount(indices, weights=np.asarray(curve[1], dtype=float)) / np.bincount(indices)
+    return np.asarray(np.interp(grid, losses, means, left=np.nan, right=np.nan))
+
+
+def is_wide(losses: Sequence[float]) -> bool:
+    """Whether losses are so far apart that a straight axis would hide most of them."""
+    return bool(len(losses)) and min(losses) > 0 and max(losses) > WIDE * min(losses)
+
+
+def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
+    """Hold defences against each other at equal learning loss, within the losses that each reaches.
+
+    Parameters
+    ----------
+    curves
+        By defence, the cell without defence among each.
+    most
+        Losses above it are left out: there a model is worse than guessing.
+    """
+    every = list(chain.from_iterable(map(itemgetter(0), curves.values())))
+    low, high = (min(every), min(max(every), most)) if every else (0.0, 0.0)
+    if not low < high:
+        return Comparison([], {})
+    ends = np.geomspace(low, high, _STEPS + 1) if is_wide([low, high]) else np.linspace(low, high, _STEPS + 1)
+    # Between the ends, so that the cell without defence, which all share, is no stretch of its own.
+    middles = (ends[:-1] + ends[1:]) / 2
+    values = np.stack([success_at(middles, curve) for curve in curves.values()])
+    reached = ~np.isnan(values)
+    met = reached & (np.sum(reached, axis=0) > 1)
+    least = np.where(met, values, np.inf).min(axis=0)
+    lowest = met & (values <= least + _TIE)
+    compared = int(met.any(axis=0).sum())
+    stretches, start = [], 0
+    for is_lowest, group in groupby(map(tuple, lowest.T.tolist())):
+        stop = start + len(list(group))
+        if any(is_lowest):
+            names = tuple(compress(curves, is_lowest))
+            stretches.append(Stretch(float(ends[start]), float(ends[stop]), names, (stop - start) / compared))
+        start = stop
+    shares = {}
+    for name, lowest_there, met_there in zip(curves, lowest, met, strict=True):
+        if met_there.any():
+            shares[name] = float(lowest_there.sum() / met_there.sum())
+    return Comparison(stretches, shares)
+
+
+def measured_cells(results: Mapping[str, Any], number: Mapping[str, Any]) -> list[Any]:
+    """Return the cells that have both a learning loss and the success of an attack."""
+    cells = []
+    for cell in done_cells(results):
+        success = cell["attacks"].get(number["name"], {}).get("value")
+        if cell["loss"]["value"] is not None and success is not None:
+            cells.append(cell)
+    return cells
+
+
+def losses_of(cells: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the learning losses of cells; None where there is none."""
+    return [cell["loss"]["value"] for cell in cells]
+
+
+def attacks_of(cells: Iterable[Mapping[str, Any]], number: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what an attack reached in cells."""
+    return [cell["attacks"][number["name"]] for cell in cells]

@@ -1,0 +1,153 @@
+"""The grid of a trade-off study: no defence, and each defence at each strength of its ladder."""
+
+import math
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedattack.base.errors import ConfigError, instead
+from fedattack.grids.reproduce.spec import Cell, Drawing, Number, Reproduction
+from fedattack.runs.app import Value, app_folder
+from fedattack.runs.checks import check_data
+from fedattack.runs.presets import Preset, resolve_settings
+
+LOSS = Number(name="loss", title="learning loss", curve="loss", units="")
+ACCURACY = Number(name="accuracy", title="accuracy", curve="accuracy")
+
+NONE = "none"
+"""The defence that is none."""
+
+SETTING, STRENGTH = "defence", "defence-strength"
+"""The settings that make the grid."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Strengths of a defence.
+
+    Attributes
+    ----------
+    what
+        What a strength is, for people.
+    strengths
+        In ascending order, above 0.
+    most
+        The largest that there is.
+    """
+
+    what: str
+    strengths: Sequence[float]
+    most: float = math.inf
+
+
+def load_ladders() -> dict[str, Ladder]:
+    """Read the default strengths of every defence."""
+    text = (app_folder() / "simulations" / "tradeoff.toml").read_text(encoding="utf-8")
+    return {name: Ladder(**entry) for name, entry in tomllib.loads(text).items()}
+
+
+def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[float]]:
+    """Choose defences and their strengths.
+
+    Parameters
+    ----------
+    preset
+        Its own strengths go before the defaults.
+    wanted
+        ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
+
+    Returns
+    -------
+    dict
+        Ascending strengths by defence.
+
+    Raises
+    ------
+    ConfigError
+        If a defence is unknown, or a strength is no number that it can have.
+    """
+    ladders = load_ladders()
+    for name in preset.tradeoff:
+        _check_name(f"preset {preset.name}, [tradeoff]", name, ladders)
+    chosen: dict[str, set[float]] = {}
+    for text in wanted or ladders:
+        name, separator, strengths = text.partition("=")
+        _check_name(f"--defence {text}", name, ladders)
+        usual = preset.tradeoff.get(name, ladders[name].strengths)
+        chosen.setdefault(name, set()).update(_numbers(text, strengths) if separator else usual)
+    for name, values in chosen.items():
+        for value in values:
+            _check_strength(name, ladders[name], value)
+    return {name: sorted(values) for name, values in chosen.items()}
+
+
+def check_words(
+    preset: Preset, wanted: Sequence[str], changes: Sequence[str]
+) -> tuple[dict[str, list[float]], dict[str, Value]]:
+    """Check what a caller asks of a study.
+
+    Returns
+    -------
+    dict
+        Strengths by defence, see :func:`choose_strengths`.
+    dict
+        All settings of the cell without a defence.
+
+    Raises
+    ------
+    ConfigError
+        If a defence, a strength or a change of a setting cannot be taken.
+    """
+    for change in changes:
+        if change.partition("=")[0] in (SETTING, STRENGTH):
+            raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
+    check_data(changes)
+    undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
+    return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
+
+
+def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]], settings: Mapping[str, Value]) -> Reproduction:
+    """Make the cells: without defence, then each defence from weak to strong; `settings` are those of all cells."""
+    from fedattack.audit.audited import title_of
+
+    cells = [_cell(preset.name, NONE, 0.0)]
+    for name, values in strengths.items():
+        cells += [_cell(preset.name, name, value) for value in values]
+    return Reproduction(
+        name=f"tradeoff-{preset.name}",
+        title=f"What defences buy and cost: {title_of(preset.attacks, settings)}",
+        paper="",
+        about="",
+        columns=("defence", "strength"),
+        numbers={"loss": LOSS, "accuracy": ACCURACY},
+        figure=Drawing(kind="curves", panels=(), y=LOSS.name),
+        cells=cells,
+    )
+
+
+def _cell(preset: str, name: str, strength: float) -> Cell:
+    settings: dict[str, Value] = {SETTING: name, STRENGTH: strength}
+    return Cell(preset=preset, settings=settings, place={"defence": name, "strength": strength})
+
+
+def _check_name(where: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ConfigError(f"{where}: unknown defence {name!r}: {instead(name, known, listed=False)}")
+
+
+def _check_strength(name: str, ladder: Ladder, value: float) -> None:
+    if not (math.isfinite(value) and 0 < value <= ladder.most):
+        most = f" and at most {ladder.most:g}" if math.isfinite(ladder.most) else ""
+        raise ConfigError(
+            f"--defence {name}: a strength ({ladder.what}) is a finite number above 0{most}, got {value:g}; what no "
+            "defence gives is measured in any case"
+        )
+
+
+def _numbers(text: str, strengths: str) -> list[float]:
+    try:
+        return list(map(float, strengths.split(",")))
+    except ValueError:
+        raise ConfigError(
+            f"--defence {text}: expected NAME or NAME=S1,S2,… with numbers, such as sparsify=0.5,0.9"
+        ) from None

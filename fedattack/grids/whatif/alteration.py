@@ -1,0 +1,255 @@
+"""Change the messages of a recorded run: as if its clients had defended themselves, or had only told their sum."""
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, RecordError, short
+from fedattack.base.files import make_private
+from fedattack.defences import Defence, defence_of
+from fedattack.defences.applying import Sends, defended_arrays
+from fedattack.defences.hook import Handed
+from fedattack.record import Exchange, Record, Reply, Round, project_record, rewrite_record
+from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.record.project import ALTERED
+
+Kind = Literal["nothing", "secagg", "noise", "keep"]
+
+MOST_NOISE = 1e6
+"""The largest σ. Beyond it single precision would overflow in some models."""
+
+# It keeps the noise apart from other draws with the same seed.
+_STREAM = 0x1F
+# Smaller arrays stay in memory.
+_SMALL = 1 << 16
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """One change to all messages of a run.
+
+    Attributes
+    ----------
+    kind
+        ``nothing``; ``secagg``: the server sees the mean of a round's replies alone; ``noise``: Gaussian noise in every
+        entry of each update; ``keep``: the small entries of each update are set to 0.
+    amount
+        Of noise its standard deviation σ, in units of what clients send; of ``keep`` the share of entries that stay.
+    """
+
+    kind: Kind
+    amount: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its name as a folder."""
+        names = {"nothing": "as-it-was", "secagg": "secagg"}
+        return names.get(self.kind, f"{self.kind}-{self.amount!r}")
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        labels = {
+            "nothing": "as it was",
+            "secagg": "secure aggregation",
+            "noise": f"noise, σ = {self.amount:.12g}",
+            "keep": f"{100 * self.amount:.12g}% of entries kept",
+        }
+        return labels[self.kind]
+
+    @property
+    def settings(self) -> dict[str, str | float] | None:
+        """The settings of the defence that does the same; ``None`` where no update is changed."""
+        if self.kind == "noise" and self.amount:
+            return {"defence": "dp-gaussian", "defence-strength": self.amount, "defence-clip": 0.0}
+        if self.kind == "keep" and self.amount < 1:
+            return {"defence": "sparsify", "defence-strength": round(1 - self.amount, 12)}
+        return None
+
+    def defence(self) -> Defence | None:
+        """Make the defence that changes each update, if one does."""
+        return None if self.settings is None else defence_of(self.settings)
+
+
+NOTHING = Alteration("nothing")
+"""The run as it was."""
+
+
+def read_alterations(secagg: bool, noise: Sequence[str], keep: Sequence[str]) -> list[Alteration]:
+    """Read what the caller asks for; of what is asked twice one is left.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is asked, or a number is none or out of its range.
+    """
+    asked = [Alteration("secagg")] if secagg else []
+    for text in noise:
+        sigma = _number(text)
+        if not 0 <= sigma <= MOST_NOISE:
+            raise ConfigError(
+                f"--noise {text}: expected a standard deviation from 0 to {MOST_NOISE:g}, such as 0.01, in units of "
+                "what clients send"
+            )
+        asked.append(Alteration("noise", sigma))
+    for text in keep:
+        share = _number(text)
+        if not 0 < share <= 1:
+            raise ConfigError(f"--keep {text}: expected a share above 0 and up to 1, such as 0.1 for a tenth")
+        asked.append(Alteration("keep", share))
+    if not asked:
+        raise ConfigError("nothing is asked: give --secagg, --noise SIGMA or --keep SHARE; the last two are repeatable")
+    return list(dict.fromkeys(asked))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def check_alterable(record: Record, alterations: Sequence[Alteration]) -> None:
+    """Check that a record can be altered.
+
+    Raises
+    ------
+    RecordError
+        If it holds sums alone, its run did not end, or it lacks what an alteration is about.
+    """
+    if record.view != "individual":
+        raise RecordError(
+            f"{record.path} holds sums alone, in which no client's message can be altered; take a run whose server saw "
+            "each client's reply"
+        )
+    if record.status == "open":
+        raise RecordError(
+            f"{record.path}: the run did not end, or goes on; `fedattack resume` ends it, and then ask again"
+        )
+    if record.keep.sketch:
+        raise RecordError(f"{record.path} keeps {record.kept}, and what clients might have sent needs whole updates")
+    kinds = {alteration.kind for alteration in alterations}
+    if "secagg" in kinds and record.keep.some_clients:
+        raise RecordError(f"--secagg: {record.path} keeps {record.kept}, and a sum takes the replies of all")
+    if "keep" in kinds and record.left_out:
+        raise RecordError(f"--keep: {record.path} keeps {record.kept}, and a share is one of all entries of an update")
+
+
+def alter_record(
+    record: Record, out: Path, alteration: Alteration, *, seed: Sequence[int] = (0,), memory: int = 2**31
+) -> Record:
+    """Write an altered copy of a record.
+
+    The common models stay those of the run as it was. A reply whose update a defence refuses, such as one that is not
+    finite, is ``failed`` in the copy, as the client's mod would have it; late replies lose their arrays. As behind that
+    mod, metrics beside a changed update are gone.
+
+    Parameters
+    ----------
+    record
+        A record in the individual view that :func:`check_alterable` lets pass.
+    out
+        Folder of the copy.
+    alteration
+        What is changed.
+    seed
+        Decides the noise, beside the round and the node.
+    memory
+        Bytes that a round's altered replies may take; those of a larger one wait on disk.
+
+    Raises
+    ------
+    RecordError
+        If the record is damaged.
+    """
+    before = record.facts.get(ALTERED)
+    facts = {ALTERED: alteration.label if before is None else f"{before}, then {alteration.label}"}
+    if alteration.kind == "secagg":
+        return project_record(record, out, facts=facts)
+    defence = alteration.defence()
+    if defence is None:
+        return rewrite_record(record, out, lambda round_, exchange: exchange, facts=facts)
+    largest = max((round_.file.size for round_ in record.lines), default=0)
+    make_private(out.parent)
+    with tempfile.TemporaryDirectory(prefix=".altered-", dir=out.parent) as folder:
+        shelf = Path(folder) if largest > memory else None
+
+        def altered(round_: Round, exchange: Exchange) -> Exchange:
+            replies = []
+            for index, reply in enumerate(exchange.replies):
+                rng = generator(seed, round_.seq, reply.node)
+                changed = _altered(reply, exchange.common, defence, rng, record)
+                replies.append(changed if shelf is None else _shelved(changed, shelf, index))
+            return replace(exchange, replies=replies)
+
+        return rewrite_record(record, out, altered, facts=facts)
+
+
+def generator(seed: Sequence[int], seq: int, node: str) -> np.random.Generator:
+    """Return what draws the noise of a node's update.
+
+    Parameters
+    ----------
+    seed
+        The caller's.
+    seq
+        The round's position in the record.
+    node
+        The node's id.
+    """
+    digest = hashlib.sha256(node.encode("utf-8", "replace")).digest()
+    return np.random.default_rng((*seed, _STREAM, seq, int.from_bytes(digest[:8], "big")))
+
+
+def _altered(reply: Reply, common: Arrays | None, defence: Defence, rng: np.random.Generator, record: Record) -> Reply:
+    """Put a defended update in the place of that of a reply."""
+    bare = replace(reply, arrays=None, metrics={})
+    # What a late reply answers is an earlier round's model; no attack reads it.
+    if reply.arrays is None or reply.status != "ok":
+        return bare
+    sends: Sends = "model" if PROTOCOLS[record.protocol].sends_back else "update"
+    sent = dict(reply.arrays)
+    received = reply.received if reply.received is not None else common
+    try:
+        arrays = defended_arrays(
+            defence,
+            received=_matching(received, sent) if sends == "model" else [],
+            sent=[*sent.values()],
+            names=[*sent],
+            handed=Handed(wanted=False),
+            rng=rng,
+            sends=sends,
+        )
+    except FedAttackError as cause:
+        return replace(bare, status="failed", reason=short(str(cause), 300))
+    return replace(bare, arrays=dict(zip(sent, arrays, strict=True)))
+
+
+def _matching(received: Arrays | None, sent: Mapping[str, Any]) -> list[NDArray[Any]]:
+    """Return the arrays that a client received, in the order in which it sent its own."""
+    if received is None or {*received} != {*sent}:
+        raise DataError("the client sent other arrays than it received, so that there is no update to change")
+    return [received[name] for name in sent]
+
+
+def _shelved(reply: Reply, shelf: Path, index: int) -> Reply:
+    """Put the large arrays of a reply on disk, in the place of those of an earlier round."""
+    if reply.arrays is None:
+        return reply
+    arrays: dict[str, NDArray[Any]] = {}
+    for place, (name, array) in enumerate(reply.arrays.items()):
+        arrays[name] = array
+        if array.nbytes >= _SMALL:
+            path = shelf / f"{index}-{place}.npy"
+            # The file itself may still be mapped.
+            path.unlink(missing_ok=True)
+            np.save(path, array, allow_pickle=False)
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return replace(reply, arrays=arrays)

@@ -1,0 +1,222 @@
+"""The run folder: where a run's record, knowledge, truth, scores and report lie.
+
+One run of one seed::
+
+    DIR/record/  DIR/knowledge/  DIR/truth/  DIR/scores/ATTACK.npz  DIR/findings.json  DIR/run.json  DIR/report.html
+
+Several seeds have one subfolder each in the first four: ``record/seed-0`` and so on. Where a privacy claim was checked,
+its answer is ``DIR/claim.json`` and ``DIR/claim.html``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from fedattack.base.errors import RecordError
+from fedattack.base.files import make_private, write_sealed
+from fedattack.base.untrusted import PLAIN, check_folder, copy_files, read_sealed
+from fedattack.record.format import MANIFEST
+from fedattack.record.index import without_manifest
+
+STUDY = "study.json"
+DEALT = "dealt"
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Text = Annotated[str, StringConstraints(max_length=10_000)]
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+_Value = bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _Text
+_Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+@with_config(_STRICT)
+class _Study(TypedDict, total=False):
+    preset: _Text
+    app: _Text
+    untried: dict[_Text, _Text]
+    attacks: list[_Text]
+    settings: dict[_Text, _Value]
+    seeds: list[_Seed]
+    commands: list[_Text]
+    runtime: _Text
+    options: dict[_Text, _Text]
+    started: _Text
+    finished: _Text
+
+
+@with_config(_STRICT)
+class _Resumption(TypedDict):
+    names: dict[_Text, _Text]
+    data: _Text
+
+
+_STUDY: TypeAdapter[_Study] = TypeAdapter(_Study)
+_RESUMPTION: TypeAdapter[_Resumption] = TypeAdapter(_Resumption)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One seed's share of a run folder; ``name`` is empty when the folder holds a single run."""
+
+    folder: Path
+    name: str
+
+    @property
+    def record(self) -> Path:
+        """Folder of the record."""
+        return self.folder / "record" / self.name
+
+    @property
+    def knowledge(self) -> Path:
+        """Folder of what the attacker knows."""
+        return self.folder / "knowledge" / self.name
+
+    @property
+    def truth(self) -> Path:
+        """Folder of the truth."""
+        return self.folder / "truth" / self.name
+
+    @property
+    def zoo(self) -> Path:
+        """Folder of the model zoos by which clients defend themselves."""
+        return self.folder / "zoo" / self.name
+
+    @property
+    def dealt(self) -> Path:
+        """File of what clients train on, for as long as they do."""
+        return self.folder / DEALT / f"{self.name or 'run'}.safetensors"
+
+    @property
+    def resumption(self) -> Path:
+        """File that tells a resumed run's server what it goes on with."""
+        return self.folder / "resumption" / f"{self.name or 'run'}.json"
+
+    def scores(self, attack: str) -> Path:
+        """File of an attack's scores."""
+        return self.folder / "scores" / self.name / f"{attack}.npz"
+
+    @property
+    def label(self) -> str:
+        """The part's name for people."""
+        return self.name or "the run"
+
+
+def new_parts(folder: Path, seeds: Sequence[int]) -> list[Part]:
+    """Name the parts of a new run folder."""
+    return [Part(folder, "" if len(seeds) == 1 else f"seed-{seed}") for seed in seeds]
+
+
+def find_parts(folder: Path, *, some: bool = False) -> list[Part]:
+    """Find the parts of a run folder by their records.
+
+    Parameters
+    ----------
+    some
+        Whether others may be gone; :func:`lost_records` then says which.
+
+    Raises
+    ------
+    RecordError
+        If there is no record at all, one of them is gone, or a link leaves the folder.
+    """
+    check_folder(folder, RecordError)
+    parts = _parts_of(folder, folder / "record")
+    lost = {} if some else lost_records(folder, parts)
+    for line in lost.values():
+        raise RecordError(line)
+    return parts
+
+
+def lost_records(folder: Path, parts: Sequence[Part]) -> dict[Path, str]:
+    """Say of each record that is gone how it shows: its manifest is gone, or the study names its seed."""
+    lost = {path: _without_manifest(path) for path in without_manifest(folder / "record")}
+    there = {part.record for part in parts}
+    seeds = read_study(folder).get("seeds", [])
+    for seed, part in zip(seeds, new_parts(folder, seeds), strict=True):
+        if part.record not in there and part.record not in lost:
+            lost[part.record] = (
+                f"{part.record} is not there, and {STUDY} names the seed {seed}; put the record back, or let "
+                "`fedattack resume` make it"
+            )
+    return lost
+
+
+def _without_manifest(record: Path) -> str:
+    return f"{record} is a record without its {MANIFEST}; put it back, or move the rest away"
+
+
+def _parts_of(folder: Path, records: Path) -> list[Part]:
+    if records.exists() and (folder / MANIFEST).exists():
+        raise RecordError(f"{folder} is a record and holds another one, {records}: point at the one that you mean")
+    if (records / MANIFEST).exists():
+        return [Part(folder, "")]
+    found = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
+    odd = [name for name in found if not PLAIN.fullmatch(name)]
+    if odd:
+        raise RecordError(f"{records}: {odd[0]!a} is no plain name of a folder, such as seed-0; rename it")
+    if not found and (lost := without_manifest(records)):
+        raise RecordError(_without_manifest(lost[0]))
+    if not found:
+        raise RecordError(
+            f"{folder} holds no record: expected {folder / 'record' / MANIFEST} or one folder per seed in "
+            f"{folder / 'record'}; let `fedattack simulate` or an observer write there"
+        )
+    return [Part(folder, name) for name in sorted(found, key=lambda name: (len(name), name))]
+
+
+def write_study(folder: Path, study: dict[str, Any]) -> None:
+    """Keep what was run: preset, settings, seeds, commands, times."""
+    write_sealed(folder / STUDY, study)
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """Read :func:`write_study`'s file; empty for a record that came from elsewhere.
+
+    Raises
+    ------
+    RecordError
+        If it is damaged, or not of the form that is written: seeds are numbers, settings are plain values; or if a link
+        leaves the folder.
+    """
+    check_folder(folder, RecordError)
+    if not (folder / STUDY).exists():
+        return {}
+    study = read_sealed(folder / STUDY, _STUDY, RecordError, "delete it to go on without the facts of the run")
+    if len(set(study.get("seeds", ()))) != len(study.get("seeds", ())):
+        raise RecordError(f"{folder / STUDY}: seeds: one stands there twice")
+    return dict(study)
+
+
+def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
+    """Tell the server of a resumed run by which names the record knows the clients' nodes, and the data's fingerprint.
+
+    It is told so for the record's sake alone: Flower gives nodes new ids, and the record is to keep the first ones.
+    """
+    make_private(file.parent)
+    write_sealed(file, {"names": {client: node for node, client in nodes.items()}, "data": data})
+
+
+def read_resumption(file: Path) -> tuple[dict[str, str], str]:
+    """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
+    told = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
+    return told["names"], told["data"]
+
+
+def copy_zoos(source: Path, to: Path) -> None:
+    """Copy the model zoos in a folder, one for each attribute, and nothing else that lies there.
+
+    Raises
+    ------
+    RecordError
+        If one lacks a file, or they do not fit on the disk.
+    """
+    names = []
+    for described in sorted(source.glob("*/zoo.json")):
+        attribute = described.parent.name
+        names += [f"{attribute}/zoo.json", f"{attribute}/zoo.safetensors"]
+    if names:
+        copy_files(names, source, to, RecordError)

@@ -1,8 +1,0 @@
-"""Reproduces tables and figures of papers: grids of runs, each beside the number that the paper states.
-
-What runs them is in :mod:`fedattack.reproduce.engine`, which is imported only after a caller's words are checked.
-"""
-
-from fedattack.reproduce.spec import Reproduction, load_reproduction, reproduction_names
-
-__all__ = ["Reproduction", "load_reproduction", "reproduction_names"]

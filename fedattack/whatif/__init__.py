@@ -1,6 +1,0 @@
-"""What if: the attacks of a finished run, made again on altered copies of its record.
-
-- :mod:`fedattack.whatif.alteration`: what is changed in the messages of a record.
-- :mod:`fedattack.whatif.study`: the same attacks on each altered copy, judged beside the run as it was.
-- :mod:`fedattack.whatif.page`: both, side by side.
-"""

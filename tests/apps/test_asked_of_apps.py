@@ -1,0 +1,130 @@
+"""Which clients hold a class, and which group a client is in, asked of apps that `flwr run` runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedattack.attack import Scores
+from fedattack.audit.truth import read_truth
+from tests.apps.projects import MESSAGE_API, TEXTS, fedattack
+
+SITES = 12
+HOLDERS = [1, 4, 7, 10]
+SOUTH = range(6, 12)
+
+# Data in which there is something to find: who holds the class, and what the sites of the south have in common.
+DIGITS = '''
+
+def load_data(partition_id: int, num_partitions: int, batch_size: int):
+    """Load what this site has drawn: some sites have no 3, and those of the south have brighter pictures."""
+    digits = load_digits()
+    rng = np.random.default_rng(2024)
+    threes = np.array_split(rng.permutation(np.flatnonzero(digits.target == 3)), 4)
+    others = np.array_split(rng.permutation(np.flatnonzero(digits.target != 3)), num_partitions)[partition_id]
+    train, test = others[:16], others[16:80]
+    if partition_id in HOLDERS:
+        own = threes[HOLDERS.index(partition_id)]
+        train, test = np.r_[others[:8], own[:8]], np.r_[others[16:64], own[8:40]]
+    images = torch.tensor(digits.images[:, None] / 16.0, dtype=torch.float32)
+    images = images + (0.4 if partition_id in SOUTH else 0.0)
+    labels = torch.tensor(digits.target)
+    trainloader = DataLoader(TensorDataset(images[train], labels[train]), batch_size=batch_size, shuffle=True)
+    return trainloader, DataLoader(TensorDataset(images[test], labels[test]), batch_size=batch_size)
+'''
+WORDS = '''
+
+def load_texts(partition_id: int) -> tuple[list[dict], list[dict]]:
+    """Return this site's texts: some sites have none of label 1, and those of the south use other words."""
+    rng = np.random.default_rng(100 + partition_id)
+    texts = []
+    for row in range(72):
+        ids = rng.integers(*((30, WORDS) if partition_id in SOUTH else (4, 30)), size=rng.integers(5, LONGEST + 1))
+        label = 1 if partition_id in HOLDERS and row % 2 else int(rng.choice([0, 2]))
+        texts.append({"input_ids": [1 + label, *ids[1:].tolist()], "label": label})
+    return texts[:16], texts[16:]
+'''
+
+
+def rewrite(path: Path, *pairs: tuple[str, str], more: str = "") -> None:
+    text = path.read_text()
+    for before, after in pairs:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    known = f"\nHOLDERS, SOUTH = {HOLDERS}, {[*SOUTH]}\n" if more else ""
+    path.write_text(text + known + more)
+
+
+def asked(tmp_path: Path, label: int, *settings: str) -> tuple[Path, dict]:
+    """Ask both questions of an app, and of groups that mean nothing, too."""
+    where, out = tmp_path / "project", tmp_path / "out"
+    groups = tmp_path / "groups.toml"
+    north = [site for site in range(SITES) if site not in SOUTH]
+    groups.write_text(
+        f"[region]\nnorth = {north}\nsouth = {[*SOUTH]}\n"
+        f"[dealt]\neven = {[*range(0, SITES, 2)]}\nodd = {[*range(1, SITES, 2)]}\n"
+    )
+    done = fedattack(
+        *("audit", str(where), "--out", str(out), "--supernodes", str(SITES), "--json"),
+        *("--property", str(label), "--groups", str(groups)),
+        *("--option", "adversaries=svm,random-forest"),
+        *(word for setting in settings for word in ("--set", setting)),
+        cwd=tmp_path,
+    )
+    return out, {f"{item['attack']}.{item['metric']}": item for item in json.loads(done.stdout)}
+
+
+def check(out: Path, found: dict) -> None:
+    """What is there is found beyond chance; groups that were dealt are not."""
+    truth = read_truth(out / "truth")
+    has = {int(name) for name, holds in zip(truth.clients, truth.positives[0], strict=True) if holds}
+    assert has == {*HOLDERS}
+    region = truth.private["region"]
+    south = {
+        int(name) for name, code in zip(truth.clients, region.values, strict=True) if region.names[code] == "south"
+    }
+    assert south == {*SOUTH}
+    f1 = found["prolin.f1"]
+    assert f1["verdict"] == "leak"
+    assert f1["value"] > f1["chance"]
+    told = [found[f"private-attribute.region-{name}"] for name in ("svm", "random-forest")]
+    assert "leak" in {item["verdict"] for item in told}
+    assert max(item["value"] for item in told) > told[0]["chance"]
+    for name in ("svm", "random-forest"):
+        assert found[f"private-attribute.dealt-{name}"]["verdict"] != "leak"
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_class_and_groups_of_an_app_with_digits(tmp_path):
+    where = MESSAGE_API.copy(tmp_path)
+    rewrite(where / "pytorchexample" / "task.py", more=DIGITS)
+    rewrite(
+        where / "pytorchexample" / "server_app.py",
+        (
+            "FedAvg(fraction_evaluate=fraction_evaluate)",
+            "FedAvg(fraction_evaluate=fraction_evaluate, fraction_train=0.5)",
+        ),
+    )
+    settings = ("num-server-rounds=30", "local-epochs=1", "fraction-evaluate=1.0")
+    out, found = asked(tmp_path, 3, *settings)
+    check(out, found)
+
+
+@pytest.mark.long
+@pytest.mark.flower
+@pytest.mark.parametrize(("optimizer", "rate"), [("SGD", "0.2"), ("AdamW", "0.002")])
+def test_class_and_groups_of_an_app_with_texts(optimizer, rate, tmp_path):
+    pytest.importorskip("transformers", reason="it is one of the packages that this app uses")
+    where = TEXTS.copy(tmp_path)
+    rewrite(
+        where / "textexample" / "task.py",
+        ("torch.optim.AdamW(", f"torch.optim.{optimizer}("),
+        ("DataLoader(train, batch_size=8", "DataLoader(train, batch_size=16"),
+        more=WORDS,
+    )
+    rewrite(where / "textexample" / "server_app.py", ("FedAvg()", "FedAvg(fraction_train=0.5)"))
+    settings = ("num-server-rounds=20", "local-epochs=1", f"learning-rate={rate}")
+    out, found = asked(tmp_path, 1, *settings)
+    check(out, found)
+    assert {"likelihood-ratio", "rmia"} <= {*Scores.load(out / "scores" / "membership.npz").facts["methods"]}

@@ -1,0 +1,272 @@
+"""From a witnessed run to scores: what applies is made, what does not is told, and only the app itself is trusted."""
+
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedattack.apps import auditing
+from fedattack.apps.app import App
+from fedattack.apps.auditing import attack_all, check_free, importable, pose_all, too_few, witness_of
+from fedattack.attack import Knowledge, ModelKnowledge, Scores, Targets
+from fedattack.base.errors import ConfigError, NeedsError, RunError
+from fedattack.base.structured import pack
+from fedattack.record import Exchange, RecordWriter, Reply
+from fedattack.record.folder import Part, read_study, write_study
+from fedattack.report import read_run
+from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.watch import Watch
+from fedattack.threats.source.sia import SourceInference
+from fedattack.witness import write_witness
+from tests.apps.projects import MESSAGE_API
+from tests.apps.test_holding import World, rows
+from tests.apps.worlds import TRAINING, witness, write_record
+
+
+@pytest.fixture
+def part(tmp_path) -> Part:
+    write_record(tmp_path / "record", ["100", "101", "102"], rounds=1)
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(tmp_path, "")
+    small = witness("0", rows((0, 6)), rows((300, 340)), training=replace(TRAINING, epochs=1.0, momentum=0.0))
+    for each in (small, *World.witnesses(10**6)[1:]):
+        write_witness(witness_of(part), each)
+    return part
+
+
+def choose(names):
+    return choose_attacks(names, {})
+
+
+@pytest.mark.slow
+def test_all_that_applies_is_made_and_judged(part):
+    posed = pose_all([part])
+    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    assert attacked.scored == ("sia", "membership", "inversion")
+    assert attacked.failed == {}
+    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion"]
+    assert "torch.nn:Linear" in attacked.trusted
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    headlines = [finding.attack for finding in findings if finding.headline]
+    assert headlines[0] == "sia"
+    assert {*headlines} == {"sia", "membership", "inversion"}
+    (recognised,) = (finding for finding in findings if finding.metric == "recognised")
+    assert recognised.n == 6
+
+
+@pytest.mark.slow
+def test_what_does_not_apply_is_told(part):
+    posed = [replace(each, few=()) for each in pose_all([part])]
+    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    assert attacked.scored == ("sia", "membership")
+    assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
+    judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
+    assert attacked.failed["inversion"] in reasons.values()
+    (column,) = (why for question, why in reasons.items() if "one column" in question)
+    assert column.endswith("it would take --sensitive NUMBER, a column of the model's input")
+    # It is asked of sums that single replies make.
+    (holds,) = (why for question, why in reasons.items() if "property" in question)
+    assert holds.startswith("the attacker does not know a property to ask about; it would take --property CLASS")
+
+
+def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):
+    write_record(tmp_path / "record", ["100", "101", "102"], rounds=11)
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(tmp_path, "")
+    for each in World.witnesses(10**6):
+        write_witness(witness_of(part), each)
+    posed = pose_all([part])
+    said: list[str] = []
+    watch = Watch(say=lambda _, text: said.append(text))
+
+    def only_membership(names, **options):
+        return [attack.with_options(options) for attack in choose(names) if attack.name == "membership"]
+
+    attack_all([part], posed, only_membership, "cpu", watch)
+    assert read_study(tmp_path)["options"] == {"shadow_rounds": "10"}
+    assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
+    assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
+    said.clear()
+    attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), "cpu", watch)
+    assert not any("as apps are audited" in line for line in said)
+    assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
+
+
+def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
+    def refuse(*_):
+        raise NeedsError("it lacks something")
+
+    monkeypatch.setattr(SourceInference, "_run", refuse)
+    posed = pose_all([part])
+    assert (
+        attack_all([part], posed, lambda names: choose(names[:2]), "cpu", Watch()).failed["sia"] == "it lacks something"
+    )
+    with pytest.raises(RunError, match=r"no attack could be made of .*: sia: it lacks something"):
+        attack_all([part], posed, lambda names: choose(names[:1]), "cpu", Watch())
+
+
+def test_what_clients_send_as_bytes_is_told(tmp_path):
+    trees = {"0": np.zeros(9, np.uint8)}
+    writer = RecordWriter(tmp_path / "record")
+    replies = [Reply(node, "ok", {"0": np.arange(7 + index, dtype=np.uint8)}, 10) for index, node in enumerate("ab")]
+    writer.write(Exchange(1, trees, replies))
+    writer.close()
+    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
+        pose_all([Part(tmp_path, "")])
+
+
+def test_replies_without_arrays_are_told(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, None, [Reply(node, "ok", None, 10, {"trees": b"..."}) for node in "ab"]))
+    writer.close()
+    with pytest.raises(RunError, match="clients send metrics and settings without arrays, and no attack reads them"):
+        pose_all([Part(tmp_path, "")])
+
+
+def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
+    writer.write(Exchange(1, {"0": np.zeros(0)}, replies))
+    writer.close()
+    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
+        pose_all([Part(tmp_path, "")])
+
+
+def test_what_clients_answer_besides_training_messages_is_told_not_to_be_recorded(tmp_path):
+    part = Part(tmp_path, "")
+    silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
+    for exchanges, message in (
+        ([], "the run: the server sent no training message: training messages and their replies alone are recorded"),
+        (
+            [silent],
+            "no client answered a training message in any of 1 rounds: no reply .*; training messages and their",
+        ),
+        ([[Reply("a", "failed", reason="error 1: no"), silent[1]]], "in any of 1 rounds: error 1: no$"),
+    ):
+        shutil.rmtree(part.record, ignore_errors=True)
+        writer = RecordWriter(part.record)
+        for number, replies in enumerate(exchanges, 1):
+            writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
+        writer.close()
+        with pytest.raises(RunError, match=message):
+            auditing._check_answers(part)
+
+
+def remedies_of(knowledge: Knowledge) -> dict[str, str]:
+    return {name: auditing._remedy(name, knowledge) for name in ("attribute", "property", "group", "inversion")}
+
+
+def test_what_a_question_would_take_is_true_of_the_examples():
+    y = np.arange(3)
+    model = ModelKnowledge("torch.nn:Linear", (4,), 3)
+    tables = Targets(np.zeros((3, 4), np.float32), y)
+    found = remedies_of(Knowledge(model=model, targets=tables, auxiliary=tables))
+    assert found["attribute"] == "; it would take --sensitive NUMBER, a column of the model's input"
+    assert found["group"] == "; it would take --groups FILE.toml, which says which clients belong together"
+    images = Targets(np.zeros((3, 1, 8, 8), np.float32), y)
+    found = remedies_of(Knowledge(model=model, targets=images))
+    assert found["attribute"] == "; it is asked of tables alone, and the model takes examples of shape (1, 8, 8)"
+    assert found["group"].endswith("belong together, and clients that evaluate on examples of their own")
+    words = Targets(pack({"ids": np.zeros((3, 2), np.int64), "mask": np.zeros((3, 2), np.int64)}), y)
+    found = remedies_of(Knowledge(model=replace(model, classes=1), targets=words))
+    assert found["attribute"] == "; it is asked of tables alone"
+    assert found["property"] == "; it is asked of classes alone, and these examples have none"
+    assert found["inversion"] == ""
+
+
+def test_too_few_clients_are_told_before_the_run():
+    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in too_few(4)
+    assert too_few(4).startswith("hardly any outcome of sia")
+    assert too_few(3).startswith("no outcome of sia")
+    assert too_few(5) == ""
+
+
+def test_the_apps_modules_are_importable_meanwhile(tmp_path):
+    (tmp_path / "only_in_this_app.py").write_text("here = 1\n")
+    before = list(sys.path)
+    with importable(App(tmp_path)):
+        assert __import__("only_in_this_app").here == 1
+    assert sys.path == before
+
+
+def test_a_folder_that_is_taken_is_refused(tmp_path):
+    assert check_free(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "file").write_text("")
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ConfigError, match="exists already"):
+            check_free(taken)
+
+
+def test_nothing_is_written_beside_the_modules_of_an_app(tmp_path, monkeypatch):
+    (tmp_path / "fa_lonely.py").write_text("x = 1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    with importable(App(tmp_path)):
+        import fa_lonely  # noqa: F401
+    assert [path.name for path in tmp_path.iterdir()] == ["fa_lonely.py"]
+    assert sys.dont_write_bytecode is False
+
+
+def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    app = MESSAGE_API.copy(tmp_path)
+    out = app / "runs" / "mine"
+    seen = []
+
+    class Runner:
+        cwd = None
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *raised):
+            pass
+
+        def run(self, config, on_poll):
+            seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
+            (self.cwd / "final_model.pt").write_text("weights")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def make(copy, clients, log):
+        log.write_text("")
+        return Runner()
+
+    monkeypatch.setitem(auditing.RUNTIMES, "simulation", make)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        auditing.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
+    assert "fedattack_witnessed.py" in seen
+    assert "mine" not in seen
+    assert not [*(tmp_path / "tmp").iterdir()]
+    assert not (app / "final_model.pt").exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
+    class Runner:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *raised):
+            pass
+
+        def run(self, config, on_poll):
+            on_poll()
+            write_record(record, ["100", "101"], rounds=2)
+            on_poll()
+            return SimpleNamespace(client_error=None)
+
+    steps = []
+    record = tmp_path / "out" / "record"
+    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setattr(auditing, "wrap_app", lambda *_: None)
+    watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
+    (tmp_path / "app").mkdir()
+    auditing.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
+    assert steps == [("train rounds", 0, None), ("train rounds", 2, None)]

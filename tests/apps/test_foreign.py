@@ -1,0 +1,227 @@
+"""Other people's projects: observed by three lines at most, run by `flwr run`, attacked as their owner would."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from fedattack.attack import Scores
+from fedattack.attack.matching import NAMELESS
+from fedattack.record import Record, check_record
+from fedattack.runs.simulator import Simulator
+from tests.apps.projects import (
+    BATCH_NORM,
+    CLIENTS,
+    LEGACY,
+    MESSAGE_API,
+    PROJECTS,
+    ROUNDS,
+    SECAGG,
+    SKLEARN,
+    Project,
+    fedattack,
+    findings_of,
+    write_targets,
+    write_what_is_true,
+)
+
+# What scikit-learn calls coef_ and intercept_, as a model of PyTorch; its owner writes it beside the project.
+LOGISTIC = "from torch import nn\n\ndef logistic():\n    return nn.Linear(64, 10)\n"
+
+DIGITS = load_digits()
+FLAT = (DIGITS.data[1600:] / 16).astype(np.float32), DIGITS.target[1600:]
+IMAGES = FLAT[0].reshape(-1, 1, 8, 8), FLAT[1]
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """Imports the module of a project that holds its data."""
+
+    def of(project: Project, folder: Path):
+        monkeypatch.syspath_prepend(folder)
+        return importlib.import_module(f"{project.package}.task")
+
+    return of
+
+
+def observe(project: Project, folder: Path) -> tuple[Path, Path]:
+    """Add the lines and run the project; returns its folder and that of the audit."""
+    audit = folder / "audit"
+    where = project.observed(folder, audit / "record")
+    with Simulator(where, supernodes=CLIENTS, log=folder / "flower.log") as simulator:
+        result = simulator.run({})
+    assert result.client_error is None
+    found = check_record(audit / "record")
+    assert found.whole, found.problems
+    record = Record(audit / "record")
+    assert [item.number for item in record] == list(range(1, ROUNDS + 1))
+    assert record.manifest["status"] == "complete"
+    return where, audit
+
+
+def audit_sources(project: Project, folder: Path, model: str, data, unheld, *options: str):
+    """Attack by source inference, judge, and return findings and scores; first a model that is not the project's."""
+    where, audit = observe(project, folder)
+    targets, owners = write_targets(folder / "targets.npz", data, unheld)
+    attack = ("attack", "sia", str(audit), "--targets", str(folder / "targets.npz"), "--classes", "10")
+    refused = fedattack(*attack, "--model", "mlp", "--hidden", "7", cwd=where, code=2)
+    progress, error = refused.stderr.strip().splitlines()
+    assert progress == "sia on the record"
+    assert error.startswith("error: ")
+    assert "fc1.weight" in refused.stderr
+    assert "give the model that was trained" in refused.stderr
+    (where / "logistic_model.py").write_text(LOGISTIC)
+    fedattack(*attack, "--model", model, "--loss", "cross-entropy", *options, cwd=where)
+    write_what_is_true(audit, data, unheld, targets, owners)
+    return findings_of(audit, where), Scores.load(audit / "scores" / "sia.npz"), Record(audit / "record")
+
+
+def check_leak(findings) -> None:
+    """Clients memorise their few records, and so their models give them away."""
+    found = findings["sia.asr"]
+    assert found["verdict"] == "leak", found
+    # Not all of these projects seed their clients, so that a run may end somewhat lower.
+    assert found["value"] > 1.5 * found["chance"] == 1.5 / CLIENTS
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.folder)
+def test_observing_takes_at_most_three_lines(project, tmp_path):
+    where = project.observed(tmp_path, tmp_path / "record")
+    name = Path(project.package) / "server_app.py"
+    before = (Path(__file__).parent / project.folder / name).read_text().splitlines()
+    after = (where / name).read_text().splitlines()
+    assert 1 <= len(after) - len(before) <= 3
+    rest = iter(after)
+    assert all(line in rest for line in before), "a line was changed"
+
+
+@pytest.mark.flower
+def test_a_message_api_project_in_pytorch(tmp_path, task):
+    module = task(MESSAGE_API, MESSAGE_API.copy(tmp_path / "data"))
+    loaders = [module.load_data(site, CLIENTS, 16)[0] for site in range(CLIENTS)]
+    data = [tuple(part.numpy() for part in loader.dataset.tensors) for loader in loaders]
+    findings, scores, record = audit_sources(MESSAGE_API, tmp_path, "pytorchexample.task:Net", data, IMAGES)
+    check_leak(findings)
+    assert [parameter.name for parameter in record.parameters] == [*module.Net().state_dict()]
+    assert not scores.notes
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_legacy_project_whose_arrays_have_no_names(tmp_path, task):
+    module = task(LEGACY, LEGACY.copy(tmp_path / "data"))
+    data = [tuple(part.numpy() for part in module.load_data(site)[0]) for site in range(CLIENTS)]
+    findings, scores, record = audit_sources(LEGACY, tmp_path, "digitsfl.task:Net", data, FLAT)
+    check_leak(findings)
+    assert [parameter.name for parameter in record.parameters] == ["0", "1", "2", "3"]
+    assert scores.notes == (NAMELESS,)
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_scikit_learn_project(tmp_path, task):
+    module = task(SKLEARN, SKLEARN.copy(tmp_path / "data"))
+    data = [module.load_data(site) for site in range(CLIENTS)]
+    findings, scores, record = audit_sources(SKLEARN, tmp_path, "logistic_model:logistic", data, FLAT)
+    check_leak(findings)
+    assert [(parameter.name, parameter.dtype) for parameter in record.parameters] == [
+        ("0", "float64"),
+        ("1", "float64"),
+    ]
+    assert scores.notes == (NAMELESS,)
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_project_with_batch_norm_clients_of_unequal_size_and_keys_of_its_own(tmp_path, task):
+    module = task(BATCH_NORM, BATCH_NORM.copy(tmp_path / "data"))
+    data = [tuple(part.numpy() for part in module.load_site(site)) for site in range(CLIENTS)]
+    findings, scores, record = audit_sources(
+        BATCH_NORM, tmp_path, "hospitals.task:make_model", data, IMAGES, "--prior", "examples"
+    )
+    check_leak(findings)
+    seen = record.rounds[-1].observations
+    assert sorted(item.num_examples for item in seen) == module.SIZES
+    assert {parameter.role for parameter in record.parameters} == {"parameter", "buffer"}
+    # Flower averages the counter of batches as well, by weight.
+    assert not scores.notes
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_project_under_secagg(tmp_path, task):
+    module = task(SECAGG, SECAGG.copy(tmp_path / "data"))
+    where, audit = observe(SECAGG, tmp_path)
+    record = Record(audit / "record")
+    assert record.view == "aggregate"
+    for item in record:
+        assert len(item.participants) == 3
+        assert all(seen.arrays is None and seen.num_examples == 50 for seen in item.observations)
+    x, y = (part.numpy() for part in module.load_data(0))
+    np.savez(tmp_path / "target.npz", x=x[:1], y=y[:1])
+    np.savez(tmp_path / "auxiliary.npz", x=(DIGITS.data[300:] / 16).astype(np.float32), y=DIGITS.target[300:])
+    refused = fedattack(
+        *("attack", "sia", str(audit), "--targets", str(tmp_path / "target.npz")),
+        *("--model", "secaggexample.task:Net", "--classes", "10"),
+        cwd=where,
+        code=2,
+    )
+    assert "needs a record in the view individual" in refused.stderr
+    fedattack(
+        *("attack", "prolin", str(audit), "--targets", str(tmp_path / "target.npz")),
+        *("--auxiliary", str(tmp_path / "auxiliary.npz"), "--property", "inversion"),
+        *("--model", "secaggexample.task:Net", "--classes", "10", "--training", "epochs=1,batch-size=25,lr=0.05"),
+        cwd=where,
+    )
+    scores = Scores.load(audit / "scores" / "prolin.npz")
+    assert set(scores.facts["clients"]) == set(record.nodes)
+    assert NAMELESS in scores.notes
+    findings = findings_of(audit, where)
+    assert {item["verdict"] for item in findings.values()} == {"not applicable"}
+
+
+@pytest.fixture
+def superlink(tmp_path, monkeypatch):
+    """A SuperLink of the test's own, to which `flwr run` connects by default."""
+    with Simulator(MESSAGE_API.copy(tmp_path / "unused"), supernodes=CLIENTS, log=tmp_path / "flower.log") as simulator:
+        simulator.ensure_up()
+        for name, value in simulator._environment.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_projects_are_observed_from_outside_and_stay_as_they_are(tmp_path, superlink):
+    """Both generations, one after the other on the SuperLink that the first `flwr run` starts."""
+    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=1"
+    for project, names in (
+        (MESSAGE_API, ["conv1.weight", "conv1.bias", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]),
+        (LEGACY, ["0", "1", "2", "3"]),
+    ):
+        folder = tmp_path / project.folder
+        where = project.copy(folder)
+        before = {path: path.read_bytes() for path in where.rglob("*") if path.is_file()}
+        done = fedattack(
+            *("observe", "--out", str(folder / "audit" / "record"), "--json", "--"),
+            *("flwr", "run", ".", "--stream", "--federation-config", federation, "-c", "num-server-rounds=2"),
+            cwd=where,
+        )
+        assert done.stdout.splitlines()[-1].endswith('"rounds": 2}'), done.stdout
+        assert {path: path.read_bytes() for path in where.rglob("*") if path.is_file()} == before
+        assert check_record(folder / "audit" / "record").whole
+        record = Record(folder / "audit" / "record")
+        assert [parameter.name for parameter in record.parameters] == names
+        for item in record:
+            assert [seen.status for seen in item.observations] == ["ok"] * CLIENTS
+        x, y = FLAT if project is LEGACY else IMAGES
+        np.savez(folder / "targets.npz", x=x, y=y)
+        fedattack(
+            *("attack", "sia", str(folder / "audit"), "--targets", str(folder / "targets.npz")),
+            *("--model", f"{project.package}.task:Net"),
+            cwd=where,
+        )
+        losses = Scores.load(folder / "audit" / "scores" / "sia.npz").arrays["losses"]
+        assert losses.shape == (2, len(FLAT[1]), CLIENTS)

@@ -1,0 +1,212 @@
+"""What is written beside a record of a witnessed run: the judge takes it, and it is what the clients had."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.apps.posing import pose
+from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
+from fedattack.base.errors import ConfigError, DataError
+from fedattack.learning import LocalSGD
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.witness import WitnessedModel
+from tests.apps.test_holding import World, rows
+from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, server, witness, write_record
+
+
+@pytest.fixture
+def part(tmp_path) -> Part:
+    write_record(tmp_path / "record", ["100", "101", "102"])
+    return Part(tmp_path, "")
+
+
+def judged(part: Part, trusted=("torch.nn:Linear",)):
+    knowledge = read_knowledge(part.knowledge, trusted=trusted)
+    for name in ("sia", "membership"):
+        ATTACKS[name].run(Record(part.record), knowledge, device="cpu").save(part.scores(name))
+    found = audit_folder(part.folder, device="cpu", trusted=trusted)
+    return {f"{finding.attack}.{finding.metric}": finding for finding in found}
+
+
+@pytest.mark.slow
+def test_the_truth_is_what_the_clients_had_and_is_judged(part):
+    posed = pose(part, World.witnesses(10**6), most=90)
+    truth = read_truth(part.truth)
+    assert truth.clients == ("0", "1", "2")
+    assert truth.nodes == {"100": "0", "101": "1", "102": "2"}
+    for row, name in enumerate(truth.clients):
+        assert truth.counts[row].tolist() == np.bincount(World.trains[name][1], minlength=CLASSES).tolist()
+    knowledge = read_knowledge(part.knowledge, trusted={"torch.nn:Linear"})
+    assert truth.targets == knowledge.targets.fingerprint
+    for row, x in enumerate(knowledge.targets.x):
+        owners = World.owners(x)
+        if len(owners) < 2:
+            assert truth.owners[row] == "".join(owners)
+            assert truth.origins[row] == ("" if owners else World.origin(x))
+        else:
+            assert sorted(truth.shared[row]) == owners
+    assert knowledge.training == LocalSGD(epochs=3, batch_size=8, lr=0.1, momentum=0.9)
+    assert knowledge.nodes == {}
+    assert posed.few == ()
+    findings = judged(part)
+    assert findings["sia.asr"].n == (truth.owners != "").sum() - len(truth.shared)
+    assert findings["sia.asr"].chance == pytest.approx(1 / 3)
+    assert findings["sia.asr"].null is not None
+    assert findings["membership.tpr-at-1pct-fpr"].verdict != "not applicable"
+
+
+def test_without_examples_of_nobody_there_is_no_null_and_it_is_judged_all_the_same(part):
+    pose(part, [witness(name, World.trains[name]) for name in "012"])
+    assert not len(read_truth(part.truth).evaluation[1])
+    findings = judged(part)
+    assert findings["sia.asr"].n == 290
+    assert findings["sia.asr"].null is None
+    assert findings["membership.tpr-at-1pct-fpr"].verdict == "not applicable"
+    assert any("there is no null run" in note for note in read_truth(part.truth).notes)
+
+
+@pytest.mark.slow
+def test_a_node_that_was_not_witnessed_is_a_client_of_its_own_and_is_told(part):
+    pose(part, World.witnesses(10**6)[:2])
+    truth = read_truth(part.truth)
+    assert truth.nodes["102"] == "node 102"
+    assert truth.counts[2].sum() == 0
+    assert any("1 of the record's nodes were not seen to train, such as 102" in note for note in truth.notes)
+    assert judged(part)["sia.asr"].chance == pytest.approx(1 / 3)
+
+
+def test_a_regression_is_posed(part):
+    model = WitnessedModel("torch.nn:Linear", {"in_features": FEATURES, "out_features": 1}, (FEATURES,), 1, "mse", "")
+    ages = [(x, (y * 1.5).astype(np.float32)) for x, y in World.trains.values()]
+    witnesses = [witness(name, data, model=model) for name, data in zip("012", ages, strict=True)]
+    pose(part, [*witnesses, server((World.central[0], World.central[1].astype(np.float32)))])
+    truth = read_truth(part.truth)
+    assert truth.classes == ("all",)
+    assert truth.counts.tolist() == [[60], [80], [170]]
+    assert read_knowledge(part.knowledge, trusted={"torch.nn:Linear"}).model.loss == "mse"
+
+
+def test_a_linear_layer_is_recognised_by_its_arrays(part):
+    unknown = WitnessedModel(None, {}, (FEATURES,), 0, None, "no PyTorch model was seen")
+    posed = pose(part, [witness(name, World.trains[name], model=unknown, training=None) for name in "012"])
+    model = posed.knowledge.model
+    assert (model.spec, model.loss, model.classes) == ("torch.nn:Linear", "cross-entropy", CLASSES)
+    assert any("taken for (no PyTorch model was seen)" in note for note in posed.notes)
+    assert posed.knowledge.training is None
+    assert judged(part)["sia.asr"].n > 0
+
+
+def test_a_model_that_is_named_takes_the_place(part):
+    pose(part, World.witnesses(10**6), model="mlp", loss="mse")
+    known = read_knowledge(part.knowledge).model
+    assert (known.spec, known.loss, known.classes, known.arguments) == ("mlp", "mse", CLASSES, None)
+
+
+def test_clients_that_differ_are_told(part):
+    other = replace(TRAINING, lr=0.5)
+    posed = pose(
+        part, [witness(name, World.trains[name], training=other if name == "2" else TRAINING) for name in "012"]
+    )
+    assert posed.knowledge.training.lr == 0.1
+    assert "clients were seen with 2 different ways to train; that of most is taken" in posed.notes
+
+
+def test_clients_that_trained_decide_about_model_and_loss(part):
+    """Who only evaluates may do so with another model, and has no loss; there may be more of them."""
+    x, y = rows((300, 340))
+    untrained = {"training": None, "model": replace(MODEL, spec="torch.nn:Bilinear", loss=None, why="none was seen")}
+    idle = [witness(name, (x[:0], y[:0]), (x, y), **untrained) for name in "23456"]
+    posed = pose(part, [*World.witnesses(10**6)[:2], *idle])
+    assert (posed.knowledge.model.spec, posed.knowledge.model.loss) == ("torch.nn:Linear", "cross-entropy")
+    assert not any("different models" in note or "loss is not known" in note for note in posed.notes)
+
+
+def test_parts_that_all_clients_train_and_keep_end_in_one_line(part):
+    kept = replace(MODEL, personal=("head.weight",))
+    witnesses = [witness(name, World.trains[name], model=kept) for name in "012"]
+    with pytest.raises(DataError, match=r"clients train head\.weight and do not send it: no reply holds a whole model"):
+        pose(part, witnesses)
+    assert not part.truth.exists()
+    assert pose(part, [replace(witnesses[0], model=MODEL), *witnesses[1:]]).knowledge.model.spec == MODEL.spec
+
+
+def test_mods_that_the_messages_of_clients_pass_are_told(part):
+    mods = ("LocalDpMod(clipping_norm=1.0)", "message_size_mod")
+    posed = pose(part, [witness(name, World.trains[name], mods=mods) for name in "012"])
+    assert f"messages of clients pass the mods {', '.join(mods)}" in posed.notes
+
+
+def test_training_of_which_something_is_not_known_is_told(part):
+    for facts, unknown in (({"epochs": None}, "how often they pass"), ({"batch_sizes": ()}, "in which batches")):
+        training = replace(TRAINING, **facts)
+        posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+        assert posed.knowledge.training is None
+        assert any(note.startswith(f"it is not known {unknown}") for note in posed.notes)
+
+
+def test_training_that_no_attack_imitates_is_told(part):
+    nesterov = replace(TRAINING, optimizer="SGD of nesterov=True")
+    posed = pose(part, [witness(name, World.trains[name], training=nesterov) for name in "012"])
+    assert posed.knowledge.training is None
+    assert any("clients train by SGD of nesterov=True" in note for note in posed.notes)
+
+
+def test_accumulated_gradients_are_imitated_as_those_of_one_batch(part):
+    training = replace(TRAINING, together=2.1)
+    posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+    assert posed.knowledge.training.batch_size == 2 * TRAINING.batch_sizes[0]
+    assert any(note.startswith("a step of clients takes 2 batches of 8: it is imitated") for note in posed.notes)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
+def test_adam_is_imitated(part, optimizer):
+    training = replace(TRAINING, optimizer=optimizer, momentum=0.0, weight_decay=0.01)
+    pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+    known = read_knowledge(part.knowledge, trusted={"torch.nn:Linear"}).training
+    assert (known.optimizer, known.lr, known.weight_decay) == (optimizer, training.lr, 0.01)
+
+
+def test_few_examples_are_to_be_reconstructed_beside_those_of_nobody(part):
+    small = witness("0", rows((0, 6)), rows((300, 340)))
+    posed = pose(part, [small, *World.witnesses(10**6)[1:]])
+    records = read_truth(part.truth).records
+    assert posed.few == ("100",)
+    assert {*records.owners} == {"0"}
+    assert sorted(map(tuple, records.x.tolist())) == sorted(map(tuple, rows((0, 6))[0].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (replace(MODEL, classes=2), "labels go up to 3, and the model has 2 outputs"),
+        (replace(MODEL, classes=1, loss=None), "labels go up to 3, and the model has 1 outputs"),
+    ],
+)
+def test_a_loss_that_is_not_known_is_asked_for(tmp_path, model, message):
+    write_record(tmp_path / "record", ["100"])
+    with pytest.raises(ConfigError, match=message):
+        pose(Part(tmp_path, ""), [witness("0", rows((0, 20)), model=model)])
+
+
+def test_labels_too_large_for_classes_end_in_one_line(part):
+    x, y = rows((0, 20))
+    y[3] = 2**40
+    with pytest.raises(DataError, match="labels go up to 1099511627776, and the model has 1 outputs"):
+        pose(part, [witness("0", (x, y), model=replace(MODEL, classes=1, loss="mse"))])
+
+
+def test_a_model_that_is_not_known_is_asked_for(part):
+    unknown = WitnessedModel(None, {}, (2, 3), 9, None, "it cannot be rebuilt")
+    x, y = rows((0, 20))
+    with pytest.raises(ConfigError, match=r"not known \(it cannot be rebuilt\): name it by --model"):
+        pose(part, [witness("0", (x.reshape(-1, 2, 3), y), (x[:0].reshape(-1, 2, 3), y[:0]), model=unknown)])
+
+
+def test_nothing_witnessed_ends_in_one_line(part):
+    with pytest.raises(DataError, match="no client's training was witnessed"):
+        pose(part, [])
+    assert not part.truth.exists()

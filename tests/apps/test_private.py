@@ -1,0 +1,68 @@
+"""What witnesses saw of private training becomes a claim, as soon as somebody claims an ε."""
+
+from dataclasses import replace
+
+from fedattack.apps import auditing
+from fedattack.apps.private import write_claim
+from fedattack.claims.claim import read_claim
+from fedattack.record.folder import Part
+from fedattack.witness import write_witness
+from tests.apps.projects import OPACUS
+from tests.apps.test_holding import rows
+from tests.apps.worlds import MODEL, witness, write_record
+
+PRIVATE = {
+    "mechanism": "dp-sgd",
+    "unit": "example",
+    "clip": 1.0,
+    "noise_multiplier": 1.1,
+    "sampling": 0.2,
+    "steps": 15,
+    "learning_rate": 0.5,
+    "batch_size": 8,
+}
+
+
+def test_the_claim_is_of_the_client_that_draws_most_often(tmp_path):
+    witnesses = [
+        witness("0", rows((0, 40)), private=PRIVATE),
+        witness("1", rows((40, 60)), private=PRIVATE | {"sampling": 0.4, "steps": 9}),
+        witness("2", rows((60, 90))),
+    ]
+    path = write_claim(tmp_path, witnesses, rounds=3)
+    text = path.read_text()
+    assert "the client that draws each example most often" in text
+    path.write_text(text.replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))
+    claim = read_claim(path)
+    assert (claim.sampling, claim.steps, claim.rounds, claim.noise_multiplier) == (0.4, 9, 3, 1.1)
+    assert (claim.epsilon, claim.batch_size) == (8.0, 8.0)
+
+
+def test_there_is_none_where_nobody_trains_privately(tmp_path):
+    assert write_claim(tmp_path, [witness("0", rows((0, 40)))], rounds=3) is None
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    unknown = replace(MODEL, spec=None, input_shape=(2, 3), why="no import path is known")
+    x, y = rows((0, 40))
+
+    def run_app(*_, **__):
+        part = Part(out, "")
+        write_record(part.record, ["100"])
+        seen = witness("0", (x.reshape(-1, 2, 3), y), (x[:0].reshape(-1, 2, 3), y[:0]), model=unknown, private=PRIVATE)
+        write_witness(auditing.witness_of(part), seen)
+        return [part]
+
+    monkeypatch.setattr(auditing, "run_app", run_app)
+    code, _, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
+    assert code == 2
+    (line,) = (line for line in err.splitlines() if line.startswith("error:"))
+    assert line.endswith("not known (no import path is known): name it by --model package.module:function")
+    assert f"call `fedattack claim {out} --claim {out / 'claim.toml'}`" in err
+    claim = out / "claim.toml"
+    claim.write_text(claim.read_text().replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))
+    assert read_claim(claim).steps == 15
+    code, _, err = call("claim", out, "--claim", claim)
+    assert code in (0, 3), err

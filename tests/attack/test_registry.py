@@ -1,0 +1,182 @@
+"""Threats of other packages: found by an entry point, attacked, judged and shown without an edit anywhere else."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedattack
+from fedattack.attack import ATTACKS
+from fedattack.attack.registry import left_out, threat_of, threats
+from fedattack.attack.threat import Threat
+from fedattack.base.errors import ConfigError, ReportError
+from fedattack.report import validate_findings
+from fedattack.report.section import COMMON, Section, section_of
+from tests.worlds.federation import write_run
+
+TOY = Path(__file__).parent / "toy" / "toy_threat"
+SOURCE = Path(fedattack.__file__).parents[1]
+
+# Commands in one process: each start of Python imports torch again.
+COMMANDS = """
+import sys
+from fedattack.cli import main
+for words in {words!r}:
+    sys.argv = ["fedattack", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+# A threat without attacks, whose folder may hold presets.
+BARE = """
+from fedattack.attack.threat import Threat
+THREAT = Threat(package=__name__, name={name!r}, question="?", attacks={{}})
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder of installed packages: the toy, and one whose module is gone."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copytree(TOY, site / "toy_threat")
+    install(site, "toy-threat", "toy = toy_threat:THREAT")
+    install(site, "gone", "gone = no_such_module:THREAT")
+    return site
+
+
+def install(site: Path, package: str, entry: str) -> None:
+    """Write what Python finds of an installed package and its entry point."""
+    info = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[fedattack.threats]\n{entry}\n")
+
+
+def with_bare(site: Path, package: str, name: str, preset: str) -> None:
+    """Put a package with a bare threat and one preset into a folder of installed packages."""
+    (site / package / "presets").mkdir(parents=True)
+    (site / package / "__init__.py").write_text(BARE.format(name=name))
+    shutil.copy(TOY / "presets" / "toy.toml", site / package / "presets" / f"{preset}.toml")
+
+
+def run_with(site: Path, *words: list[str]) -> str:
+    """Run commands where the packages of a folder are installed; returns what they print."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS.format(words=words)],
+        env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SOURCE}", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed, tmp_path):
+    write_run(tmp_path / "run")
+    folder = str(tmp_path / "run")
+    printed = run_with(installed, ["list", "--json"], ["attack", "toy", folder], ["report", folder])
+    listed, _ = json.JSONDecoder().raw_decode(printed)
+    assert listed["threats"]["toy"] == {"question": "Which client holds the most examples?", "attacks": ["toy"]}
+    assert listed["attacks"]["toy"]["title"] == "The largest update"
+    assert listed["presets"]["toy"]["help"] == "Who holds the most examples?"
+    assert "no_such_module" in listed["left_out"]["gone"]
+
+    (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert (finding["attack"], finding["metric"], finding["paper"]) == ("toy", "named", "nobody's")
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in ("The toy server named the largest client in", "Who was named", "A toy: one answer a seed."):
+        assert text in page
+    # Where the toy is not installed its findings are still shown, by their label.
+    assert validate_findings([finding])[0].label == "Largest client named"
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_the_preset_of_another_package_runs(installed, tmp_path):
+    run_with(installed, ["audit", "toy", "--out", str(tmp_path / "run")])
+    (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert (finding["attack"], finding["metric"], finding["n"]) == ("toy", "named", 1)
+    assert "Who was named" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
+    """Entry points come in the order of their names and of what they lead to, and the first counts."""
+    for package, name, preset in (("one", "ours", "own"), ("two", "ours", "other"), ("zwei", "theirs", "own")):
+        with_bare(tmp_path, package, name, preset)
+        install(tmp_path, package, f"same = {package}:THREAT")
+    with_bare(tmp_path, "four", "fourth", "quickstart")
+    install(tmp_path, "four", "fourth = four:THREAT")
+    printed = run_with(tmp_path, ["list", "--json"], ["list"])
+    listed, end = json.JSONDecoder().raw_decode(printed)
+    assert {"ours", "theirs", "fourth"} <= {*listed["threats"]}
+    assert listed["left_out"] == {"same (two:THREAT)": "two:THREAT has the name 'ours', which the threat of one has"}
+    doubles = {str(Path(file).relative_to(tmp_path)): why for file, why in listed["presets_left_out"].items()}
+    assert [*doubles] == ["four/presets/quickstart.toml", "zwei/presets/own.toml"]
+    assert doubles["zwei/presets/own.toml"] == f"the preset 'own' is that of {tmp_path}/one/presets/own.toml"
+    assert listed["presets"]["quickstart"]["settings"] != listed["presets"]["own"]["settings"]
+    for text in ("Threats that are left out", "same (two:THREAT)", "Presets that are left out"):
+        assert text in printed[end:]
+
+
+def test_packages_are_searched_for_when_a_threat_is_asked_for(installed):
+    script = (
+        "import sys, fedattack.report, fedattack.runs.presets as presets\n"
+        "print('toy_threat' in sys.modules); presets.preset_names(); print('toy_threat' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{installed}{os.pathsep}{SOURCE}"}
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_package_in_the_working_directory_is_none(installed):
+    """It may be a folder that somebody handed over; Python itself looks there first, as in a notebook."""
+    script = "from fedattack.attack.registry import left_out, threats; print('toy' in threats(), *left_out())"
+    environment = {**os.environ, "PYTHONPATH": str(Path(fedattack.__file__).parents[1])}
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, cwd=installed, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+def test_every_part_of_every_threat_is_there():
+    assert not left_out()
+    for name, threat in threats().items():
+        assert threat.name == name
+        assert {*threat.judges} <= {*threat.attacks}
+        for attack, part in threat.attacks.items():
+            assert threat.load(part).name == attack
+            assert ATTACKS[attack].name == attack
+            assert threat_of(attack) is threat
+        for part in threat.judges.values():
+            assert threat.load(part).findings
+        assert isinstance(threat.load(threat.section), Section)
+
+
+def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line():
+    theirs = Threat(package="no_such_package", name="theirs", question="?", attacks={"theirs": "attack:Theirs"})
+    with pytest.raises(ConfigError, match=r"^no_such_package\.attack:Theirs cannot be loaded: No module named"):
+        theirs.load("attack:Theirs")
+    with pytest.raises(ModuleNotFoundError):
+        threats()["source"].load("no_such_module:Nothing")
+
+
+def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():
+    assert section_of("never-heard-of") is COMMON
+
+
+def test_series_have_the_form_that_their_threat_says():
+    from tests.report import example
+
+    finding = next(finding.to_dict() for finding in example.findings() if finding.attack == "sia")
+    validate_findings([finding])
+    finding["series"] = {"targets": {"one client holds": -1}}
+    with pytest.raises(ReportError, match=r"\$\[0\]\.series\.targets.*series.json of its threat"):
+        validate_findings([finding])

@@ -1,0 +1,40 @@
+"""The attack: the client whose updates are the largest."""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from fedattack.attack import Attack, Knowledge, Needs, Scores
+from fedattack.attack.base import Progress
+from fedattack.attack.form import ArrayForm, Form, Name
+from fedattack.record import Record
+
+
+class Facts(TypedDict):
+    clients: list[Name]
+    targets: str
+
+
+class LargestUpdate(Attack):
+    """Scores hold ``norms`` (clients,), the mean norm of each client's updates."""
+
+    name: ClassVar[str] = "toy"
+    title: ClassVar[str] = "The largest update"
+    paper: ClassVar[str] = "nobody's"
+    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=())
+    form: ClassVar[Form] = Form(
+        TypeAdapter(Facts), {"norms": ArrayForm("f", ("clients",), low=0)}, {"clients": "clients"}
+    )
+    knows: ClassVar[tuple[str, ...]] = ("nothing but the record",)
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        norms: dict[str, list[float]] = {}
+        for round_ in record:
+            for reply in round_.observations:
+                if reply.status == "ok":
+                    squares = [float(np.square(part).sum()) for part in reply.update().values()]
+                    norms.setdefault(reply.node, []).append(sum(squares) ** 0.5)
+        means = np.array([np.mean(values) for values in norms.values()])
+        return Scores("toy", {"norms": means}, {"clients": list(norms), "targets": knowledge.asked()})

@@ -1,0 +1,44 @@
+import psutil
+
+from fedattack.base.machine import free_memory, usable_cpus
+
+GB = 10**9
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
+
+
+def test_without_a_container_the_machine_counts(tmp_path):
+    assert 0.5 < free_memory(tmp_path) / psutil.virtual_memory().available < 2
+
+
+def test_a_containers_bound_counts_and_caches_of_files_are_free(tmp_path):
+    stat = "anon 1\ninactive_file 100000000\nactive_file 7"
+    write(tmp_path, memory__max=GB, memory__current=700_000_000, memory__stat=stat)
+    assert free_memory(tmp_path) == 400_000_000
+
+
+def test_an_older_kernels_bound_counts(tmp_path):
+    stat = "cache 1\ntotal_inactive_file 200000000"
+    write(tmp_path / "memory", memory__limit_in_bytes=GB, memory__usage_in_bytes=GB, memory__stat=stat)
+    assert free_memory(tmp_path) == 200_000_000
+
+
+def test_a_container_without_a_bound_has_the_machines_memory(tmp_path):
+    write(tmp_path, memory__max="max", memory__current=5, memory__stat="inactive_file 0")
+    assert free_memory(tmp_path) > 10**7
+
+
+def test_a_container_that_is_full_has_nothing(tmp_path):
+    write(tmp_path, memory__max=GB, memory__current=GB + 5, memory__stat="inactive_file 0")
+    assert free_memory(tmp_path) == 0
+
+
+def test_the_number_of_cpus_can_be_told(monkeypatch):
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "7")
+    assert usable_cpus() == 7
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "0")
+    assert usable_cpus() >= 1
