@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedattack.attack.attacks import ATTACKS
-    from fedattack.attack.base import Attack, Needs, Scores
+    from fedattack.attack.base import Attack, Scores
     from fedattack.attack.knowledge import (
         AuxiliaryAttribute,
         Knowledge,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         read_targets,
         write_knowledge,
     )
+    from fedattack.attack.needs import Needs
 
 __all__ = [
     "ATTACKS",
@@ -39,7 +40,7 @@ __all__ = [
     "write_knowledge",
 ]
 
-_HOMES = {"ATTACKS": "attacks", "Attack": "base", "Needs": "base", "Scores": "base"}
+_HOMES = {"ATTACKS": "attacks", "Attack": "base", "Needs": "needs", "Scores": "base"}
 
 
 def __getattr__(name: str) -> Any:

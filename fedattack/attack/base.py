@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from fedattack.attack.form import Form, Name
 from fedattack.attack.knowledge import Knowledge
 from fedattack.attack.matching import completed, how_named, named_for
+from fedattack.attack.needs import Needs
 from fedattack.attack.options import Option, options_of
 from fedattack.attack.replies import without_canaries
 from fedattack.base.errors import ConfigError, DataError, NeedsError, short
@@ -25,61 +26,6 @@ from fedattack.record import Record
 
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What an attack needs.
-
-    Attributes
-    ----------
-    views, protocols
-        The kinds of record that it can use.
-    knowledge
-        Names of the attributes of :class:`Knowledge` that must be there.
-    takes
-        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and updates of
-        which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which
-        the attacker puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside
-        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask.
-    sgd
-        Whether it reads gradients out of updates, as only SGD leaves them there.
-    """
-
-    views: tuple[str, ...]
-    protocols: tuple[str, ...]
-    knowledge: tuple[str, ...]
-    takes: tuple[str, ...] = ()
-    sgd: bool = False
-
-    def lack(self, record: Record) -> str:
-        """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
-        for kind in record.keep.kinds:
-            if kind in _WHOLE and kind not in self.takes:
-                return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.told(kind)}"
-        layers = f"whole updates; {record.path} keeps {record.keep.told('layers')}"
-        trained = [name for name, digest in record.left_out.items() if digest is None]
-        if trained:
-            return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
-        return layers if record.left_out and "frozen" not in self.takes else ""
-
-    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
-        found, training = [], knowledge.training
-        if knowledge.structure() and "structures" not in self.takes:
-            found.append(
-                f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
-            )
-        if self.sgd and training is not None and training.optimizer != "SGD" and record.protocol != "fedsgd":
-            found.append(f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}")
-        return found
-
-
-_WHOLE = {
-    "rounds": "every round",
-    "clients": "the replies of all clients",
-    "sketch": "whole updates",
-}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
+from typing import Any
 
 from fedattack.attack.options import Option, options_of
 from fedattack.attack.threat import Threat
@@ -45,6 +46,21 @@ def threat_of(attack: str) -> Threat | None:
         if attack in threat.attacks:
             return threat
     return None
+
+
+def declarations() -> dict[str, Any]:
+    """Return by its name what declares each attack: title, paper, needs and options.
+
+    Those of this package are declared without torch. Of another package it is the attack itself, if it can be imported.
+    """
+    found: dict[str, Any] = {}
+    for threat in threats().values():
+        if threat.built_in:
+            found |= {attack: threat.load(where) for attack, where in threat.options.items()}
+        else:
+            attacks = importlib.import_module("fedattack.attack.attacks").ATTACKS
+            found |= {attack: attacks[attack] for attack in threat.attacks if attack in attacks}
+    return dict(sorted(found.items()))
 
 
 def options_of_attack(attack: str) -> Mapping[str, Option]:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedattack.attack import ATTACKS, Attack
-from fedattack.attack.base import Needs
-from fedattack.attack.registry import left_out, threats
+from fedattack.attack.needs import Needs
+from fedattack.attack.options import options_of
+from fedattack.attack.registry import declarations, left_out, threats
 from fedattack.cli.console import show_table
 from fedattack.data import DATASETS
 from fedattack.grids.reproduce import load_reproduction, reproduction_names
@@ -30,19 +30,19 @@ def listing() -> dict[str, Any]:
         },
         "left_out": left_out(),
         "presets_left_out": presets_left_out(),
-        "attacks": {name: _attack(attack) for name, attack in ATTACKS.items()},
+        "attacks": {name: _attack(declaration) for name, declaration in declarations().items()},
         "reproductions": reproductions,
         "datasets": list(DATASETS),
         "settings": settings,
     }
 
 
-def _attack(attack: Attack) -> dict[str, Any]:
+def _attack(declaration: Any) -> dict[str, Any]:
     return {
-        "title": attack.title,
-        "paper": attack.paper,
-        "needs": _needs(attack.needs),
-        "options": {key: option.help for key, option in attack.options.items()},
+        "title": declaration.title,
+        "paper": declaration.paper,
+        "needs": _needs(declaration.needs),
+        "options": {key: option.help for key, option in options_of(declaration).items()},
     }
 
 

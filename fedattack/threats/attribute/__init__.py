@@ -14,7 +14,11 @@ THREAT = Threat(
         "attribute-baselines": "baselines:AttributeBaselines",
     },
     judges={"aia": "judge:ModelBasedJudge", "ara": "judge:AttributeJudge"},
-    options={"aia": "options:ModelBasedOptions", "ara": "options:GradientMatchingOptions"},
+    options={
+        "aia": "options:ModelBasedOptions",
+        "ara": "options:GradientMatchingOptions",
+        "attribute-baselines": "options:BaselinesOptions",
+    },
     findings={"aia": _FINDINGS, "ara": _FINDINGS},
     section="section:SECTION",
 )

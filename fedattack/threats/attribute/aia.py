@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.attack.knowledge import Knowledge, ModelKnowledge, PartialRecords
 from fedattack.attack.matching import check_model, fits_model, flattened, is_finite
@@ -169,16 +169,6 @@ class ModelBased(ModelBasedOptions, Attack):
     - ``weight``: the attribute's θ_s under each method.
     """
 
-    name: ClassVar[str] = "aia"
-    title: ClassVar[str] = "Model-based attribute inference"
-    paper: ClassVar[str] = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=("fedavg",),
-        knowledge=("model", "training", "partial"),
-        sgd=True,
-        takes=("rounds", "clients"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

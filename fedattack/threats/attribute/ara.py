@@ -18,7 +18,7 @@ from torch import nn
 from typing_extensions import TypedDict
 
 from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name
 from fedattack.attack.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
 from fedattack.attack.matching import check_model, fits_model, is_finite, is_zero
@@ -108,16 +108,6 @@ class GradientMatching(GradientMatchingOptions, Attack):
     (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
     """
 
-    name: ClassVar[str] = "ara"
-    title: ClassVar[str] = "Attribute reconstruction by gradient matching"
-    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=("fedavg",),
-        knowledge=("model", "training", "partial"),
-        sgd=True,
-        takes=("rounds", "clients"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

@@ -21,7 +21,7 @@ from torch import nn
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name
 from fedattack.attack.knowledge import Knowledge, PartialRecords, Targets
 from fedattack.attack.matching import check_model, fits_model, is_finite
@@ -34,6 +34,7 @@ from fedattack.threats.attribute.ara import attribute_codes
 from fedattack.threats.attribute.gradient_matching import Arrays
 from fedattack.threats.attribute.gradient_membership import flattened, last_layer_gradients
 from fedattack.threats.attribute.imputation import impute, values_of
+from fedattack.threats.attribute.options import BaselinesOptions
 
 HEURISTICS = (
     "stats-label",
@@ -126,7 +127,7 @@ class _Facts(TypedDict):
     targets: Name
 
 
-class AttributeBaselines(Attack):
+class AttributeBaselines(BaselinesOptions, Attack):
     """All baselines for the attribute on the same examples.
 
     Scores hold ``decisions`` (methods, n) and ``beliefs`` (methods, n, v), rows summing to one, as those of the attacks
@@ -136,15 +137,6 @@ class AttributeBaselines(Attack):
     attribute; without them their methods are missing. The fact ``classifiers`` names what was chosen.
     """
 
-    name: ClassVar[str] = "attribute-baselines"
-    title: ClassVar[str] = "Attribute inference without gradients: guesses, public records, statistics"
-    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=("fedavg",),
-        knowledge=("model", "partial"),
-        takes=("rounds", "clients", "frozen"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

@@ -1,9 +1,10 @@
-"""Options of the attacks, apart from them: they are checked before torch is imported."""
+"""What declares the attacks, apart from them: needs are shown, and options checked, before torch is imported."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedattack.attack import options
+from fedattack.attack.needs import Needs
 from fedattack.attack.replies import UPDATES
 
 Relaxation = Literal["softmax", "gumbel"]
@@ -17,10 +18,32 @@ _KNOWS = ("known", "unknown")
 class ModelBasedOptions(options.MemoryOptions):
     """How much memory the models of all clients may take; of longer runs the last rounds are used."""
 
+    name: ClassVar[str] = "aia"
+    title: ClassVar[str] = "Model-based attribute inference"
+    paper: ClassVar[str] = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "training", "partial"),
+        sgd=True,
+        takes=("rounds", "clients"),
+    )
+
 
 @dataclass(frozen=True)
 class GradientMatchingOptions(options.WorkersOptions, options.MemoryOptions):
     """How gradients are matched."""
+
+    name: ClassVar[str] = "ara"
+    title: ClassVar[str] = "Attribute reconstruction by gradient matching"
+    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "training", "partial"),
+        sgd=True,
+        takes=("rounds", "clients"),
+    )
 
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
     restarts: int | None = options.whole(
@@ -39,3 +62,18 @@ class GradientMatchingOptions(options.WorkersOptions, options.MemoryOptions):
     prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
     label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
     membership: Knows = options.choice("known", "known, or unknown: examples lie among auxiliary ones (known)", _KNOWS)
+
+
+@dataclass(frozen=True)
+class BaselinesOptions:
+    """There is nothing to choose."""
+
+    name: ClassVar[str] = "attribute-baselines"
+    title: ClassVar[str] = "Attribute inference without gradients: guesses, public records, statistics"
+    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "partial"),
+        takes=("rounds", "clients", "frozen"),
+    )

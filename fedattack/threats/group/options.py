@@ -1,8 +1,13 @@
-"""Options of the inference of private attributes, apart from it: they are checked before torch is imported."""
+"""What declares the inference of private attributes, apart from it.
+
+Needs are shown, and options checked, before torch is imported.
+"""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedattack.attack import options
+from fedattack.attack.needs import Needs
 
 ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
 """The adversaries by name."""
@@ -16,6 +21,19 @@ EPOCHS = 80
 @dataclass(frozen=True)
 class PrivateAttributeOptions(options.WorkersOptions, options.MemoryOptions):
     """How private attributes are inferred."""
+
+    name: ClassVar[str] = "private-attribute"
+    title: ClassVar[str] = "Inference of clients' private attributes from their updates"
+    paper: ClassVar[str] = (
+        "Cui et al. 2023, RecUP-FL, Section 5.4; Melis et al. 2019, Exploiting unintended feature leakage in "
+        "collaborative learning"
+    )
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "training", "auxiliary", "attributes"),
+        takes=("rounds", "clients", "sketch", "structures"),
+    )
 
     updates: str = options.rounds(
         "stages",

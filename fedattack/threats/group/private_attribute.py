@@ -21,7 +21,7 @@ from torch import nn
 from typing_extensions import TypedDict
 
 from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name, Number
 from fedattack.attack.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attack.matching import check_model
@@ -327,18 +327,6 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
     adaptive ones, the ``rounds``, the ``nodes`` and the values of the ``attributes``.
     """
 
-    name: ClassVar[str] = "private-attribute"
-    title: ClassVar[str] = "Inference of clients' private attributes from their updates"
-    paper: ClassVar[str] = (
-        "Cui et al. 2023, RecUP-FL, Section 5.4; Melis et al. 2019, Exploiting unintended feature leakage in "
-        "collaborative learning"
-    )
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=("fedavg",),
-        knowledge=("model", "training", "auxiliary", "attributes"),
-        takes=("rounds", "clients", "sketch", "structures"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {"beliefs-*": ArrayForm("f", ("adversaries", "rounds", "nodes"), low=0, high=1 + 1e-6, nan=True, rest=True)},

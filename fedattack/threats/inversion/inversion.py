@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import TypedDict
 
 from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name, Number
 from fedattack.attack.knowledge import Knowledge, ModelKnowledge
 from fedattack.attack.matching import check_model, check_state, is_finite, is_zero
@@ -125,18 +125,6 @@ class GradientInversion(GradientInversionOptions, Attack):
     how many layers it told the batch's statistics.
     """
 
-    name: ClassVar[str] = "inversion"
-    title: ClassVar[str] = "Reconstruction of training examples by gradient inversion"
-    paper: ClassVar[str] = (
-        "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
-    )
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=("fedsgd", "fedavg"),
-        knowledge=("model", "training"),
-        sgd=True,
-        takes=("rounds", "clients"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

@@ -1,9 +1,10 @@
-"""Options of gradient inversion, apart from it: they are checked before torch is imported."""
+"""What declares gradient inversion, apart from it: needs are shown, and options checked, before torch is imported."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedattack.attack import options
+from fedattack.attack.needs import Needs
 
 Method = Literal["cos", "l2"]
 METHODS: tuple[Method, ...] = ("cos", "l2")
@@ -23,6 +24,19 @@ _LABELS: tuple[Labels, ...] = ("rule", "free")
 @dataclass(frozen=True)
 class GradientInversionOptions(options.WorkersOptions, options.MemoryOptions):
     """How examples are searched for."""
+
+    name: ClassVar[str] = "inversion"
+    title: ClassVar[str] = "Reconstruction of training examples by gradient inversion"
+    paper: ClassVar[str] = (
+        "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
+    )
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=("fedsgd", "fedavg"),
+        knowledge=("model", "training"),
+        sgd=True,
+        takes=("rounds", "clients"),
+    )
 
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
     clients: tuple[str, ...] = options.words(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attack.local_models import readable
 from fedattack.attack.matching import check_model, fits_model
@@ -25,7 +25,7 @@ from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record
-from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.record.format import Arrays
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import losses_at
 from fedattack.threats.membership.membership import SCORES_FORM, in_form
@@ -55,15 +55,6 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
     - ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
     """
 
-    name: ClassVar[str] = "membership-aggregate"
-    title: ClassVar[str] = "Membership inference behind secure aggregation"
-    paper: ClassVar[str] = "Carlini et al. 2022, Membership inference attacks from first principles, Section 6"
-    needs: ClassVar[Needs] = Needs(
-        views=("aggregate",),
-        protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
-        knowledge=("model", "targets"),
-        takes=("rounds", "frozen", "structures"),
-    )
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",

@@ -16,10 +16,10 @@ from typing_extensions import TypedDict
 
 from fedattack.attack._fan_out import fan_out
 from fedattack.attack._groups import count_groups, groups_of
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name, Number
 from fedattack.attack.knowledge import Knowledge, Targets
-from fedattack.attack.local_models import REBUILD, LocalModels, local_models, readable
+from fedattack.attack.local_models import LocalModels, local_models, readable
 from fedattack.attack.matching import fits_model
 from fedattack.attack.replies import why_left_out
 from fedattack.attack.threat import ADAPTIVE
@@ -103,15 +103,6 @@ class Membership(MembershipOptions, Attack):
     ``methods`` names the methods that could be computed, ``trained`` says how many shadow models that took.
     """
 
-    name: ClassVar[str] = "membership"
-    title: ClassVar[str] = "Membership inference"
-    paper: ClassVar[str] = "Zhu et al. 2025, FedMIA, Section 4"
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=tuple(REBUILD),
-        knowledge=("model", "targets"),
-        takes=("rounds", "clients", "frozen", "structures"),
-    )
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",

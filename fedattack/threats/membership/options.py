@@ -1,13 +1,26 @@
-"""Options of both attacks, apart from them: they are checked before torch is imported."""
+"""What declares both attacks, apart from them: needs are shown, and options checked, before torch is imported."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedattack.attack import options
+from fedattack.attack.needs import Needs
+from fedattack.record.format import PROTOCOLS
 
 
 @dataclass(frozen=True)
 class MembershipOptions(options.WorkersOptions, options.MemoryOptions):
     """How each client's members are told."""
+
+    name: ClassVar[str] = "membership"
+    title: ClassVar[str] = "Membership inference"
+    paper: ClassVar[str] = "Zhu et al. 2025, FedMIA, Section 4"
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=tuple(PROTOCOLS),
+        knowledge=("model", "targets"),
+        takes=("rounds", "clients", "frozen", "structures"),
+    )
 
     shadows: int = options.whole(
         8,
@@ -23,6 +36,16 @@ class MembershipOptions(options.WorkersOptions, options.MemoryOptions):
 @dataclass(frozen=True)
 class AggregateMembershipOptions(options.WorkersOptions):
     """How members of any client are told."""
+
+    name: ClassVar[str] = "membership-aggregate"
+    title: ClassVar[str] = "Membership inference behind secure aggregation"
+    paper: ClassVar[str] = "Carlini et al. 2022, Membership inference attacks from first principles, Section 6"
+    needs: ClassVar[Needs] = Needs(
+        views=("aggregate",),
+        protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
+        knowledge=("model", "targets"),
+        takes=("rounds", "frozen", "structures"),
+    )
 
     references: int = options.whole(
         4, "reference federations that the attacker trains on auxiliary examples; fewer than 2 for none", least=0

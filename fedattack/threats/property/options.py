@@ -1,9 +1,10 @@
-"""Options of PROLIN, apart from it: they are checked before torch is imported."""
+"""What declares PROLIN, apart from it: needs are shown, and options checked, before torch is imported."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedattack.attack import options
+from fedattack.attack.needs import Needs
 
 Mode = Literal["linear", "exact"]
 MODES: tuple[Mode, ...] = ("linear", "exact")
@@ -12,6 +13,16 @@ MODES: tuple[Mode, ...] = ("linear", "exact")
 @dataclass(frozen=True)
 class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
     """How the detectors are trained."""
+
+    name: ClassVar[str] = "prolin"
+    title: ClassVar[str] = "Property inference against secure aggregation"
+    paper: ClassVar[str] = "Kerkouche et al. 2023, PROLIN, Sections 5 and 6"
+    needs: ClassVar[Needs] = Needs(
+        views=("aggregate",),
+        protocols=("fedavg",),
+        knowledge=("model", "auxiliary", "training", "property"),
+        takes=("rounds", "sketch", "structures"),
+    )
 
     shadows: Mode | None = options.choice(
         None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES

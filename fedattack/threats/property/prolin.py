@@ -25,7 +25,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name, Number
 from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attack.matching import check_model, flattened
@@ -146,15 +146,6 @@ class Prolin(ProlinOptions, Attack):
     - ``unseen``: how many clients' worth of auxiliary records the detectors did not see.
     """
 
-    name: ClassVar[str] = "prolin"
-    title: ClassVar[str] = "Property inference against secure aggregation"
-    paper: ClassVar[str] = "Kerkouche et al. 2023, PROLIN, Sections 5 and 6"
-    needs: ClassVar[Needs] = Needs(
-        views=("aggregate",),
-        protocols=("fedavg",),
-        knowledge=("model", "auxiliary", "training", "property"),
-        takes=("rounds", "sketch", "structures"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

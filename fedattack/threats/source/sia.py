@@ -18,10 +18,10 @@ from typing_extensions import TypedDict
 
 from fedattack.attack._fan_out import fan_out
 from fedattack.attack._groups import Group, count_groups, groups_of
-from fedattack.attack.base import Attack, Needs, Progress, Scores
+from fedattack.attack.base import Attack, Progress, Scores
 from fedattack.attack.form import ArrayForm, Form, Name, Number
 from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.attack.local_models import REBUILD, Rebuilding, local_models
+from fedattack.attack.local_models import Rebuilding, local_models
 from fedattack.attack.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY
@@ -53,15 +53,6 @@ class SourceInference(SourceOptions, Attack):
     The paper decides per round and leaves open how rounds are combined; see :func:`combine_rounds`.
     """
 
-    name: ClassVar[str] = "sia"
-    title: ClassVar[str] = "Source inference"
-    paper: ClassVar[str] = "Hu et al. 2023, Source inference attacks, Sections 3.2 to 3.4"
-    needs: ClassVar[Needs] = Needs(
-        views=("individual",),
-        protocols=tuple(REBUILD),
-        knowledge=("model", "targets"),
-        takes=("rounds", "clients", "frozen", "structures"),
-    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {
