@@ -4,8 +4,8 @@ import os
 
 import numpy as np
 
-from fedattack.attack import KnownDefence
-from fedattack.attack.knowledge import BUILT_IN
+from fedattack.attacks import KnownDefence
+from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.audit.truth import Privacy
 from fedattack.base.errors import ConfigError
 from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy

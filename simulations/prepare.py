@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attack import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
+from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts

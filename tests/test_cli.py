@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedattack.attack import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
-from fedattack.attack.knowledge import PROPERTY_NAMES
-from fedattack.attack.registry import options_of_attack, threats
-from fedattack.attack.threat import Threat
+from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
+from fedattack.attacks.knowledge import PROPERTY_NAMES
+from fedattack.attacks.registry import options_of_attack, threats
+from fedattack.attacks.threat import Threat
 from fedattack.audit.judge import judge_of
 from fedattack.base.errors import ConfigError
 from fedattack.cli import main

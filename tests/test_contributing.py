@@ -66,7 +66,7 @@ import numpy as np
 from fedattack.audit.untried import lacking
 from fedattack.learning import build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets
 
 model = build_model("linear", input_shape=(3,), classes=2)
 arrays = {name: value.numpy() for name, value in model.state_dict().items()}
@@ -145,6 +145,6 @@ def test_a_protocol_is_added_by_the_recipe(copy):
         '    "fedsgd": Messages(',
         '    "halves": Messages("its half", "halves", sends_model=True, sends_back=True),\n    "fedsgd": Messages(',
     )
-    rebuild = copy / "fedattack" / "attack" / "local_models.py"
+    rebuild = copy / "fedattack" / "attacks" / "local_models.py"
     edit(rebuild, '{"fedavg": _sent,', '{"fedavg": _sent, "halves": _sent,')
     use(copy, USE_PROTOCOL)

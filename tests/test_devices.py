@@ -22,7 +22,7 @@ from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.base.errors import ModelError
 from fedattack.defences import DEFENCES, Batch
 from fedattack.learning import (
@@ -50,7 +50,7 @@ from fedattack.record import Record
 from fedattack.runs.settings import load_settings
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, match_gradients
 from simulations.study import Study
-from tests.attack.test_contract import RUNS
+from tests.attacks.test_contract import RUNS
 from tests.fake_cuda import fake_cuda
 from tests.threats.attribute.test_gradient_matching import mlp, victim
 from tests.worlds.federation import write_property_run

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from fedattack.base.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.learning import build_model, per_record_loss
 from fedattack.learning.importing import Asked, given

@@ -18,8 +18,8 @@ from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
-from fedattack.attack import ATTACKS, Attack, Knowledge
-from fedattack.attack.registry import threats
+from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks.registry import threats
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
 from fedattack.audit.reach import Prepared

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
-from fedattack.attack import Knowledge, ModelKnowledge, Targets, write_knowledge
-from fedattack.attack.frozen import read_frozen
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks.frozen import read_frozen
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import ConfigError, DataError, short
 from fedattack.base.structured import fields, stacked

@@ -18,7 +18,7 @@ from fedattack.base.untrusted import read_toml
 
 if TYPE_CHECKING:
     from fedattack.apps.holding import Client, Holding
-    from fedattack.attack import Targets
+    from fedattack.attacks import Targets
 
 WITHOUT: Mapping[str, str] = {
     "auxiliary": "examples of its own that nobody trained on",
@@ -230,7 +230,7 @@ def pose_further(asked: Questions, scene: Scene) -> Further:
 
 
 def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
-    from fedattack.attack.knowledge import PartialRecords
+    from fedattack.attacks.knowledge import PartialRecords
     from fedattack.audit.truth import Attributes
 
     column, holding = asked.column, scene.holding
@@ -340,7 +340,7 @@ def _pose_class(asked: Questions, scene: Scene, further: Further) -> None:
 
 
 def _pose_groups(asked: Questions, scene: Scene, further: Further) -> None:
-    from fedattack.attack.knowledge import AuxiliaryAttribute
+    from fedattack.attacks.knowledge import AuxiliaryAttribute
     from fedattack.audit.truth import ClientAttribute
 
     scene.check_all_witnessed()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from fedattack.attack.registry import threat_of
+from fedattack.attacks.registry import threat_of
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.numbers import counted
 from fedattack.base.errors import short

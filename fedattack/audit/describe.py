@@ -10,7 +10,7 @@ from importlib.metadata import version
 from operator import attrgetter
 from typing import Any
 
-from fedattack.attack import ATTACKS
+from fedattack.attacks import ATTACKS
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of

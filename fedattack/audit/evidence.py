@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from fedattack.attack import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.attack.matching import completed, named_for
-from fedattack.attack.replies import without_canaries
+from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.attacks.matching import completed, named_for
+from fedattack.attacks.replies import without_canaries
 from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
 from fedattack.base.errors import DataError, RecordError, in_command, short
@@ -55,7 +55,7 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     Parameters
     ----------
     trusted
-        What of the folder's import paths and paths may be followed; see :func:`fedattack.attack.read_knowledge`.
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
 
     Returns
     -------

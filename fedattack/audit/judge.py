@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import ATTACKS, Knowledge, Scores
-from fedattack.attack.registry import threat_of
+from fedattack.attacks import ATTACKS, Knowledge, Scores
+from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.listing import Listing
 from fedattack.audit.reach import Prepared, Reach

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedattack.attack import ATTACKS, Scores
+from fedattack.attacks import ATTACKS, Scores
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import FIRST_ALONE, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed

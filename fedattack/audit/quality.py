@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attack import Knowledge, Targets
-from fedattack.attack.local_models import LocalModels, local_models
+from fedattack.attacks import Knowledge, Targets
+from fedattack.attacks.local_models import LocalModels, local_models
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.base.errors import NeedsError, RecordError
 from fedattack.learning import (
@@ -44,7 +44,7 @@ class Quality:
         where the protocol has no common model.
     overfitting_rounds, overfitting
         Mean over clients of |accuracy on own targets − accuracy on examples that no client holds| of the local models,
-        as :func:`fedattack.attack.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
+        as :func:`fedattack.attacks.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
         Section 4.6. Clients with fewer than ten targets are left out. Empty where they cannot be rebuilt.
     local
         Whether the accuracy is the mean of the clients' models, in place of a common model that there is not (FedMD);

@@ -8,7 +8,7 @@ is no promise: an attack that is always right may still be no better than a gues
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedattack.attack import Knowledge
+from fedattack.attacks import Knowledge
 from fedattack.audit.truth import Truth
 
 

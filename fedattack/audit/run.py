@@ -51,7 +51,7 @@ def audit_folder(
     device
         Where models are evaluated.
     trusted
-        What of the folder's import paths and paths may be followed; see :func:`fedattack.attack.read_knowledge`.
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
     listed
         Is given what the judges list one by one, before the findings are written.
 

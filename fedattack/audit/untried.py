@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedattack.attack import ATTACKS, Attack, Knowledge
-from fedattack.attack.registry import threats
-from fedattack.attack.threat import Threat
+from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks.registry import threats
+from fedattack.attacks.threat import Threat
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
 from fedattack.record import Record

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedattack.apps.auditing import Attacked
     from fedattack.apps.posing import Posed
     from fedattack.apps.questions import Questions
-    from fedattack.attack import Attack
+    from fedattack.attacks import Attack
     from fedattack.audit.finding import Condition
     from fedattack.record.folder import Part
 

@@ -77,7 +77,7 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
     if known.model is None:
         raise ConfigError(
             f"{part.knowledge} names no model, and canary examples are scored by its gradients; "
-            "write it there by fedattack.attack.write_knowledge"
+            "write it there by fedattack.attacks.write_knowledge"
         )
     nodes, public = _truth_of(part)
     return measure_canaries(

@@ -59,7 +59,7 @@ from fedattack.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from fedattack.attack import Attack, Knowledge
+    from fedattack.attacks import Attack, Knowledge
     from fedattack.audit.finding import Condition, Finding
     from fedattack.claims.check import Answer, Trial
     from fedattack.learning.importing import Asked
@@ -550,7 +550,7 @@ def _refusals(path: Path) -> list[str]:
         return []
     if not record.keep.kinds or what_to_install("check"):
         return []
-    from fedattack.attack import ATTACKS
+    from fedattack.attacks import ATTACKS
 
     told: dict[str, list[str]] = {}
     for name, attack in ATTACKS.items():

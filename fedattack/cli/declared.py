@@ -9,7 +9,7 @@ from fedattack.base.errors import ConfigError, instead
 from fedattack.runs.settings import open_settings
 
 if TYPE_CHECKING:
-    from fedattack.attack import Knowledge, ModelKnowledge
+    from fedattack.attacks import Knowledge, ModelKnowledge
     from fedattack.learning import LocalSGD
 
 INITIAL = "initial"
@@ -84,7 +84,7 @@ class Declared:
         DataError
             If a file cannot be read, or does not fit the model.
         """
-        from fedattack.attack.knowledge import read_attributes, read_partial, read_public, read_targets
+        from fedattack.attacks.knowledge import read_attributes, read_partial, read_public, read_targets
 
         changes: dict[str, Any] = {}
         model = known.model if self.model is None else self._model(known)
@@ -107,7 +107,7 @@ class Declared:
 
     def _model(self, known: "Knowledge") -> "ModelKnowledge":
         """Describe the model, whose input has the shape of the examples that are declared, or else known."""
-        from fedattack.attack.knowledge import ModelKnowledge, read_targets
+        from fedattack.attacks.knowledge import ModelKnowledge, read_targets
         from fedattack.learning import per_record_loss
 
         paths = (self.targets, self.auxiliary, self.partial)
@@ -129,7 +129,7 @@ class Declared:
 
 
 def _frozen(text: str, model: "ModelKnowledge | None") -> Mapping[str, Any]:
-    from fedattack.attack.frozen import initial_weights, read_frozen
+    from fedattack.attacks.frozen import initial_weights, read_frozen
 
     if text != INITIAL:
         return read_frozen(Path(text))

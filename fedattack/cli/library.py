@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.attack import Knowledge, Scores
-from fedattack.attack.knowledge import read_knowledge as read_knowledge_at
+from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks.knowledge import read_knowledge as read_knowledge_at
 from fedattack.audit.card import line_of, table_of
 from fedattack.audit.finding import Finding
 from fedattack.record import Record
@@ -126,7 +126,7 @@ def open_record(folder: Path | str, *, skip_damaged: bool = False, thinned: bool
 
 
 def read_knowledge(folder: Path | str, *, trusted: Collection[str] = ()) -> Knowledge:
-    """Read what an attacker knows beside the record; see :func:`fedattack.attack.knowledge.read_knowledge`.
+    """Read what an attacker knows beside the record; see :func:`fedattack.attacks.knowledge.read_knowledge`.
 
     Raises
     ------

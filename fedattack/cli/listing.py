@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedattack.attack.needs import Needs
-from fedattack.attack.options import options_of
-from fedattack.attack.registry import declarations, left_out, threats
+from fedattack.attacks.needs import Needs
+from fedattack.attacks.options import options_of
+from fedattack.attacks.registry import declarations, left_out, threats
 from fedattack.cli.console import show_table
 from fedattack.data import DATASETS
 from fedattack.grids.reproduce import load_reproduction, reproduction_names

@@ -14,7 +14,7 @@ from fedattack.cli import commands
 from fedattack.cli.console import err_console, out_console, show_page, show_table, watch_bars
 
 if TYPE_CHECKING:
-    from fedattack.attack import Attack
+    from fedattack.attacks import Attack
     from fedattack.audit.finding import Condition
     from fedattack.grids.whatif.cell import Cell
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedattack.attack.registry import threat_of
+from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import (
     ERROR,
     FIRST_ALONE,

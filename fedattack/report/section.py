@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedattack.attack.registry import threat_of
+from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import LEAK, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot

@@ -4,13 +4,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.attack.registry import options_of_attack
+from fedattack.attacks.registry import options_of_attack
 from fedattack.record.folder import STUDY, Part, find_parts, read_study
 from fedattack.runs.checks import attack_names
 from fedattack.runs.settings import leads_out
 
 if TYPE_CHECKING:
-    from fedattack.attack import Knowledge
+    from fedattack.attacks import Knowledge
     from fedattack.learning.importing import Asked
 
 
@@ -49,7 +49,7 @@ def asked_of_knowledge(folder: Path) -> list["Asked"]:
 def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
     # Knowledge describes models, and imports torch, which takes seconds.
-    from fedattack.attack.knowledge import KNOWLEDGE, Knowledge, read_knowledge
+    from fedattack.attacks.knowledge import KNOWLEDGE, Knowledge, read_knowledge
 
     there = (part.knowledge / KNOWLEDGE).exists()
     return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()

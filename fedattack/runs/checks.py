@@ -7,8 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.attack.options import shares_work
-from fedattack.attack.registry import left_out, options_of_attack, threat_of, threats
+from fedattack.attacks.options import shares_work
+from fedattack.attacks.registry import left_out, options_of_attack, threat_of, threats
 from fedattack.audit.finding import Condition
 from fedattack.base.cluster import chosen, connect
 from fedattack.base.errors import ConfigError, DataError, in_command, instead

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.attack import Knowledge
+from fedattack.attacks import Knowledge
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of

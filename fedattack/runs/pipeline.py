@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from fedattack.attack import ATTACKS, Attack, Knowledge, write_knowledge
-from fedattack.attack.options import shares_work
-from fedattack.attack.registry import left_out
+from fedattack.attacks import ATTACKS, Attack, Knowledge, write_knowledge
+from fedattack.attacks.options import shares_work
+from fedattack.attacks.registry import left_out
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedattack.attack.registry import threats
+from fedattack.attacks.registry import threats
 from fedattack.base.errors import ConfigError, instead, short
 from fedattack.runs.app import Value, app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings

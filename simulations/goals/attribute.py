@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedattack.attack import Knowledge, PartialRecords
+from fedattack.attacks import Knowledge, PartialRecords
 from fedattack.audit.truth import Attributes
 from simulations.goals.base import Answer, Goal, auxiliary_of
 from simulations.study import Study

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Knowledge, Targets
+from fedattack.attacks import Knowledge, Targets
 from fedattack.audit.truth import Attributes, ClientAttribute
 from simulations.study import Study
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import AuxiliaryAttribute, Knowledge
+from fedattack.attacks import AuxiliaryAttribute, Knowledge
 from fedattack.audit.truth import ClientAttribute
 from simulations.goals.base import Answer, Goal, auxiliary_of
 from simulations.study import Study

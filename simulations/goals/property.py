@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedattack.attack import Knowledge, Targets
+from fedattack.attacks import Knowledge, Targets
 from simulations.goals.base import Answer, Goal, auxiliary_of
 from simulations.study import Study
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Knowledge, Targets
+from fedattack.attacks import Knowledge, Targets
 from fedattack.audit.truth import NOBODY
 from simulations.goals.base import Answer, Goal
 from simulations.origins import deal_origins

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attack import Targets
+from fedattack.attacks import Targets
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.record import Record
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.attack import Scores
+from fedattack.attacks import Scores
 from fedattack.audit.truth import read_truth
 from tests.apps.projects import MESSAGE_API, TEXTS, fedattack
 

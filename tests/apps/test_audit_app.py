@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.attack import Targets, read_targets
+from fedattack.attacks import Targets, read_targets
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.record import Record, check_record
 from tests.apps.projects import (

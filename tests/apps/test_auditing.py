@@ -13,7 +13,7 @@ import pytest
 from fedattack.apps import auditing
 from fedattack.apps.app import App
 from fedattack.apps.auditing import attack_all, check_free, importable, pose_all, too_few, witness_of
-from fedattack.attack import Knowledge, ModelKnowledge, Scores, Targets
+from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.base.errors import ConfigError, NeedsError, RunError
 from fedattack.base.structured import pack
 from fedattack.record import Exchange, RecordWriter, Reply

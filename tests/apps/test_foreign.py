@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedattack.attack import Scores
-from fedattack.attack.matching import NAMELESS
+from fedattack.attacks import Scores
+from fedattack.attacks.matching import NAMELESS
 from fedattack.record import Record, check_record
 from fedattack.runs.simulator import Simulator
 from tests.apps.projects import (

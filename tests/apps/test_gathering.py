@@ -22,8 +22,8 @@ from torch.nn import functional as F  # noqa: N812
 from fedattack.apps import auditing, posing
 from fedattack.apps.gathering import gather
 from fedattack.apps.posing import pose
-from fedattack.attack import read_targets
-from fedattack.attack.frozen import read_frozen
+from fedattack.attacks import read_targets
+from fedattack.attacks.frozen import read_frozen
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, TrustError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy

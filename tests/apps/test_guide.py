@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedattack.apps.outside import FlwrRun
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import note_node, read_truth, write_truth
 from fedattack.base.errors import DataError

@@ -12,7 +12,7 @@ import pytest
 
 from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.server import WitnessedServerApp
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets, read_targets
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_targets
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.base.errors import NeedsError
 from fedattack.base.structured import fields, pack

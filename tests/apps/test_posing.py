@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedattack.apps.posing import pose
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError

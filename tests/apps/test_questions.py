@@ -10,7 +10,7 @@ from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.holding import Client, Holding
 from fedattack.apps.posing import pose
 from fedattack.apps.questions import Column, Questions, Scene, pose_further, read_groups
-from fedattack.attack import read_knowledge
+from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.learning import LocalSGD

@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.outside import observe_command
 from fedattack.apps.server import WitnessedServerApp
-from fedattack.attack import read_targets
+from fedattack.attacks import read_targets
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedServerApp

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedattack.apps.holding import Holding
 from fedattack.apps.questions import Questions, Scene, pose_further
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Scores, Targets
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, train_local

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedattack.attack import Knowledge, Targets
+from fedattack.attacks import Knowledge, Targets
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.judging import judge_attacks

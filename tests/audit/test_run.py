@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, Knowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.quality import measure_quality
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, read_knowledge
-from fedattack.attack._fan_out import fan_out
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks._fan_out import fan_out
 from fedattack.base import cluster
 from fedattack.base.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, installed, misfit
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
 from fedattack.record import Record
-from tests.attack.test_contract import QUICK, RUNS, same_scores
+from tests.attacks.test_contract import QUICK, RUNS, same_scores
 from tests.worlds.federation import write_property_run, write_run
 from tests.worlds.inversion import write_inversion_run
 

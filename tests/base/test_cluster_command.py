@@ -6,7 +6,7 @@ import pytest
 
 from fedattack.base.cluster import choose
 from fedattack.base.errors import MESSAGE
-from tests.attack.test_contract import RUNS
+from tests.attacks.test_contract import RUNS
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from fedattack.attack import ATTACKS
+from fedattack.attacks import ATTACKS
 from fedattack.base.errors import ConfigError
 from fedattack.base.machine import MEMORY, read_size, shown_size
 

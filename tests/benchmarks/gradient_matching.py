@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge
-from fedattack.attack.knowledge import PartialRecords, Targets
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge
+from fedattack.attacks.knowledge import PartialRecords, Targets
 from fedattack.base.errors import DataError
 from fedattack.data import Dataset, load_dataset
 from fedattack.learning import LocalSGD, build_model, train_local

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.truth import NOBODY

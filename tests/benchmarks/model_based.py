@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.attack import ATTACKS, Knowledge, read_knowledge
-from fedattack.attack.knowledge import PartialRecords
+from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
+from fedattack.attacks.knowledge import PartialRecords
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from fedattack.attack import ATTACKS, Knowledge
-from fedattack.attack.knowledge import ModelKnowledge, Targets
+from fedattack.attacks import ATTACKS, Knowledge
+from fedattack.attacks.knowledge import ModelKnowledge, Targets
 from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_loss, per_record_loss
 from fedattack.record import Record

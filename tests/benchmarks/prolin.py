@@ -24,8 +24,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from fedattack.attack import ModelKnowledge, Targets
-from fedattack.attack.sketch import Sketch
+from fedattack.attacks import ModelKnowledge, Targets
+from fedattack.attacks.sketch import Sketch
 from fedattack.base.machine import MEMORY, read_size
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss

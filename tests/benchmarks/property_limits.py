@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Scores, read_knowledge
+from fedattack.attacks import Scores, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record
 from fedattack.record.folder import find_parts

@@ -33,7 +33,7 @@ import numpy as np
 import psutil
 from torch import nn
 
-from fedattack.attack import (
+from fedattack.attacks import (
     ATTACKS,
     AuxiliaryAttribute,
     Knowledge,
@@ -42,7 +42,7 @@ from fedattack.attack import (
     read_knowledge,
     write_knowledge,
 )
-from fedattack.attack.options import shares_work
+from fedattack.attacks.options import shares_work
 from fedattack.learning import LocalSGD, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 

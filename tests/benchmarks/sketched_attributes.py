@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.record import Keep, Record, shrink_record
 from fedattack.threats.group.judge import PrivateAttributeCase, credits_of

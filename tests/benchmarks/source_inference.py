@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 
 TARGETS, CLIENTS, ROUNDS = 1000, 10, 20

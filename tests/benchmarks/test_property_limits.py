@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedattack.attack import Scores
+from fedattack.attacks import Scores
 from tests.benchmarks.property_limits import limits
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.attack import ATTACKS
+from fedattack.attacks import ATTACKS
 from fedattack.record import check_record
 from tests.benchmarks import scale
 

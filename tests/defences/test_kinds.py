@@ -45,7 +45,7 @@ def test_a_declaration_is_complete(kind):
 
 def test_what_leads_to_artefacts_is_a_path_for_whoever_reads_a_folder():
     """Else a folder could have files outside of it read without anybody's trust."""
-    from fedattack.attack import knowledge
+    from fedattack.attacks import knowledge
     from fedattack.runs.settings import PATHS
 
     assert {*ARTEFACTS} <= {*PATHS}

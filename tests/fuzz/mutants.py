@@ -115,7 +115,7 @@ def read_given(world: World, folder: Path) -> dict[str, Any]:
     """Attack with target records that the caller names."""
     from dataclasses import replace
 
-    from fedattack.attack import ATTACKS, read_knowledge, read_targets
+    from fedattack.attacks import ATTACKS, read_knowledge, read_targets
     from fedattack.record import Record
 
     known = read_knowledge(folder / "knowledge")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import Attributes, note_node, write_truth
 from fedattack.record import Record

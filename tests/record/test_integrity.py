@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.base.errors import ConfigError, RecordError
 from fedattack.base.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.attack.registry import threats
+from fedattack.attacks.registry import threats
 from fedattack.audit.finding import answering, parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section

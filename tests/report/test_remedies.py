@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.attack.registry import threats
+from fedattack.attacks.registry import threats
 from fedattack.report.remedies import Remedy, command_for
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedattack.attack import Scores
+from fedattack.attacks import Scores
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record, check_record
 from fedattack.runs import simulating

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier as Forest
 
-from fedattack.attack import Knowledge, PartialRecords, Scores, Targets
+from fedattack.attacks import Knowledge, PartialRecords, Scores, Targets
 from fedattack.audit.finding import ERROR, LEAK
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import decided

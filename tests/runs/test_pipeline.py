@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from fedattack.attack import ATTACKS
+from fedattack.attacks import ATTACKS
 from fedattack.base.cluster import choose
 from fedattack.base.errors import ConfigError
 from fedattack.record import Exchange, Record, RecordWriter, Reply

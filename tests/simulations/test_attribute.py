@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 import clients.app
 import simulations.server
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.attack import ATTACKS, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, Scores, read_knowledge
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.run import audit_folder

@@ -10,7 +10,7 @@ import pytest
 from clients.app import kind_of
 from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.attack import read_knowledge
+from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.claims import configured

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 import simulations.prepare
 from clients.app import app
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import MECHANISMS, read_truth
 from fedattack.base.errors import ConfigError, FedAttackError

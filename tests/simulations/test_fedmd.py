@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 import clients.app
 import simulations.server
 from clients.fedmd import MODEL, FedMDClient
-from fedattack.attack import ATTACKS, Knowledge, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError, NeedsError

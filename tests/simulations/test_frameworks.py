@@ -11,7 +11,7 @@ import simulations.prepare
 from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.base.errors import ConfigError
 from fedattack.record import Record, check_record
 from fedattack.record.signature import make_key

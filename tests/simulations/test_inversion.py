@@ -6,7 +6,7 @@ from flwr.app import Context, RecordDict
 
 import clients.app
 import simulations.server
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.learning import LocalSGD

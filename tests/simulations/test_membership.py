@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedattack.attack import read_knowledge
+from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.base.errors import DataError
 from fedattack.learning import LocalSGD

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fedattack.attack import read_knowledge
+from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.data import label_counts
 from fedattack.runs.settings import load_settings

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import simulations.prepare
-from fedattack.attack import read_knowledge
+from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, FedAttackError
 from fedattack.learning import LocalSGD

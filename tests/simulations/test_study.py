@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.attack import read_knowledge
+from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.base.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD, build_model, train_local

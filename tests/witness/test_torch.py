@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import cross_entropy as imported_by_name
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedattack.attack import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
+from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
 from fedattack.witness import sources, torch_models
 from fedattack.witness.watch import Watch, watching
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of

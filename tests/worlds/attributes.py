@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedattack.attack import Knowledge, ModelKnowledge, write_knowledge
-from fedattack.attack.knowledge import PartialRecords
+from fedattack.attacks import Knowledge, ModelKnowledge, write_knowledge
+from fedattack.attacks.knowledge import PartialRecords
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
 

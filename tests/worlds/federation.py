@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.attack import Knowledge, KnownDefence, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, outputs_of, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record

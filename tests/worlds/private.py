@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedattack.attack import AuxiliaryAttribute, Knowledge, KnownDefence, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks import AuxiliaryAttribute, Knowledge, KnownDefence, ModelKnowledge, Targets, write_knowledge
 from fedattack.audit.truth import ClientAttribute, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply

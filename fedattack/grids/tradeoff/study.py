@@ -11,7 +11,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from fedattack.attack.threat import ADAPTIVE
+from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.base.errors import FedAttackError, ReportError
 from fedattack.base.files import write_atomically, write_json, write_sealed

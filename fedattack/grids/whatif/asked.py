@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 
-from fedattack.attack.registry import threat_of
+from fedattack.attacks.registry import threat_of
 from fedattack.audit.truth import HOLDINGS
 from fedattack.base.errors import ConfigError, DataError, in_command
 from fedattack.grids.whatif.alteration import Alteration, check_alterable

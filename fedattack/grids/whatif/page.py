@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedattack.attack.threat import ADAPTIVE
+from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
 from fedattack.base.files import write_atomically
 from fedattack.grids.whatif.cell import Cell

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedattack.attack import ATTACKS, Attack, Knowledge, KnownDefence, write_knowledge
-from fedattack.attack.knowledge import BUILT_IN
-from fedattack.attack.matching import named_for
+from fedattack.attacks import ATTACKS, Attack, Knowledge, KnownDefence, write_knowledge
+from fedattack.attacks.knowledge import BUILT_IN
+from fedattack.attacks.matching import named_for
 from fedattack.audit.untried import lacking
 from fedattack.base.errors import ConfigError, FedAttackError, RunError
 from fedattack.base.files import make_private, write_json

@@ -1,6 +1,6 @@
 """Attribute inference fills in the one column of clients' examples that the server lacks."""
 
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 
 _FINDINGS = ("excess", "accuracy", "accuracy-*", "balanced-accuracy", "rare-recall", "bound", "membership")
 

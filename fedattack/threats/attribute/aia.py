@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Finite, Form, Name, Share
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, PartialRecords
-from fedattack.attack.matching import check_model, fits_model, flattened, is_finite
-from fedattack.attack.replies import replied, why_left_out
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Finite, Form, Name, Share
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords
+from fedattack.attacks.matching import check_model, fits_model, flattened, is_finite
+from fedattack.attacks.replies import replied, why_left_out
 from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given

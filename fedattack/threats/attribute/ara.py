@@ -17,12 +17,12 @@ from pydantic import TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
-from fedattack.attack.matching import check_model, fits_model, is_finite, is_zero
-from fedattack.attack.replies import choose_rounds, replies_of
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
+from fedattack.attacks.matching import check_model, fits_model, is_finite, is_zero
+from fedattack.attacks.replies import choose_rounds, replies_of
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given

@@ -21,11 +21,11 @@ from torch import nn
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name
-from fedattack.attack.knowledge import Knowledge, PartialRecords, Targets
-from fedattack.attack.matching import check_model, fits_model, is_finite
-from fedattack.attack.replies import replies_of
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name
+from fedattack.attacks.knowledge import Knowledge, PartialRecords, Targets
+from fedattack.attacks.matching import check_model, fits_model, is_finite
+from fedattack.attacks.replies import replies_of
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import in_mode, to_tensor

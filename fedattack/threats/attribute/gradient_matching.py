@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedattack.attack.matching import is_finite, is_zero
+from fedattack.attacks.matching import is_finite, is_zero
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.base.machine import MEMORY
 from fedattack.learning.importing import one_line

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack.knowledge import PartialRecords, Targets
+from fedattack.attacks.knowledge import PartialRecords, Targets
 
 FOLDS = 5
 MOST_RECORDS = 5_000

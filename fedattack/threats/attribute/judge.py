@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Scores
+from fedattack.attacks import Scores
 from fedattack.audit.answers import Questions, arrangements_of, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_interval, rate_interval

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedattack.attack import options
-from fedattack.attack.needs import Needs
-from fedattack.attack.replies import UPDATES
+from fedattack.attacks import options
+from fedattack.attacks.needs import Needs
+from fedattack.attacks.replies import UPDATES
 
 Relaxation = Literal["softmax", "gumbel"]
 RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")

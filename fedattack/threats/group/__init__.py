@@ -1,6 +1,6 @@
 """Private attributes are what all examples of a client have in common."""
 
-from fedattack.attack.threat import ADAPTIVE, Threat
+from fedattack.attacks.threat import ADAPTIVE, Threat
 from fedattack.threats.group.options import ADVERSARIES
 
 THREAT = Threat(

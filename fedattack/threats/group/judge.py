@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Scores
-from fedattack.attack.threat import ADAPTIVE
+from fedattack.attacks import Scores
+from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds

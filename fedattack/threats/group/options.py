@@ -6,8 +6,8 @@ Needs are shown, and options checked, before torch is imported.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedattack.attack import options
-from fedattack.attack.needs import Needs
+from fedattack.attacks import options
+from fedattack.attacks.needs import Needs
 
 ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
 """The adversaries by name."""

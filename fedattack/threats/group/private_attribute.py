@@ -20,14 +20,14 @@ from pydantic import Field, TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name, Number
-from fedattack.attack.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
-from fedattack.attack.matching import check_model
-from fedattack.attack.replies import choose_rounds, replied
-from fedattack.attack.sketch import Sketch, recorded_sketch
-from fedattack.attack.threat import ADAPTIVE
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
+from fedattack.attacks.matching import check_model
+from fedattack.attacks.replies import choose_rounds, replied
+from fedattack.attacks.sketch import Sketch, recorded_sketch
+from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import ConfigError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates

@@ -1,6 +1,6 @@
 """Gradient inversion shows what a client's examples look like."""
 
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 
 THREAT = Threat(
     package=__name__,

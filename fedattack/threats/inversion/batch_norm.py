@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedattack.attack.matching import is_finite
+from fedattack.attacks.matching import is_finite
 
 MEAN, VARIANCE, COUNT = "running_mean", "running_var", "num_batches_tracked"
 

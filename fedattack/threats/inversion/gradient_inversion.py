@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from fedattack.attack.matching import is_finite, is_zero
+from fedattack.attacks.matching import is_finite, is_zero
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD

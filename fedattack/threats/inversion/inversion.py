@@ -19,12 +19,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import TypedDict
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name, Number
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge
-from fedattack.attack.matching import check_model, check_state, is_finite, is_zero
-from fedattack.attack.replies import choose_rounds, replied, why_left_out
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
+from fedattack.attacks.replies import choose_rounds, replied, why_left_out
 from fedattack.base.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attack.matching import flattened
+from fedattack.attacks.matching import flattened
 from fedattack.learning import LocalSGD
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import soft_targets

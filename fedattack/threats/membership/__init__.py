@@ -1,6 +1,6 @@
 """Membership inference finds out whether a client trained on an example."""
 
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 
 _FINDINGS = ("tpr-at-1pct-fpr", "tpr-at-0.1pct-fpr", "auc", "epsilon-implied", "balanced-accuracy")
 

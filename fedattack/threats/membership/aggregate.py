@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.attack.local_models import readable
-from fedattack.attack.matching import check_model, fits_model
-from fedattack.attack.replies import why_left_out
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.local_models import readable
+from fedattack.attacks.matching import check_model, fits_model
+from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, per_record_loss, pick_device
 from fedattack.learning.importing import given

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedattack.attack.knowledge import Targets
+from fedattack.attacks.knowledge import Targets
 from fedattack.base.machine import MEMORY
 from fedattack.learning import losses_of_models
 from fedattack.learning.inputs import Inputs, call, mean_loss_in

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attack._groups import Group
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.attack.local_models import Rebuilding
+from fedattack.attacks._groups import Group
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.local_models import Rebuilding
 from fedattack.learning import per_record_loss
 from fedattack.learning.importing import given, one_line
 from fedattack.record.format import Arrays

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack._groups import count_groups, groups_of
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name, Number
-from fedattack.attack.knowledge import Knowledge, Targets
-from fedattack.attack.local_models import LocalModels, local_models, readable
-from fedattack.attack.matching import fits_model
-from fedattack.attack.replies import why_left_out
-from fedattack.attack.threat import ADAPTIVE
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks._groups import count_groups, groups_of
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge, Targets
+from fedattack.attacks.local_models import LocalModels, local_models, readable
+from fedattack.attacks.matching import fits_model
+from fedattack.attacks.replies import why_left_out
+from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import NeedsError
 from fedattack.learning import pick_device
 from fedattack.record import Observation, Record

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.importing import given
 from fedattack.record.format import Arrays

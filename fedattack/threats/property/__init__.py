@@ -1,6 +1,6 @@
 """Property inference finds out which clients have a property, from sums of their updates alone."""
 
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 
 THREAT = Threat(
     package=__name__,

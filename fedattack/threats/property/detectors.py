@@ -31,8 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedattack.attack.knowledge import ModelKnowledge, Targets
-from fedattack.attack.sketch import Sketch, SketchedRows
+from fedattack.attacks.knowledge import ModelKnowledge, Targets
+from fedattack.attacks.sketch import Sketch, SketchedRows
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.learning import LocalSGD

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedattack.attack import options
-from fedattack.attack.needs import Needs
+from fedattack.attacks import options
+from fedattack.attacks.needs import Needs
 
 Mode = Literal["linear", "exact"]
 MODES: tuple[Mode, ...] = ("linear", "exact")

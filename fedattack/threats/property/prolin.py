@@ -24,12 +24,12 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name, Number
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.attack.matching import check_model, flattened
-from fedattack.attack.sketch import Sketch, recorded_sketch
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.matching import check_model, flattened
+from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
 from fedattack.base.machine import shown_size
 from fedattack.base.structured import padded_alike

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack.knowledge import Targets, class_asked
+from fedattack.attacks.knowledge import Targets, class_asked
 from fedattack.base.errors import NeedsError
 from fedattack.learning.importing import import_callable
 

@@ -1,6 +1,6 @@
 """Source inference finds out which client holds an example."""
 
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 
 THREAT = Threat(
     package=__name__,

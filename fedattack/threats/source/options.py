@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedattack.attack import options
-from fedattack.attack.needs import Needs
+from fedattack.attacks import options
+from fedattack.attacks.needs import Needs
 from fedattack.record.format import PROTOCOLS
 
 

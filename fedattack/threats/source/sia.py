@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.attack._fan_out import fan_out
-from fedattack.attack._groups import Group, count_groups, groups_of
-from fedattack.attack.base import Attack, Progress, Scores
-from fedattack.attack.form import ArrayForm, Form, Name, Number
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.attack.local_models import Rebuilding, local_models
-from fedattack.attack.replies import why_left_out
+from fedattack.attacks._fan_out import fan_out
+from fedattack.attacks._groups import Group, count_groups, groups_of
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.local_models import Rebuilding, local_models
+from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY
 from fedattack.learning import losses_of_models, per_record_loss, pick_device

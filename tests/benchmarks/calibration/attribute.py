@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Knowledge, PartialRecords, Scores
+from fedattack.attacks import Knowledge, PartialRecords, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.threats.attribute.judge import BASELINES, AttributeCase, AttributeJudge

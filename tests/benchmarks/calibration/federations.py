@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.judging import judge_attacks

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attack import Knowledge, Scores
+from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import ClientAttribute, Truth
 from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge

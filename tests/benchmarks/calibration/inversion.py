@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Knowledge, Scores
+from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import HeldRecords, Truth
 from fedattack.threats.inversion.judge import InversionCase, InversionJudge

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
-from fedattack.attack import Knowledge, Scores, Targets
+from fedattack.attacks import Knowledge, Scores, Targets
 from fedattack.audit import exchanges
 from fedattack.audit.finding import Finding
 from fedattack.audit.significance import significance_of

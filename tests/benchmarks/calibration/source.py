@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attack import Knowledge, Scores
+from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.significance import decided, significance_of
 from fedattack.audit.truth import Truth

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.attack import ATTACKS, Knowledge
-from fedattack.attack.knowledge import ModelKnowledge, PartialRecords
-from fedattack.attack.replies import replies_of
+from fedattack.attacks import ATTACKS, Knowledge
+from fedattack.attacks.knowledge import ModelKnowledge, PartialRecords
+from fedattack.attacks.replies import replies_of
 from fedattack.audit.truth import Truth
 from fedattack.learning.importing import given
 from fedattack.record import Record

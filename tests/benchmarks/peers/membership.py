@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedattack.attack import ATTACKS, Knowledge
+from fedattack.attacks import ATTACKS, Knowledge
 from fedattack.audit.roc import area_value, tpr_value_at
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.learning.importing import given

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedattack.attack import Knowledge, read_knowledge
+from fedattack.attacks import Knowledge, read_knowledge
 from fedattack.audit.truth import Truth, read_truth
 from fedattack.record import Record
 from tests.worlds.reference import run_preset

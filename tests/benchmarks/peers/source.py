@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedattack.attack import ATTACKS, Knowledge, Targets
+from fedattack.attacks import ATTACKS, Knowledge, Targets
 from fedattack.audit.truth import Truth
 from fedattack.record import Record
 from fedattack.threats.source.judge import credits_of

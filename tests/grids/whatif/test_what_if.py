@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from fedattack.attack import read_knowledge
-from fedattack.attack.knowledge import BUILT_IN
+from fedattack.attacks import read_knowledge
+from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.record.folder import read_study, write_study
 from fedattack.report import read_findings
 from tests.report.test_html import Page

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, Knowledge, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
 from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply

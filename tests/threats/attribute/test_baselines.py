@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.learning import build_model
 from fedattack.record import Record
 from fedattack.threats.attribute.baselines import HEURISTICS, statistics_decisions

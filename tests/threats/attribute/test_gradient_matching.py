@@ -240,7 +240,7 @@ def test_victims_and_globals_are_left_as_they_were():
 
 
 def test_a_loss_of_ones_own_needs_the_labels():
-    spec = "tests.attack.plugins:own_loss"
+    spec = "tests.attacks.plugins:own_loss"
     case, truth = victim()
     match = match_gradients(mlp(8), spec, [case], Matching())[0]
     np.testing.assert_array_equal(match.decisions, truth)

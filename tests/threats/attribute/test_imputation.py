@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedattack.attack import PartialRecords, Targets
+from fedattack.attacks import PartialRecords, Targets
 from fedattack.threats.attribute.imputation import impute
 
 

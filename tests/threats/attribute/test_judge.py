@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attack import Knowledge, ModelKnowledge, PartialRecords, Scores, Targets
+from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Scores, Targets
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.base.errors import DataError
 from fedattack.report.validate import validate_findings
 from fedattack.threats.attribute.judge import IMPUTATION, MAJORITY, AttributeCase, AttributeJudge, lower_bound
-from tests.attack.listed import tables_of
+from tests.attacks.listed import tables_of
 from tests.benchmarks.calibration.attribute import NULLS, POWERS
 from tests.benchmarks.calibration.attribute import judged as judged_in
 from tests.benchmarks.calibration.drawn import measured

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attack import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import ClientAttribute, Truth, read_truth

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, KnownDefence, read_knowledge
+from fedattack.attacks import ATTACKS, KnownDefence, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.defences import SETTINGS

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.roc import area
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.base.errors import NeedsError

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 from sklearn.ensemble import RandomForestClassifier as Forest
 
-from fedattack.attack import ATTACKS, Knowledge, Scores, Targets, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.roc import tpr_at
 from fedattack.audit.run import audit_folder

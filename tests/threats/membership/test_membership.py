@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.attack import ATTACKS, Knowledge, KnownDefence, Scores, Targets, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, KnownDefence, Scores, Targets, read_knowledge
 from fedattack.audit.roc import area, tpr_at
 from fedattack.audit.truth import NOBODY, SEVERAL, read_truth
 from fedattack.defences import SETTINGS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import Knowledge, KnownDefence, ModelKnowledge, Targets
+from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.defences import SETTINGS
 from fedattack.learning import LocalSGD, train_local
 from fedattack.threats.membership.references import Shadows, Trainer

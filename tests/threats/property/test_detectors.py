@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fedattack.attack import ModelKnowledge, Targets
-from fedattack.attack.sketch import Sketch
+from fedattack.attacks import ModelKnowledge, Targets
+from fedattack.attacks.sketch import Sketch
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
@@ -31,8 +31,8 @@ from tests.worlds.federation import ONE_STEP, SMALL, blobs, odd_record
 
 PROPERTIES = ("membership", "inversion", "ascent")
 THREE_STEPS = LocalSGD(epochs=1, batch_size=3, lr=0.05, momentum=0.9, weight_decay=0.01)
-DROPPING = ModelKnowledge(spec="tests.attack.plugins:dropping", input_shape=(12,), classes=4)
-NORMALISED = ModelKnowledge(spec="tests.attack.plugins:normalised", input_shape=(12,), classes=4)
+DROPPING = ModelKnowledge(spec="tests.attacks.plugins:dropping", input_shape=(12,), classes=4)
+NORMALISED = ModelKnowledge(spec="tests.attacks.plugins:normalised", input_shape=(12,), classes=4)
 ALONE = np.ones(1)
 
 
@@ -167,7 +167,7 @@ def test_accuracy_is_that_on_fresh_exact_updates(mode):
     assert detector.checked == pytest.approx(expected, abs=0.08)
 
 
-@pytest.mark.parametrize("asked", ["membership", "tests.attack.plugins:first_class"])
+@pytest.mark.parametrize("asked", ["membership", "tests.attacks.plugins:first_class"])
 @pytest.mark.parametrize("mode", ["linear", "exact"])
 def test_the_detector_is_as_good_as_logistic_regression_on_exact_updates(asked, mode):
     training = LocalSGD(epochs=1, batch_size=0, lr=0.1)
@@ -307,7 +307,7 @@ _PEAK = """
 import sys
 import numpy as np, torch
 from fedattack.learning import LocalSGD
-from fedattack.attack import ModelKnowledge, Targets
+from fedattack.attacks import ModelKnowledge, Targets
 from fedattack.threats.property.detectors import Setting, fit_detectors
 from fedattack.threats.property.properties import questions
 
@@ -367,7 +367,7 @@ def test_batch_norm_takes_the_exact_mode():
 
 @pytest.mark.parametrize("mode", ["linear", "exact"])
 def test_a_property_that_changes_nothing_is_not_detected(mode):
-    setting = make("tests.attack.plugins:nothing", mode)
+    setting = make("tests.attacks.plugins:nothing", mode)
     found = [fit(setting, start=start_of(SMALL, seed), number=seed, check=True) for seed in range(4)]
     assert np.mean([item.accuracy for item in found]) == pytest.approx(0.5, abs=0.03)
     assert np.mean([item.checked for item in found]) == pytest.approx(0.5, abs=0.04)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attack import Knowledge, Scores
+from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Truth
 from fedattack.base.errors import DataError

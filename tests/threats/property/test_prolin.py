@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, ModelKnowledge, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, ModelKnowledge, Scores, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
@@ -17,11 +17,11 @@ from fedattack.threats.property.properties import questions
 from tests.worlds.federation import ONE_STEP, WEIGHTED_MEAN, write_property_run
 
 PROLIN = ATTACKS["prolin"]
-NORMALISED = ModelKnowledge(spec="tests.attack.plugins:normalised", input_shape=(12,), classes=4)
+NORMALISED = ModelKnowledge(spec="tests.attacks.plugins:normalised", input_shape=(12,), classes=4)
 
 
 def attack(folder: Path, options: dict[str, str] | None = None, *, record: Record | None = None, **changes) -> Scores:
-    own = {f"tests.attack.plugins:{name}" for name in ("normalised", "dropping")}
+    own = {f"tests.attacks.plugins:{name}" for name in ("normalised", "dropping")}
     known = read_knowledge(folder / "knowledge", trusted=own)
     chosen = PROLIN.with_options(options or {})
     return chosen.run(record or Record(folder / "record"), replace(known, **changes), seed=3, device="cpu")
@@ -108,7 +108,7 @@ def test_where_nobody_has_the_property_nobody_is_named(asked, tmp_path):
 def test_a_property_that_changes_nothing_names_nobody(inversion):
     """A user's own property, by its import path, whose batches with and without are drawn alike."""
     for shadows in ("linear", "exact"):
-        scores = attack(inversion, {"shadows": shadows}, property="tests.attack.plugins:nothing")
+        scores = attack(inversion, {"shadows": shadows}, property="tests.attacks.plugins:nothing")
         assert scores.facts["questions"] == ["nothing"]
         assert abs(scores.arrays["accuracy"].mean() - 0.5) < 0.06
         assert named(scores, "posterior") == []
@@ -451,7 +451,7 @@ def test_what_is_asked_must_be_known_and_possible(inversion):
 
 @pytest.mark.long
 def test_two_workers_find_what_one_does(tmp_path):
-    folder = write_property_run(tmp_path, rounds=4, model=ModelKnowledge("tests.attack.plugins:dropping", (12,), 4))
+    folder = write_property_run(tmp_path, rounds=4, model=ModelKnowledge("tests.attacks.plugins:dropping", (12,), 4))
     same_scores(attack(folder, {"workers": "2"}), attack(folder, {"workers": "0"}))
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedattack.attack import Targets
+from fedattack.attacks import Targets
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.threats.property.properties import (
     BEHAVIOURS,
@@ -120,7 +120,7 @@ def test_one_question_for_each_target_record():
 
 
 def test_a_users_property_is_found_by_its_import_path():
-    (asked,) = questions("tests.attack.plugins:first_class", AUXILIARY, None)
+    (asked,) = questions("tests.attacks.plugins:first_class", AUXILIARY, None)
     assert asked.name == "class 0"
     assert (AUXILIARY.y[asked.draw(True, 10, 8, ALLOWED, generator())] == 0).sum(axis=1).tolist() == [6] * 10
 
@@ -129,10 +129,10 @@ def test_a_users_property_is_found_by_its_import_path():
     ("spec", "error", "words"),
     [
         ("membreship", ModelError, "unknown property 'membreship'; expected one of membership, inversion, ascent"),
-        ("tests.attack.plugins:nobody", ModelError, "has no function 'nobody'"),
+        ("tests.attacks.plugins:nobody", ModelError, "has no function 'nobody'"),
         ("no.such.module:property", ModelError, "cannot import"),
-        ("tests.attack.plugins:no_property", NeedsError, "expected a list of at least one"),
-        ("tests.attack.plugins:empty", NeedsError, "expected a list of at least one"),
+        ("tests.attacks.plugins:no_property", NeedsError, "expected a list of at least one"),
+        ("tests.attacks.plugins:empty", NeedsError, "expected a list of at least one"),
     ],
 )
 def test_a_property_that_is_none_is_refused_in_one_line(spec, error, words):

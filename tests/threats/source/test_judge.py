@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedattack.attack import Knowledge, Scores
+from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.truth import NOBODY, SEVERAL, Truth
 from fedattack.base.errors import DataError
 from fedattack.threats.source.judge import SourceCase, SourceJudge, credits_of, fit_gamma

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, base
+from fedattack.attacks import ATTACKS, base
 from fedattack.grids.tradeoff.cost import peak_memory
 from fedattack.threats.source.judge import SourceJudge
 from tests.threats.source.test_judge import K, case

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, Knowledge, Scores, Targets, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fedattack.attack.base import Attack
-from fedattack.attack.registry import left_out, threats
+from fedattack.attacks.base import Attack
+from fedattack.attacks.registry import left_out, threats
 
 
 def _load() -> dict[str, Attack]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, Knowledge, ModelKnowledge, Targets
-from fedattack.attack._fan_out import fan_out
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets
+from fedattack.attacks._fan_out import fan_out
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.membership import membership
 from fedattack.threats.source import sia

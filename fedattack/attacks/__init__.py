@@ -7,9 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedattack.attack.attacks import ATTACKS
-    from fedattack.attack.base import Attack, Scores
-    from fedattack.attack.knowledge import (
+    from fedattack.attacks.all_attacks import ATTACKS
+    from fedattack.attacks.base import Attack, Scores
+    from fedattack.attacks.knowledge import (
         AuxiliaryAttribute,
         Knowledge,
         KnownDefence,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         read_targets,
         write_knowledge,
     )
-    from fedattack.attack.needs import Needs
+    from fedattack.attacks.needs import Needs
 
 __all__ = [
     "ATTACKS",
@@ -40,7 +40,7 @@ __all__ = [
     "write_knowledge",
 ]
 
-_HOMES = {"ATTACKS": "attacks", "Attack": "base", "Needs": "needs", "Scores": "base"}
+_HOMES = {"ATTACKS": "all_attacks", "Attack": "base", "Needs": "needs", "Scores": "base"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.attack.form import Form, Name
-from fedattack.attack.knowledge import Knowledge
-from fedattack.attack.matching import completed, how_named, named_for
-from fedattack.attack.needs import Needs
-from fedattack.attack.options import Option, options_of
-from fedattack.attack.replies import without_canaries
+from fedattack.attacks.form import Form, Name
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.matching import completed, how_named, named_for
+from fedattack.attacks.needs import Needs
+from fedattack.attacks.options import Option, options_of
+from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import ConfigError, DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import let_go
@@ -93,7 +93,7 @@ _SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
 class Attack(ABC):
     """An attack on a record.
 
-    Subclasses are found by name in :data:`fedattack.attack.ATTACKS`. They only read the record.
+    Subclasses are found by name in :data:`fedattack.attacks.ATTACKS`. They only read the record.
     """
 
     name: ClassVar[str]

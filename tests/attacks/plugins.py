@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fedattack.attack.knowledge import Targets
+from fedattack.attacks.knowledge import Targets
 from fedattack.threats.property.properties import Property, containing, draw_records
 
 

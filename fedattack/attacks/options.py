@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedattack.attack.replies import choose_rounds
+from fedattack.attacks.replies import choose_rounds
 from fedattack.base.errors import ConfigError
 from fedattack.base.machine import MEMORY, read_size
 
@@ -114,7 +114,7 @@ def words(default: tuple[str, ...], help: str, known: Collection[str] = ()) -> A
 
 
 def rounds(default: str, help: str) -> Any:  # noqa: A002 likewise
-    """Declare which rounds are used; see :func:`fedattack.attack.replies.choose_rounds`."""
+    """Declare which rounds are used; see :func:`fedattack.attacks.replies.choose_rounds`."""
 
     def read(text: str) -> str:
         choose_rounds(text, [])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.base.errors import ModelError, NeedsError, short
 from fedattack.learning import check_parameters
 from fedattack.record import Record

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import fedattack
-from fedattack.attack import ATTACKS
-from fedattack.attack.registry import left_out, threat_of, threats
-from fedattack.attack.threat import Threat
+from fedattack.attacks import ATTACKS
+from fedattack.attacks.registry import left_out, threat_of, threats
+from fedattack.attacks.threat import Threat
 from fedattack.base.errors import ConfigError, ReportError
 from fedattack.report import validate_findings
 from fedattack.report.section import COMMON, Section, section_of
@@ -37,7 +37,7 @@ for words in {words!r}:
 
 # A threat without attacks, whose folder may hold presets.
 BARE = """
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 THREAT = Threat(package=__name__, name={name!r}, question="?", attacks={{}})
 """
 
@@ -139,7 +139,7 @@ def test_packages_are_searched_for_when_a_threat_is_asked_for(installed):
 
 def test_a_package_in_the_working_directory_is_none(installed):
     """It may be a folder that somebody handed over; Python itself looks there first, as in a notebook."""
-    script = "from fedattack.attack.registry import left_out, threats; print('toy' in threats(), *left_out())"
+    script = "from fedattack.attacks.registry import left_out, threats; print('toy' in threats(), *left_out())"
     environment = {**os.environ, "PYTHONPATH": str(Path(fedattack.__file__).parents[1])}
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, cwd=installed, env=environment, capture_output=True, text=True, check=True)

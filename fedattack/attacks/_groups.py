@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedattack.attack.local_models import LocalModels, Rebuilding
+from fedattack.attacks.local_models import LocalModels, Rebuilding
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 

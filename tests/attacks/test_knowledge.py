@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedattack.attack import (
+from fedattack.attacks import (
     AuxiliaryAttribute,
     Knowledge,
     KnownDefence,

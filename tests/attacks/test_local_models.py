@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, Knowledge, read_knowledge
-from fedattack.attack.knowledge import ModelKnowledge
-from fedattack.attack.local_models import REBUILD, local_models
+from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
+from fedattack.attacks.knowledge import ModelKnowledge
+from fedattack.attacks.local_models import REBUILD, local_models
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.learning import full_gradient, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply

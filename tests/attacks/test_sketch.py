@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ModelKnowledge
-from fedattack.attack.sketch import Sketch, SketchedRows
+from fedattack.attacks import ModelKnowledge
+from fedattack.attacks.sketch import Sketch, SketchedRows
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.rows import GradientRows, LayerModel
 from fedattack.learning.shadows import ShadowModel

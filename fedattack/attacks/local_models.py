@@ -9,10 +9,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from fedattack.attack.knowledge import Knowledge
-from fedattack.attack.matching import check_model, fits_model
-from fedattack.attack.replies import replied
-from fedattack.attack.students import TEACHERS, students_of, usable_predictions
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.matching import check_model, fits_model
+from fedattack.attacks.replies import replied
+from fedattack.attacks.students import TEACHERS, students_of, usable_predictions
 from fedattack.base.errors import NeedsError, RecordError
 from fedattack.learning import check_gradients, gradient_step
 from fedattack.record import Observation, Record, Round

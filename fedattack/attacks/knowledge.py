@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.attack.frozen import read_frozen
+from fedattack.attacks.frozen import read_frozen
 from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz, write_sealed
 from fedattack.base.structured import fault, fields, finite, pack
@@ -330,7 +330,7 @@ def class_asked(name: str) -> tuple[int, float] | None:
     return int(found[1]), int(found[2]) / 100
 
 
-_HINT = "expected what `fedattack simulate` or fedattack.attack.write_knowledge leaves there"
+_HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _Count = Annotated[int, Field(ge=1, le=10**6)]

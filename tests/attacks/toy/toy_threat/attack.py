@@ -6,9 +6,9 @@ import numpy as np
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.attack import Attack, Knowledge, Needs, Scores
-from fedattack.attack.base import Progress
-from fedattack.attack.form import ArrayForm, Form, Name
+from fedattack.attacks import Attack, Knowledge, Needs, Scores
+from fedattack.attacks.base import Progress
+from fedattack.attacks.form import ArrayForm, Form, Name
 from fedattack.record import Record
 
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.numpy import save_file
 from torch import nn
 
-from fedattack.attack import ATTACKS, read_knowledge, write_knowledge
-from fedattack.attack.frozen import initial_weights, read_frozen
+from fedattack.attacks import ATTACKS, read_knowledge, write_knowledge
+from fedattack.attacks.frozen import initial_weights, read_frozen
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import DataError, ModelError, NeedsError

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedattack.attack import ATTACKS, ModelKnowledge, read_knowledge
-from fedattack.attack.matching import NAMELESS, check_model, named_for
+from fedattack.attacks import ATTACKS, ModelKnowledge, read_knowledge
+from fedattack.attacks.matching import NAMELESS, check_model, named_for
 from fedattack.audit.quality import measure_quality
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ModelError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedattack.base.errors import short
 
 if TYPE_CHECKING:
-    from fedattack.attack.knowledge import Knowledge
+    from fedattack.attacks.knowledge import Knowledge
     from fedattack.record import Record
 
 

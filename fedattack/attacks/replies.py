@@ -7,7 +7,7 @@ from fedattack.base.errors import ConfigError, short
 
 if TYPE_CHECKING:
     # Options are checked before torch is imported, and their names of rounds stand here.
-    from fedattack.attack.knowledge import Knowledge
+    from fedattack.attacks.knowledge import Knowledge
     from fedattack.record import Observation, Record
 
 UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {

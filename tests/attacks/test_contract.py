@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.attack import ATTACKS, Knowledge, Scores, _fan_out, read_knowledge
-from fedattack.attack._fan_out import PROCESS
-from fedattack.attack.registry import threat_of, threats
+from fedattack.attacks import ATTACKS, Knowledge, Scores, _fan_out, read_knowledge
+from fedattack.attacks._fan_out import PROCESS
+from fedattack.attacks.registry import threat_of, threats
 from fedattack.audit.describe import notes_of
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judge import judge_of
@@ -21,7 +21,7 @@ from fedattack.audit.untried import lacking
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
 from fedattack.record.format import PROTOCOLS
-from tests.attack.listed import tables_of
+from tests.attacks.listed import tables_of
 from tests.worlds.federation import write_run
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedattack.attack.knowledge import Knowledge, ModelKnowledge
-from fedattack.attack.replies import replied
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.replies import replied
 from fedattack.base.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil_students
 from fedattack.learning.importing import given

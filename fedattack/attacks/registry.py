@@ -14,8 +14,8 @@ from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Any
 
-from fedattack.attack.options import Option, options_of
-from fedattack.attack.threat import Threat
+from fedattack.attacks.options import Option, options_of
+from fedattack.attacks.threat import Threat
 
 GROUP = "fedattack.threats"
 """Package of the threats that are built in, and group of the entry points by which other packages add theirs."""
@@ -58,7 +58,7 @@ def declarations() -> dict[str, Any]:
         if threat.built_in:
             found |= {attack: threat.load(where) for attack, where in threat.options.items()}
         else:
-            attacks = importlib.import_module("fedattack.attack.attacks").ATTACKS
+            attacks = importlib.import_module("fedattack.attacks.all_attacks").ATTACKS
             found |= {attack: attacks[attack] for attack in threat.attacks if attack in attacks}
     return dict(sorted(found.items()))
 
@@ -127,7 +127,7 @@ def _is_here(path: str) -> bool:
 
 def _fault(threat: object, taken: Mapping[str, Threat]) -> str:
     if not isinstance(threat, Threat):
-        return "is no fedattack.attack.threat.Threat"
+        return "is no fedattack.attacks.threat.Threat"
     attacks = {name for other in taken.values() for name in other.attacks}
     if threat.name in taken:
         return f"has the name {threat.name!r}, which the threat of {taken[threat.name].package} has"

@@ -1,6 +1,6 @@
 """A threat of another package: who holds the most examples?"""
 
-from fedattack.attack.threat import Threat
+from fedattack.attacks.threat import Threat
 
 THREAT = Threat(
     package=__name__,

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.attack import Knowledge, ModelKnowledge, Targets, read_knowledge, read_targets, write_knowledge
-from fedattack.attack.knowledge import read_public
-from fedattack.attack.matching import SHORTENED, completed, how_named, named_for
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets, read_knowledge, read_targets, write_knowledge
+from fedattack.attacks.knowledge import read_public
+from fedattack.attacks.matching import SHORTENED, completed, how_named, named_for
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, pack
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.membership.measures import ExampleGradients
 
-HERE = "tests.attack.test_structures"
+HERE = "tests.attacks.test_structures"
 IDS = np.random.default_rng(0).integers(0, 9, size=(5, 4))
 LABELS = np.random.default_rng(1).integers(0, 3, size=5)
 

@@ -30,7 +30,7 @@ class Threat:
     question
         The question, in one sentence.
     attacks
-        By the attack's name, a subclass of :class:`fedattack.attack.base.Attack`.
+        By the attack's name, a subclass of :class:`fedattack.attacks.base.Attack`.
     judges
         By the attack's name, a subclass of :class:`fedattack.audit.judge.Judge`. An attack without a judge is a
         baseline of others.

@@ -5,8 +5,8 @@ import socket
 import pytest
 import torch
 
-from fedattack.attack import _fan_out
-from fedattack.attack._fan_out import fan_out
+from fedattack.attacks import _fan_out
+from fedattack.attacks._fan_out import fan_out
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
 
 

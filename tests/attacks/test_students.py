@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attack import ATTACKS, read_knowledge
-from fedattack.attack.local_models import LocalModels, local_models
-from fedattack.attack.students import HOW, TEACHERS, students_of, usable_predictions
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks.local_models import LocalModels, local_models
+from fedattack.attacks.students import HOW, TEACHERS, students_of, usable_predictions
 from fedattack.base.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil, outputs_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
