@@ -1,4 +1,4 @@
-"""How the product's code is shaped: ``python -m tests.shape [FOLDER …]`` prints a row for each package.
+"""How the product's code is shaped: ``python -m tests.shape [FOLDER …]`` prints a row for each package, and the house.
 
 Comprehensions and conditional expressions are counted for each 1,000 lines of code, without blank lines, comments and
 docstrings. Complexity is McCabe's as radon counts it: one for a function, and one more for each branch, loop, handler,
@@ -9,9 +9,12 @@ import ast
 import io
 import sys
 import tokenize
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+
+from tests.importing import arrows_of, modules_of, room_of
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("fedattack", "clients", "strategies", "simulations")
@@ -94,8 +97,23 @@ def complexity(function: ast.FunctionDef) -> int:
     return total
 
 
+def print_house() -> None:
+    """Print how many rooms there are, how many imports lead from one to another, and which classes share a name."""
+    modules: dict[str, Path] = {}
+    for root in PRODUCT:
+        modules |= modules_of(ROOT / root, root)
+    rooms = {room_of(module) for module in modules} - {"", "__main__"}
+    print(f"{len(rooms)} rooms, {len(arrows_of(modules))} arrows")
+    classes: Counter[str] = Counter()
+    for file in modules.values():
+        nodes = ast.walk(ast.parse(file.read_text()))
+        classes.update(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    shared = [name for name, count in classes.items() if count > 1]
+    print(f"{len(shared)} names of more than one class: {', '.join(sorted(shared))}")
+
+
 def main() -> None:
-    """Print a row for each package, and one for all."""
+    """Print a row for each package, one for all, and the house."""
     whole = Shape()
     for root in sys.argv[1:] or PRODUCT:
         packages: dict[str, Shape] = {}
@@ -107,6 +125,7 @@ def main() -> None:
     print(f"{'all':32s} {whole.row()}")
     for worst, name in sorted(whole.complexities, reverse=True)[:10]:
         print(f"{worst:6d} {name}")
+    print_house()
 
 
 if __name__ == "__main__":
