@@ -27,7 +27,7 @@ from fedattack.base.untrusted import (
     remove_inside,
     verify_files,
 )
-from fedattack.record.schema import LINES
+from fedattack.record.schema import LINE_FORM
 
 HINT = "do something"
 NUMBERS = TypeAdapter(dict[str, int])
@@ -109,9 +109,9 @@ for _ in range(150):
 def test_of_thousands_of_faults_the_first_alone_is_described(key, value):
     line = {"seq": 0, "round": 1, "file": "rounds/000000.safetensors", "bytes": 0, "xxh3": "0" * 32, "config": {}}
     line |= {"common": None, "replies": [], "aggregate": None, "started": "", "ended": "", "previous": "", "check": ""}
-    assert formed(LINES[2], line) == line
+    assert formed(LINE_FORM, line) == line
     with pytest.raises(ValidationError) as problem:
-        formed(LINES[2], {**line, key: value})
+        formed(LINE_FORM, {**line, key: value})
     # The kinds that a metric may have, one by one, and each as often as it lies in another.
     assert problem.value.error_count() < 10 * 200
 
