@@ -98,6 +98,7 @@ def test_observing_takes_at_most_three_lines(project, tmp_path):
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_message_api_project_in_pytorch(tmp_path, task):
     module = task(MESSAGE_API, MESSAGE_API.copy(tmp_path / "data"))
     loaders = [module.load_data(site, CLIENTS, 16)[0] for site in range(CLIENTS)]

@@ -335,6 +335,7 @@ def test_scores_of_another_attack_are_refused(tmp_path):
         ATTACKS["prolin"].load_scores(tmp_path / "prolin.npz")
 
 
+@pytest.mark.slow
 def test_300_rounds_are_streamed(tmp_path):
     """Memory of Python and NumPy stays below three rounds' worth of arrays plus the model, whatever the rounds."""
     from tests.worlds.federation import MODEL

@@ -92,6 +92,7 @@ def test_pieces_come_in_order_each_on_one_thread(one_machine, nothing_chosen):
     assert found == [(number, True, 1) for number in range(3)]
 
 
+@pytest.mark.slow
 def test_the_error_of_a_piece_is_the_callers(one_machine):
     with pytest.raises(ConfigError, match=r"^piece 0 is refused$"):
         list(pieces(one_machine, refused, None, 2).in_order())

@@ -24,6 +24,7 @@ ALL = (MESSAGE_API, LEGACY, BATCH_NORM, SKLEARN, NUMPY, OPACUS, LIGHTNING)
 
 
 @pytest.mark.parametrize("project", ALL, ids=lambda one: one.folder)
+@pytest.mark.slow
 def test_replies_and_random_states_are_the_same_bit_for_bit(project, tmp_path):
     if project is LIGHTNING:
         pytest.importorskip("lightning", reason="Lightning is not installed")
@@ -87,6 +88,7 @@ def test_a_model_that_a_function_makes(tmp_path):
         assert not len(witness.evaluated)
 
 
+@pytest.mark.slow
 def test_a_project_in_lightning(tmp_path):
     pytest.importorskip("lightning", reason="Lightning is not installed")
     _, witnesses = witnessed(LIGHTNING, tmp_path)
@@ -103,6 +105,7 @@ def test_a_project_in_lightning(tmp_path):
         assert not witness.notes
 
 
+@pytest.mark.slow
 def test_a_project_with_opacus(tmp_path):
     _, witnesses = witnessed(OPACUS, tmp_path)
     task = load(OPACUS, "task")

@@ -73,6 +73,7 @@ def asr(entry):
 
 
 @pytest.mark.parametrize("cell", ["as-it-was", "noise-0.0", "keep-1.0"])
+@pytest.mark.slow
 def test_what_changes_nothing_finds_the_same(asked, attacked, cell):
     assert stated(asked / "cells" / cell) == stated(attacked)
 
@@ -114,6 +115,7 @@ def test_copies_are_dropped_once_they_are_judged(asked):
     assert (asked / "cells" / "keep-0.05" / "scores" / "seed-1" / "sia.npz").exists()
 
 
+@pytest.mark.slow
 def test_gates_are_about_the_copies(attacked, call, tmp_path):
     def ask(condition, *words):
         out = tmp_path / str(len([*tmp_path.iterdir()]))

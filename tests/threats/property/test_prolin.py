@@ -455,6 +455,7 @@ def test_two_workers_find_what_one_does(tmp_path):
     same_scores(attack(folder, {"workers": "2"}), attack(folder, {"workers": "0"}))
 
 
+@pytest.mark.slow
 def test_with_little_memory_the_same_is_found(inversion, found):
     little = replace(PROLIN, memory=120_000, workers=1).run(
         Record(inversion / "record"), read_knowledge(inversion / "knowledge"), seed=3, device="cpu"
