@@ -8,8 +8,8 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-slow test-all test-long test-deploy test-flower fuzz lint benchmark calibration vulnerabilities \
-	screenshot screenshots clean
+.PHONY: audit deploy-local test test-slow test-all test-long test-deploy \
+	test-flower fuzz lint benchmark calibration vulnerabilities screenshot screenshots clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)

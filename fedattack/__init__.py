@@ -1,7 +1,7 @@
 """Measure what a Flower federated-learning deployment leaks to its server.
 
 The package records what a server legitimately observes (:mod:`fedattack.observe`, :mod:`fedattack.record`), attacks
-that record offline (:mod:`fedattack.attacks`), and states the result against the truth with intervals, chance and
+that record offline (:mod:`fedattack.threats`), and states the result against the truth with intervals, chance and
 null baselines (:mod:`fedattack.audit`, :mod:`fedattack.report`).
 
 The names below are the library in brief::

@@ -7,6 +7,8 @@ from pathlib import Path
 
 Graph = dict[str, set[str]]
 
+PRODUCT = ("fedattack", "clients", "strategies", "simulations")
+
 
 def modules_of(folder: Path, name: str) -> dict[str, Path]:
     """Every module below a package by its full name."""
@@ -14,6 +16,14 @@ def modules_of(folder: Path, name: str) -> dict[str, Path]:
     for file in sorted(folder.rglob("*.py")):
         parts = file.relative_to(folder).with_suffix("").parts
         modules[".".join([name, *parts]).removesuffix(".__init__")] = file
+    return modules
+
+
+def modules_of_product(root: Path) -> dict[str, Path]:
+    """Every module of the package and of the reference app, by its full name."""
+    modules: dict[str, Path] = {}
+    for name in PRODUCT:
+        modules |= modules_of(root / name, name)
     return modules
 
 

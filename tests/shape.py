@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from tests.importing import arrows_of, modules_of, room_of
+from tests.importing import PRODUCT, arrows_of, modules_of_product, room_of
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = ("fedattack", "clients", "strategies", "simulations")
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
@@ -99,9 +98,7 @@ def complexity(function: ast.FunctionDef) -> int:
 
 def print_house() -> None:
     """Print how many rooms there are, how many imports lead from one to another, and which classes share a name."""
-    modules: dict[str, Path] = {}
-    for root in PRODUCT:
-        modules |= modules_of(ROOT / root, root)
+    modules = modules_of_product(ROOT)
     rooms = {room_of(module) for module in modules} - {"", "__main__"}
     print(f"{len(rooms)} rooms, {len(arrows_of(modules))} arrows")
     classes: Counter[str] = Counter()

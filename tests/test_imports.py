@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.importing import arrows_of, circle_in, imported, imports_of, modules_of, room_of
+from tests.importing import arrows_of, circle_in, imported, imports_of, modules_of, modules_of_product, room_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,11 +30,10 @@ FORBIDDEN_PACKAGES = {
 
 
 def modules() -> dict[str, Path]:
-    found = modules_of(ROOT / "fedattack", "fedattack")
-    for folder in APP:
-        found |= modules_of(ROOT / folder, folder)
     # The package itself leads to the library and the command.
-    return {name: file for name, file in found.items() if name not in ("fedattack", "fedattack.__main__")}
+    return {
+        name: file for name, file in modules_of_product(ROOT).items() if name not in ("fedattack", "fedattack.__main__")
+    }
 
 
 @pytest.mark.parametrize(("module", "file"), modules().items(), ids=modules())

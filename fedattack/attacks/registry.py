@@ -56,7 +56,7 @@ def declarations() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for threat in threats().values():
         if threat.built_in:
-            found |= {attack: threat.load(where) for attack, where in threat.options.items()}
+            found |= {attack: threat.load(_declared_at(threat, attack)) for attack in threat.attacks}
         else:
             attacks = importlib.import_module("fedattack.attacks.all_attacks").ATTACKS
             found |= {attack: attacks[attack] for attack in threat.attacks if attack in attacks}
@@ -74,8 +74,12 @@ def options_of_attack(attack: str) -> Mapping[str, Option]:
     threat = threat_of(attack)
     if threat is None:
         return {}
-    where = threat.options.get(attack, "" if threat.built_in else threat.attacks[attack])
-    return options_of(threat.load(where)) if where else {}
+    return options_of(threat.load(_declared_at(threat, attack)))
+
+
+def _declared_at(threat: Threat, attack: str) -> str:
+    """Return where the declaration of an attack is: a part of its own, or the attack."""
+    return threat.options.get(attack, threat.attacks[attack])
 
 
 @cache

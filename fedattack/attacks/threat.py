@@ -37,7 +37,7 @@ class Threat:
     options
         By the attack's name, the class that declares it: title, paper, needs and options. The attack is a subclass of
         it. It is imported without torch, so that a listing is quick and a wrong option is refused at once. An attack
-        of another package that is not named is looked at itself.
+        that is not named is looked at itself.
     findings
         By the attack's name, the metrics that its judge may find, the headline first. ``*`` stands for what depends on
         the data. ``--fail-if`` is held against them before a run; where there are none, after it.
