@@ -31,7 +31,7 @@ _ROLES = ("trained", "evaluated")
 # Of many examples the number is an estimate.
 _MORE = 1.05
 
-_EXTRAS = ("counts", "count", "changed", "augmented")
+_EXTRAS = ("counts", "count", "changed", "augmented", "stepwise")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class Node:
     # Whether its inputs changed from one round to the next, as those that are augmented do.
     changed: bool = False
     augmented: bool | None = None
+    # Whether its examples are all that a step takes.
+    stepwise: bool = False
     run: str = ""
 
     def __post_init__(self) -> None:
@@ -318,6 +320,10 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     own = trained[0].trained
     for model in trained[1:]:
         own.join(model.trained)
+    if trained[0].stepwise and not known.stepwise:
+        # What was noted of it before has no labels, and another form.
+        known.stepwise = True
+        known.trained, known.evaluated = Examples(known.keep), Examples(known.keep)
     before = known.trained.total
     news = known.trained.join(own)
     grew = before > 0 and known.trained.total > before
