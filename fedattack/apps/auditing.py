@@ -14,11 +14,13 @@ import numpy as np
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
+from fedattack.apps.asking import ask
 from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
-from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks import ATTACKS, Attack, Knowledge, Targets
+from fedattack.attacks.knowledge import Answers
 from fedattack.attacks.registry import threats
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
@@ -275,6 +277,8 @@ def pose_all(
     loss: str | None = None,
     seed: int = 0,
     asked: Questions | None = None,
+    app: App | None = None,
+    watch: Watch | None = None,
 ) -> list[Posed]:
     """Write truth and knowledge of all runs from what was witnessed.
 
@@ -282,12 +286,24 @@ def pose_all(
     ----------
     model, loss
         Taken in the place of what was witnessed.
+    app, watch
+        What is asked for losses where the attacker can build no model, and who is told of the progress.
 
     Raises
     ------
     FedAttackError
         If nothing was witnessed that can be asked about, or clients send no numbers.
     """
+
+    def ask_app(part: Part, witnesses: Sequence[Witness], targets: Targets) -> tuple[Answers, list[str]]:
+        def say(done: int, total: int) -> None:
+            if watch is not None:
+                watch.step(f"ask the app about {part.label}", done, total)
+
+        if app is None:
+            raise AssertionError("checked by the caller")
+        return ask(app, part, witnesses, targets, say)
+
     posed = []
     for part in parts:
         if what := _what_is_sent(Record(part.record)):
@@ -295,7 +311,8 @@ def pose_all(
                 f"{part.record}: clients send {what}, and no attack reads them; it would take arrays of numbers that a "
                 "model of PyTorch has"
             )
-        posed.append(pose(part, witnesses_of(part), model=model, loss=loss, seed=seed, asked=asked))
+        witnesses, asking = witnesses_of(part), None if app is None else ask_app
+        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=asking))
     return posed
 
 

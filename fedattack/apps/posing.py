@@ -1,7 +1,7 @@
 """What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.frozen import read_frozen
+from fedattack.attacks.knowledge import Answers
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import ConfigError, DataError, short
 from fedattack.base.structured import fields, stacked
@@ -37,6 +38,9 @@ _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 
 # Streams of the seed's random numbers.
 _CHOOSING = 1
+
+Asking = Callable[[Part, Sequence[Witness], Targets], tuple[Answers, list[str]]]
+"""Asks the clients' own app for the losses of targets; returns these, and what a reader must know of them."""
 
 _IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
 
@@ -157,6 +161,7 @@ def pose(
     most: int = MOST,
     notes: Sequence[str] = (),
     asked: Questions | None = None,
+    ask: Asking | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -170,6 +175,8 @@ def pose(
         What else a reader of the report must know.
     asked
         What the owner asks besides, and what this attacker is left without.
+    ask
+        Asks the clients' own app for losses; ``None`` where there is no app.
 
     Raises
     ------
@@ -180,19 +187,28 @@ def pose(
         If no model is known, or its loss does not fit the labels.
     """
     holding = hold(witnesses)
-    _refuse_personal(witnesses)
+    why_ask = _why_ask(witnesses, Record(part.record, thinned=True)) if model is None and ask is not None else ""
+    if not why_ask:
+        _refuse_personal(witnesses)
     asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     notes = [*notes, *_mods_of(witnesses), *holding.notes]
-    shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
+    answers: Answers | None = None
+    shared: ModelKnowledge | None = None
+    if why_ask and ask is not None:
+        answers, said = ask(part, witnesses, targets)
+        notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
+    else:
+        shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
-    classes = max(shared.classes, most_label + 1) if holding.kind == "i" else 1
+    outputs = 0 if shared is None else shared.classes
+    classes = max(outputs, most_label + 1) if holding.kind == "i" else 1
     if classes > _MOST_CLASSES:
         raise DataError(
-            f"labels go up to {most_label}, and the model has {shared.classes} outputs; expected at most "
+            f"labels go up to {most_label}, and the model has {outputs} outputs; expected at most "
             f"{_MOST_CLASSES} classes, counted from 0; give the labels of a regression as floating-point numbers"
         )
     has_auxiliary = bool(chosen.auxiliary) and "auxiliary" not in asked.without
@@ -202,7 +218,8 @@ def pose(
         training=None if "training" in asked.without else _training_of(witnesses, notes),
         limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
         auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
-        frozen=_frozen_of(witnesses, notes),
+        frozen=None if why_ask else _frozen_of(witnesses, notes),
+        answers=answers,
     )
     counts = class_counts(holding.clients, classes)
     if holding.kind == "f":
@@ -236,6 +253,21 @@ def pose(
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
+
+
+def _why_ask(witnesses: Sequence[Witness], record: Record) -> str:
+    """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    models = [witness.model for witness in trained if witness.model is not None]
+    for model in models:
+        if model.spec is None or model.loss is None:
+            return model.why
+        if model.personal:
+            return f"clients do not send {short(', '.join(model.personal), 100)}"
+    for round_ in record:
+        if any(reply.singled_out for reply in round_.observations):
+            return "the server sends clients different models"
+    return ""
 
 
 def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:

@@ -30,6 +30,7 @@ PUBLIC = "public.npz"
 PARTIAL = "partial.npz"
 ATTRIBUTES = "attributes.npz"
 FROZEN = "frozen.npz"
+ANSWERS = "answers.npz"
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,36 @@ class AuxiliaryAttribute:
     codes: NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the clients' own app says of the targets under the models that clients sent: the attacker ran its code.
+
+    It stands in the place of a model that the attacker could build: whoever operates a server has the app, too.
+
+    Attributes
+    ----------
+    seqs, nodes
+        (k,) int64, (k,) str: the position of each reply's round in the record, and its node.
+    losses
+        (k, targets): at the client's own model.
+    products, norms, lengths
+        (k, targets), (k, targets), (k,): ⟨−∇ℓ, Δ⟩ and ‖∇ℓ‖ at the model that the client was sent, and ‖Δ‖; NaN where
+        they are not known.
+    """
+
+    seqs: NDArray[np.int64]
+    nodes: NDArray[np.str_]
+    losses: NDArray[np.float64]
+    products: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+
+    def rows(self) -> dict[tuple[int, str], int]:
+        """Return by round and node which row speaks of a reply."""
+        keys = zip(self.seqs.tolist(), self.nodes.tolist(), strict=True)
+        return {key: row for row, key in enumerate(keys)}
+
+
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
 """What clients do to an update before they send it: (update, rng, model, x, y) → what is sent in its place. The model
 is at the received parameters, x and y are the examples that the client trains on."""
@@ -262,6 +293,8 @@ class Knowledge:
     canaries
         Names of clients that an auditor put among the others to measure ε, and that nobody would meet otherwise:
         attacks do not see their replies.
+    answers
+        In the place of a model that this attacker could build, what the clients' own app says of the targets.
     """
 
     model: ModelKnowledge | None = None
@@ -279,6 +312,7 @@ class Knowledge:
     limits: tuple[tuple[float, float], ...] | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
     canaries: tuple[str, ...] = ()
+    answers: Answers | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -306,7 +340,9 @@ class Knowledge:
         return self.nodes.get(node, node)
 
     def has(self, need: str) -> bool:
-        """Whether a piece of knowledge is there."""
+        """Whether a piece of knowledge is there; losses come from a model, or from the clients' own app."""
+        if need == "losses":
+            return self.model is not None or self.answers is not None
         return getattr(self, need) is not None
 
 
@@ -460,6 +496,8 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         files[PARTIAL] = _arrays_of_partial(knowledge.partial)
     if knowledge.frozen is not None:
         files[FROZEN] = dict(knowledge.frozen)
+    if knowledge.answers is not None:
+        files[ANSWERS] = dict(vars(knowledge.answers))
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
@@ -523,6 +561,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
         canaries=tuple(entry.get("canaries", ())),
+        answers=_read_if_there(read_answers, folder / ANSWERS, targets),
     )
 
 
@@ -616,6 +655,28 @@ def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[
     for name, attribute in attributes.items():
         arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
     return arrays
+
+
+def read_answers(path: Path, targets: Targets | None) -> Answers:
+    """Read what the clients' own app said of the targets.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, or arrays are missing or do not fit each other or the targets.
+    """
+    hint = "expected the arrays of fedattack.attacks.knowledge.Answers"
+    arrays = read_npz(path, DataError, hint, *Answers.__dataclass_fields__)
+    seqs, nodes = arrays["seqs"], arrays["nodes"]
+    shape = (len(seqs), 0 if targets is None else len(targets))
+    if seqs.dtype.kind not in "iu" or seqs.ndim != 1 or nodes.dtype.kind != "U" or nodes.shape != seqs.shape:
+        raise DataError(f"{path}: got seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}; {hint}")
+    for name in ("losses", "products", "norms", "lengths"):
+        expected = shape[:1] if name == "lengths" else shape
+        if arrays[name].shape != expected or arrays[name].dtype.kind != "f":
+            raise DataError(f"{path}: {name}: expected numbers {expected}, got {arrays[name].shape}; {hint}")
+    numbers = {name: arrays[name].astype(np.float64) for name in ("losses", "products", "norms", "lengths")}
+    return Answers(seqs.astype(np.int64), nodes.astype(np.str_), **numbers)
 
 
 def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:

@@ -147,7 +147,9 @@ def audit_app(
             )
         try:
             with watch_bars() as watch:
-                posed = auditing.pose_all(parts, model=told.model, loss=told.loss, asked=asking.questions)
+                posed = auditing.pose_all(
+                    parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
+                )
                 attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
             asking.report(out, attacked, posed)
         finally:

@@ -17,7 +17,7 @@ from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import parse_json
 from fedattack.witness.sample import Examples
-from fedattack.witness.seen import Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
 from fedattack.witness.watch import Arrays, SeenModel, Watch, places_in
 
@@ -50,6 +50,8 @@ class Call:
         Whether it was asked to train.
     failed
         The kind of error that it ended by, else empty.
+    asked
+        How it was asked to train; ``None`` if it was not.
     """
 
     node: str
@@ -60,6 +62,7 @@ class Call:
     trains: bool = False
     failed: str = ""
     run: str = ""
+    asked: AskedToTrain | None = None
 
 
 @dataclass
@@ -73,6 +76,7 @@ class Node:
     training: WitnessedTraining | None = None
     mods: tuple[str, ...] = ()
     private: Mapping[str, Any] = field(default_factory=dict)
+    asked: AskedToTrain | None = None
     notes: dict[str, None] = field(default_factory=dict)
     trained: Examples = field(init=False)
     evaluated: Examples = field(init=False)
@@ -118,13 +122,14 @@ class Node:
             tuple(notes)[:_NOTES],
             private=self.private,
             run=self.run,
+            asked=self.asked,
         )
 
     def facts(self) -> tuple[Any, ...]:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
         said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes)
-        return *said, counts, self.count, self.changed, self.augmented
+        return *said, self.asked, counts, self.count, self.changed, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -158,6 +163,7 @@ class Node:
         said = read_witness(path)
         known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
         known.notes, known.run, known.private = dict.fromkeys(said.notes), said.run, said.private
+        known.asked = said.asked
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
@@ -231,6 +237,8 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
             _served.pop(path, None)
             before = known.facts()
             known.client, known.mods = call.client or known.client, call.mods or known.mods
+            # Settings may change from round to round: that they do is no news.
+            known.asked = known.asked or call.asked
             news = not path.exists()
             if call.failed:
                 watch.note(

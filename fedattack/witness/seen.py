@@ -123,6 +123,25 @@ class WitnessedTraining:
 
 
 @dataclass(frozen=True)
+class AskedToTrain:
+    """The form of the message by which the server last asked the client to train, without its arrays' numbers.
+
+    Attributes
+    ----------
+    type
+        The message's type, such as ``train``.
+    arrays
+        By the name of each record of arrays, the names of these.
+    configs
+        By the name of each record of settings, these, as far as they are numbers, texts or lists of them.
+    """
+
+    type: str
+    arrays: Mapping[str, tuple[str, ...]]
+    configs: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Witness:
     """What was seen of one node.
 
@@ -147,6 +166,8 @@ class Witness:
     private
         Of a client that trains by DP-SGD, the keys of a privacy claim about one round; see
         :func:`fedattack.claims.make_claim`.
+    asked
+        ``None`` where the client was not asked to train.
     """
 
     node: str
@@ -159,6 +180,7 @@ class Witness:
     notes: tuple[str, ...] = ()
     run: str = ""
     private: Mapping[str, Any] = field(default_factory=dict)
+    asked: AskedToTrain | None = None
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

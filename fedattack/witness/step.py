@@ -77,7 +77,9 @@ class Step:
             If there are none that can be told apart.
         """
         if self.odd:
-            raise DataError(f"a model was called with {self.count} rows, and met {self.odd} labels: rows are no examples")
+            raise DataError(
+                f"a model was called with {self.count} rows, and met {self.odd} labels: rows are no examples"
+            )
         leaves: dict[str, NDArray[Any]] = {}
         for place, tree in self.trees():
             _read_leaves(place, tree, self.count, leaves)
@@ -205,9 +207,7 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
     if isinstance(tree, list) and len(tree) == count:
         return _fill_items(place, tree, leaves)
     if isinstance(tree, Mapping):
-        filled = {
-            name: fill_leaves(f"{place}{SEPARATOR}{name}", value, count, leaves) for name, value in tree.items()
-        }
+        filled = {name: fill_leaves(f"{place}{SEPARATOR}{name}", value, count, leaves) for name, value in tree.items()}
         return filled if type(tree) is dict else type(tree)(filled)  # type: ignore[call-arg]
     if type(tree) in (list, tuple):
         return type(tree)(
@@ -287,7 +287,7 @@ class Reader(TorchFunctionMode):
         self._leaves: dict[int, tuple[str, Tensor]] = {}
 
     def put_beneath(self) -> None:
-        """Begin to read, beneath all modes that the app itself has switched on: these come and go in their own order."""
+        """Begin to read, beneath all modes that the app has switched on: these come and go in their own order."""
         others = []
         while _get_current_function_mode_stack():
             others.append(_pop_mode())

@@ -79,7 +79,22 @@ class Tape:
 
     def _loss_in_copies(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
         with torch.no_grad():
-            return float(self.play({place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()}))
+            return float(
+                self.play({place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()})
+            )
+
+    def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
+        """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
+        with torch.enable_grad():
+            loss = self.play(
+                {place: np.repeat(array[row : row + 1], self.copies, 0) for place, array in leaves.items()}
+            )
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        parts = zip(gradients, parameters, strict=True)
+        flat = [
+            torch.zeros(one.numel()) if gradient is None else gradient.reshape(-1).float() for gradient, one in parts
+        ]
+        return torch.cat(flat).cpu()
 
     def prepare(self, leaves: Mapping[str, NDArray[Any]]) -> None:
         """Switch off what is random, and find in how few copies an example can be played.
@@ -141,7 +156,8 @@ class Tape:
             for each in (batch, others):
                 args = [fill_leaves(leaf.place, leaf.tree, self.step.count, each) for leaf in first.args]
                 kwargs = {
-                    name: fill_leaves(leaf.place, leaf.tree, self.step.count, each) for name, leaf in first.kwargs.items()
+                    name: fill_leaves(leaf.place, leaf.tree, self.step.count, each)
+                    for name, leaf in first.kwargs.items()
                 }
                 torch.manual_seed(_SEED)
                 found = tensors_of(self.models[0](*args, **kwargs))
@@ -252,7 +268,7 @@ def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
         end(listed(outputs))
         return grad(outputs, *args, **kwargs)
 
-    Tensor.backward, torch.autograd.backward, torch.autograd.grad = backward, backward_all, grad_of  # type: ignore[assignment, method-assign]
+    Tensor.backward, torch.autograd.backward, torch.autograd.grad = backward, backward_all, grad_of  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -159,7 +159,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     if local.reader is None and (watch.by_steps or not local.has_read):
         # Of the first step it is not known yet whether its labels will be seen.
         local.reader, local.has_read = StepReader(watch), True
-    if model.signature in watch.by_steps:
+    if watch.by_steps and model.kind in watch.by_steps:
         return None
     x = args[0] if len(args) == 1 and not kwargs else _only_input(module, args, kwargs)
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
@@ -221,17 +221,17 @@ class StepReader(Reader):
         rows = step.rows()
         if not model.stepwise:
             model.take_steps()
-        watch.by_steps[model.signature] = fields(rows)
+        watch.by_steps[model.kind] = fields(rows)
         one = model.start(rows, trains=True)
         one.labels, one.differentiated = [0] * len(rows), True
 
     def _take_evaluated(self) -> None:
         """Note what was only evaluated, as far as it is like what is trained."""
         step, begun, self._begun = self.end(), self._begun, []
-        model = next((model for model, _ in begun if model.signature in self._watch.by_steps), None)
+        model = next((model for model, _ in begun if model.kind in self._watch.by_steps), None)
         if step is None or model is None:
             return
-        rows, wanted = step.rows(), self._watch.by_steps[model.signature]
+        rows, wanted = step.rows(), self._watch.by_steps[model.kind]
         if not wanted:
             self._watch.note(f"{model.name} was called, and no step of its training was read: not covered")
             return

@@ -151,6 +151,11 @@ class SeenModel:
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
 
+    @property
+    def kind(self) -> Any:
+        """What models of the same kind have in common in all calls of a client, each with classes of its own."""
+        return repr(self.signature)
+
     def _empty(self) -> None:
         """Begin without any example."""
         self.trained = Examples(self._watch.keep, known=self._watch.known)
@@ -174,7 +179,7 @@ class SeenModel:
             self._watch.read_steps(self)
 
     def take_steps(self) -> None:
-        """Begin anew with examples that are all that a step takes: what was seen without labels cannot be asked about."""
+        """Begin anew, with examples that are all that a step takes."""
         self._empty()
         self.stepwise = True
 
@@ -386,7 +391,7 @@ class Watch:
 
     def read_steps(self, model: SeenModel) -> None:
         """Read whole steps of such models from their next call on."""
-        self.by_steps.setdefault(model.signature, ())
+        self.by_steps.setdefault(model.kind, ())
 
     def model_of(self, model: object, make: Callable[[], SeenModel]) -> SeenModel | None:
         """Return what was seen of a model, or ``None`` if there are too many."""

@@ -757,7 +757,8 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
 
     sequences = witness_of(time_first, tmp_path, node="6")
     assert sequences.trained.total == 0
-    assert "a step was not seen" in sequences.notes[0] and "rows are no examples" in sequences.notes[0]
+    assert "a step was not seen" in sequences.notes[0]
+    assert "rows are no examples" in sequences.notes[0]
 
     def all_compiled():
         model = Net()
