@@ -9,7 +9,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,6 @@ from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.attacks.knowledge import Answers
 from fedattack.attacks.replies import replied
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
@@ -34,14 +33,21 @@ from fedattack.witness.watch import same
 PROGRESS = "asked "
 """How a line of the output begins that says how many replies were asked about."""
 
+PLANTING = 1e-3
+"""Learning rate of Adam, by which clients are trained further on their own examples."""
+
 _SEED = 0
 _BATCH_NORM = nn.modules.batchnorm._NormBase
+_TRIED = 3
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 # Bytes of the updates of one round that gradients are held against.
 _MEMORY = 2**30
 
 T = TypeVar("T")
+
+Along = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""⟨−∇ℓ, Δ⟩ (k, targets), ‖∇ℓ‖ (targets,) and ‖Δ‖ (k,)."""
 
 Form = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of arrays."""
@@ -76,6 +82,8 @@ class Handler:
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
             prefix = f"{key}." if len(self.arrays) > 1 else ""
+            # One record alone holds whatever is sent in this round.
+            names = names if prefix else [*weights]
             records[key] = ArrayRecord({name: Array(np.asarray(weights[prefix + name])) for name in names})
         for key, config in self.configs.items():
             records[key] = ConfigRecord(dict(config))
@@ -108,7 +116,8 @@ class Player:
         self._handler, self._x, self._y = handler, x, y
         self._names = [*weights]
         self._start(weights)
-        self._places = self._find(weights)
+        self.missing, self._places = self._find(weights)
+        self._check_used(weights)
 
     def _start(self, weights: Arrays) -> None:
         """Read the app's step under these weights."""
@@ -116,30 +125,52 @@ class Player:
         self._leaves = leaves_for(self.tape, self._x, self._y)
         self.tape.prepare(self._leaves)
 
-    def _find(self, weights: Arrays) -> list[Tensor] | None:
-        """Return where in the models' states these weights stand; ``None`` if they do not stand there as they are."""
-        state = self.tape.state()
-        found: list[Tensor] = []
-        left = [tensor for _, tensor in state]
-        for array in weights.values():
-            place = next((one for one in left if same([one.numpy(force=True)], [array])), None)
-            if place is None:
-                self.missing: list[str] = []
-                return None
-            # By identity: tensors compare entry by entry.
-            left = [one for one in left if one is not place]
-            found.append(place)
-        self.missing = [name for name, tensor in state if any(tensor is one for one in left)]
-        return found
+    def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
+        """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
+        left, places = self.tape.state(), {}
+        for name, array in weights.items():
+            found = next((one for one in left if same([one[1].numpy(force=True)], [array])), None)
+            if found is not None:
+                places[name] = found[1]
+                left = [one for one in left if one is not found]
+        return [name for name, _ in left], places
+
+    def _check_used(self, weights: Arrays) -> None:
+        """Refuse weights that the app's models do not take, such as those of layers that were fused for sending.
+
+        Raises
+        ------
+        DataError
+            If there are such.
+        """
+        strange = [name for name in weights if name not in self._places]
+        if not strange or self._is_whole:
+            return
+        before = [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
+        unused = []
+        for name in strange[:_TRIED]:
+            changed = np.zeros_like(weights[name]) if np.any(weights[name]) else np.ones_like(weights[name])
+            self._start({**weights, name: changed})
+            if before == [self.tape.loss_of(self._leaves, row) for row in range(len(before))]:
+                unused.append(name)
+        self._start(weights)
+        if unused:
+            raise DataError(f"the app's model takes nothing of {short(', '.join(unused), 80)}, which clients send")
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all of the models' states stand among the weights; what is sent besides is no part of them."""
+        return not [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
 
     def take(self, weights: Arrays) -> None:
         """Put other weights in."""
-        if self._places is None:
+        if len(self._places) < len(self._names) and not self._is_whole:
+            # The app makes its model of them in a way of its own.
             self._start(weights)
         else:
             with torch.no_grad():
-                for place, array in zip(self._places, weights.values(), strict=True):
-                    place.copy_(torch.from_numpy(np.array(array)).reshape(place.shape))
+                for name, place in self._places.items():
+                    place.copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
         self._fill_in()
 
     def _fill_in(self) -> None:
@@ -155,9 +186,36 @@ class Player:
 
     def losses(self) -> NDArray[np.float64]:
         """Return the losses (targets,) under the weights that were taken last."""
-        return np.array([self.tape.loss_of(self._leaves, row) for row in range(len(self._y))])
+        return self.tape.losses_of(self._leaves)
 
-    def along(self, updates: Sequence[Arrays]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
+        """Train on some of the targets, and yield the weights after each of these numbers of passes in all.
+
+        Raises
+        ------
+        DataError
+            If the app hides its parameters.
+        """
+        learned = [*self._learned().values()]
+        if not learned:
+            raise DataError(
+                "the weights do not stand in the app's models as they are sent: none can be trained further"
+            )
+        optimizer = torch.optim.Adam(learned, lr=PLANTING)
+        rng, size, done = np.random.default_rng(_SEED), self.tape.step.count, 0
+        for until in passes:
+            for _ in range(until - done if rows else 0):
+                order = rng.permutation(rows)
+                for start in range(0, len(order), size):
+                    # Each batch has as many rows as the app's own.
+                    chosen = np.resize(order[start : start + size], size)
+                    optimizer.zero_grad()
+                    self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
+                    optimizer.step()
+            done = until
+            yield {name: place.numpy(force=True).copy() for name, place in self._places.items()}
+
+    def along(self, updates: Sequence[Arrays]) -> Along:
         """Hold the targets' gradients, under the weights that were taken last, against updates.
 
         Parameters
@@ -167,8 +225,8 @@ class Player:
 
         Returns
         -------
-        tuple of ndarray
-            ⟨−∇ℓ, Δ⟩ (k, targets), ‖∇ℓ‖ (targets,), ‖Δ‖ (k,); NaN where the app hides its parameters.
+        Along
+            NaN where the app hides its parameters.
         """
         count = len(self._y)
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
@@ -187,15 +245,13 @@ class Player:
 
     def _learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
-        if self._places is None:
-            return {}
         parameters: dict[int, Tensor] = {}
         for model in self.tape.models:
             for parameter in model.parameters():
                 if parameter.requires_grad and parameter.is_floating_point():
                     parameters[parameter.data_ptr()] = parameter
         found = {}
-        for name, place in zip(self._names, self._places, strict=True):
+        for name, place in self._places.items():
             if place.data_ptr() in parameters:
                 found[name] = parameters[place.data_ptr()]
         return found
@@ -232,36 +288,40 @@ class Interview:
     def hold(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
 
+        Where something is planted, the names of the arrays of each strength end in ``@`` and the number of passes.
+
         Raises
         ------
         DataError
             If no reply can be asked about.
         """
-        found: dict[str, list[Any]] = {name: [] for name in Answers.__dataclass_fields__}
+        found = [_Found() for _ in self._request["passes"] or [0]]
         total, done = sum(1 for _ in _replies(self._record)), 0
         for round_ in self._record:
-            losses: dict[str, NDArray[np.float64]] = {}
+            asked: dict[str, list[tuple[Arrays, NDArray[np.float64]]]] = {}
             for reply in filter(_has_arrays, round_.observations):
                 say(f"{PROGRESS}{done} {total}")
                 done += 1
-                of_reply = self._try(reply, self._losses)
+                of_reply = self._try(reply, self._ask)
                 if of_reply is not None:
-                    losses[reply.node] = of_reply
-            for group in _sent_alike([one for one in round_.observations if one.node in losses]):
-                along = self._try(group[0], lambda reply, group=group: self._along(group))  # type: ignore[misc]
-                unknown = np.full((len(group), len(self._y)), np.nan)
-                products, norms, lengths = along or (unknown, unknown[0], unknown[:, 0])
-                for row, reply in enumerate(group):
-                    found["seqs"].append(round_.seq)
-                    found["nodes"].append(reply.node)
-                    found["losses"].append(losses[reply.node])
-                    found["products"].append(products[row])
-                    found["norms"].append(norms)
-                    found["lengths"].append(lengths[row])
-        if not found["losses"]:
+                    asked[reply.node] = of_reply
+            for group in _sent_alike([one for one in round_.observations if one.node in asked]):
+                nodes = [reply.node for reply in group]
+                models = [[asked[node][at][0] for node in nodes] for at in range(len(found))]
+                along = self._try(group[0], lambda reply, models=models: self._along(reply, models))  # type: ignore[misc]
+                for at, one in enumerate(found):
+                    losses = np.stack([asked[node][at][1] for node in nodes])
+                    one.add(round_.seq, nodes, losses, None if along is None else along[at])
+        if not found[0].losses:
             raise DataError("; ".join(self._reasons) or "no reply holds arrays")
-        arrays = {name: np.array(values) for name, values in found.items()}
-        return {**arrays, "notes": np.array(self._notes(), dtype=np.str_)}
+        if len(self._players) > 1:
+            for one in found:
+                one.calibrate()
+        arrays: dict[str, NDArray[Any]] = {"notes": np.array(self._notes(), dtype=np.str_)}
+        for passes, one in zip(self._request["passes"] or [""], found, strict=True):
+            for name, values in vars(one).items():
+                arrays[f"{name}@{passes}" if passes else name] = np.array(values)
+        return arrays
 
     def _try(self, reply: Observation, ask: Callable[[Observation], T]) -> T | None:
         """Ask; what the app's own code raises is a reason why this reply is left out."""
@@ -283,34 +343,75 @@ class Interview:
             self._players[form] = Player(handler, weights, self._x, self._y)
         return self._players[form]
 
-    def _losses(self, reply: Observation) -> NDArray[np.float64]:
+    def _ask(self, reply: Observation) -> list[tuple[Arrays, NDArray[np.float64]]]:
+        """Return weights and losses (targets,): of the client's own model, or after each number of passes more."""
         weights = dict(reply.arrays or {})
         _check_form(weights, reply)
         player = self._player(weights, reply.node)
         player.take(weights)
-        return player.losses()
+        if not self._request["passes"]:
+            return [(weights, player.losses())]
+        rows = self._request["owned"].get(reply.node, [])
+        return [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
 
-    def _along(
-        self, replies: Sequence[Observation]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Hold the targets' gradients at the model that all of these were sent against their updates."""
-        received = dict(replies[0].received or {})
-        player = self._player(received, replies[0].node)
+    def _along(self, reply: Observation, models: Sequence[Sequence[Arrays]]) -> list[Along]:
+        """Hold the targets' gradients at the model that clients were sent against what became of it, in each case."""
+        received = dict(reply.received or {})
+        player = self._player(received, reply.node)
         player.take(received)
-        return player.along([_update(reply, received) for reply in replies])
+        updates = [_update(weights, received) for of_case in models for weights in of_case]
+        products, norms, lengths = player.along(updates)
+        count = len(models[0])
+        return [(products[at : at + count], norms, lengths[at : at + count]) for at in range(0, len(updates), count)]
 
     def _notes(self) -> list[str]:
         notes = [f"client {node} left out: {reason}" for reason, node in self._reasons.items()]
+        if len(self._players) > 1:
+            notes.append(
+                f"clients send models of {len(self._players)} forms; the losses of each client's model were scaled to "
+                "one median over the targets, so that they can be compared"
+            )
         for player in self._players.values():
             notes += _assumed(player)
         return [*dict.fromkeys(notes)]
 
 
-def _update(reply: Observation, received: Arrays) -> Arrays:
+@dataclass
+class _Found:
+    """The arrays of :class:`~fedattack.attacks.knowledge.Answers`, reply by reply."""
+
+    seqs: list[int] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    losses: list[NDArray[np.float64]] = field(default_factory=list)
+    products: list[NDArray[np.float64]] = field(default_factory=list)
+    norms: list[NDArray[np.float64]] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)
+
+    def add(self, seq: int, nodes: Sequence[str], losses: NDArray[np.float64], along: Along | None) -> None:
+        """Add replies to one model."""
+        unknown = np.full(losses.shape, np.nan)
+        products, norms, lengths = along or (unknown, unknown[0], unknown[:, 0])
+        for row, node in enumerate(nodes):
+            self.seqs.append(seq)
+            self.nodes.append(node)
+            self.losses.append(losses[row])
+            self.products.append(products[row])
+            self.norms.append(norms)
+            self.lengths.append(float(lengths[row]))
+
+    def calibrate(self) -> None:
+        """Bring the losses of all models to one median: those of a small model are larger for all examples."""
+        medians = [float(np.median(losses)) for losses in self.losses]
+        common = float(np.median(medians))
+        if min(medians) > 0:
+            self.losses = [losses * common / median for losses, median in zip(self.losses, medians, strict=True)]
+
+
+def _update(sent: Arrays, received: Arrays) -> Arrays:
     """Return Δ = sent − received, in float32."""
     update = {}
-    for name, sent in (reply.arrays or {}).items():
-        update[name] = (np.asarray(sent, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
+    for name, after in sent.items():
+        update[name] = (np.asarray(after, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
     return update
 
 

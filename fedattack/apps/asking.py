@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from flwr.common.config import flatten_dict
+from numpy.typing import NDArray
 
 from fedattack.apps.answering import PROGRESS
 from fedattack.apps.app import App
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
-from fedattack.attacks.knowledge import Answers, Targets, read_answers
+from fedattack.attacks.knowledge import Answers, Targets, check_answers
 from fedattack.base.errors import DataError, RunError, short
 from fedattack.base.files import write_npz
 from fedattack.base.untrusted import read_npz
@@ -30,12 +31,12 @@ from fedattack.witness import SERVER, Witness
 _HINT = "expected what fedattack.apps.answering writes"
 
 
+Say = Callable[[int, int], None]
+"""Is told how many replies were asked about, and how many there are."""
+
+
 def ask(
-    app: App,
-    part: Part,
-    witnesses: Sequence[Witness],
-    targets: Targets,
-    say: Callable[[int, int], None] | None = None,
+    app: App, part: Part, witnesses: Sequence[Witness], targets: Targets, say: Say | None = None
 ) -> tuple[Answers, list[str]]:
     """Ask an app for the losses of targets under the model of each reply.
 
@@ -49,8 +50,6 @@ def ask(
         What its clients did: how they were asked to train.
     targets
         The examples.
-    say
-        Is told how many replies were asked about, and how many there are.
 
     Returns
     -------
@@ -64,6 +63,50 @@ def ask(
     RunError
         If its process ended without an answer.
     """
+    arrays = _ask(app, part, witnesses, targets, say)
+    return check_answers(arrays, targets, "the app's answers"), arrays["notes"].tolist()
+
+
+def ask_planted(
+    app: App,
+    part: Part,
+    witnesses: Sequence[Witness],
+    targets: Targets,
+    owned: Mapping[str, Sequence[int]],
+    passes: Sequence[int],
+    say: Say | None = None,
+) -> dict[int, Answers]:
+    """Ask the same of replies in which something is planted: each client trains further on its own targets.
+
+    Parameters
+    ----------
+    owned
+        By node, which targets are its own.
+    passes
+        How often it goes over them, in ascending order; each is a case of its own.
+
+    Returns
+    -------
+    dict of int to Answers
+        By the number of passes.
+    """
+    arrays = _ask(app, part, witnesses, targets, say, owned, passes)
+    found = {}
+    for count in passes:
+        of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}
+        found[count] = check_answers(of_case, targets, "the app's answers")
+    return found
+
+
+def _ask(
+    app: App,
+    part: Part,
+    witnesses: Sequence[Witness],
+    targets: Targets,
+    say: Say | None,
+    owned: Mapping[str, Sequence[int]] | None = None,
+    passes: Sequence[int] = (),
+) -> dict[str, NDArray[Any]]:
     handlers = _handlers(witnesses, app)
     if not handlers:
         raise DataError("no client was seen to be asked to train")
@@ -80,12 +123,14 @@ def ask(
             "clientapp": flower["components"]["clientapp"],
             "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
             "handlers": handlers,
+            "owned": {node: list(rows) for node, rows in (owned or {}).items()},
+            "passes": list(passes),
         }
         write_npz(Path(request["targets"]), {"x": targets.x, "y": targets.y})
         file = Path(folder) / "request.json"
         file.write_text(json.dumps(request), encoding="utf-8")
         _run(file, place, say or (lambda done, total: None))
-        return _read(Path(request["answers"]), targets)
+        return read_npz(Path(request["answers"]), RunError, _HINT)
 
 
 def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, Any]]:
@@ -101,7 +146,7 @@ def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, 
     return found
 
 
-def _run(request: Path, place: Path, say: Callable[[int, int], None]) -> None:
+def _run(request: Path, place: Path, say: Say) -> None:
     """Run the process that asks.
 
     Raises
@@ -136,8 +181,3 @@ def _run(request: Path, place: Path, say: Callable[[int, int], None]) -> None:
         raise RunError(
             f"the process that asks the app ended with {code}: {short(lines[-1] if lines else 'no word', 300)}"
         )
-
-
-def _read(path: Path, targets: Targets) -> tuple[Answers, list[str]]:
-    notes = read_npz(path, RunError, _HINT, "notes")["notes"]
-    return read_answers(path, targets), notes.tolist()

@@ -15,6 +15,7 @@ import numpy as np
 from fedattack.apps import superlink
 from fedattack.apps.app import App
 from fedattack.apps.asking import ask
+from fedattack.apps.control import control
 from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
@@ -389,6 +390,12 @@ def attack_all(
         study["options"] = options
     write_study(folder, study)
     return Attacked(tuple(scored), failed, frozenset(trusted))
+
+
+def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watch) -> None:
+    """Find out whether attacks that show nothing would have seen a leak, and note it for the report."""
+    found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch)
+    write_study(parts[0].folder, {**read_study(parts[0].folder), "controls": found})
 
 
 def _sparing(attack: Attack, rounds: int) -> dict[str, str]:

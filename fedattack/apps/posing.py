@@ -15,7 +15,7 @@ from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledg
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.knowledge import Answers
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import ConfigError, DataError, short
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
 from fedattack.base.structured import fields, stacked
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
@@ -264,9 +264,37 @@ def _why_ask(witnesses: Sequence[Witness], record: Record) -> str:
             return model.why
         if model.personal:
             return f"clients do not send {short(', '.join(model.personal), 100)}"
+    if models and (misfit := _misfit(models[0], record)):
+        return misfit
     for round_ in record:
         if any(reply.singled_out for reply in round_.observations):
             return "the server sends clients different models"
+    return ""
+
+
+def _misfit(model: WitnessedModel, record: Record) -> str:
+    """Say what of the record's arrays is not an array of the clients' model as it is; empty if all are."""
+    if model.frozen is not None:
+        # A part of the model travels, such as an adapter; what it must fit is checked where it is put together.
+        return ""
+    try:
+        known = ModelKnowledge(str(model.spec), model.input_shape, max(model.classes, 1), arguments=model.arguments)
+        state = known.build().state_dict()
+    except FedAttackError:
+        return ""
+    parameters = record.parameters
+    if len(parameters) != len(state):
+        return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
+    for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
+        tensor = state.get(parameter.name, tensor)
+        kinds = (
+            np.dtype(parameter.dtype).kind,
+            "f" if tensor.is_floating_point() else "c" if tensor.is_complex() else "i",
+        )
+        if kinds[0] == "c" or (kinds[0] == "f") != (kinds[1] == "f"):
+            return (
+                f"clients send {short(name, 60)} as {parameter.dtype}, and it is {str(tensor.dtype).partition('.')[2]}"
+            )
     return ""
 
 

@@ -366,6 +366,8 @@ def class_asked(name: str) -> tuple[int, float] | None:
     return int(found[1]), int(found[2]) / 100
 
 
+_ANSWERS = tuple(Answers.__dataclass_fields__)
+_ANSWERS_HINT = "expected the arrays of fedattack.attacks.knowledge.Answers"
 _HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -665,17 +667,28 @@ def read_answers(path: Path, targets: Targets | None) -> Answers:
     DataError
         If the file cannot be read without pickle, or arrays are missing or do not fit each other or the targets.
     """
-    hint = "expected the arrays of fedattack.attacks.knowledge.Answers"
-    arrays = read_npz(path, DataError, hint, *Answers.__dataclass_fields__)
+    return check_answers(read_npz(path, DataError, _ANSWERS_HINT, *_ANSWERS), targets, path)
+
+
+def check_answers(arrays: Mapping[str, NDArray[Any]], targets: Targets | None, where: object) -> Answers:
+    """Make answers of their arrays.
+
+    Raises
+    ------
+    DataError
+        If they do not fit each other or the targets.
+    """
     seqs, nodes = arrays["seqs"], arrays["nodes"]
     shape = (len(seqs), 0 if targets is None else len(targets))
     if seqs.dtype.kind not in "iu" or seqs.ndim != 1 or nodes.dtype.kind != "U" or nodes.shape != seqs.shape:
-        raise DataError(f"{path}: got seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}; {hint}")
-    for name in ("losses", "products", "norms", "lengths"):
+        kinds = f"seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}"
+        raise DataError(f"{where}: got {kinds}; {_ANSWERS_HINT}")
+    numbers = {}
+    for name in _ANSWERS[2:]:
         expected = shape[:1] if name == "lengths" else shape
         if arrays[name].shape != expected or arrays[name].dtype.kind != "f":
-            raise DataError(f"{path}: {name}: expected numbers {expected}, got {arrays[name].shape}; {hint}")
-    numbers = {name: arrays[name].astype(np.float64) for name in ("losses", "products", "norms", "lengths")}
+            raise DataError(f"{where}: {name}: expected numbers {expected}, got {arrays[name].shape}; {_ANSWERS_HINT}")
+        numbers[name] = arrays[name].astype(np.float64)
     return Answers(seqs.astype(np.int64), nodes.astype(np.str_), **numbers)
 
 

@@ -17,8 +17,9 @@ from fedattack.base.errors import ConfigError, ReportError, instead
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"
 TOO_FEW = "too few to tell"
+CANNOT_TELL = "cannot be told"
 NOT_APPLICABLE = "not applicable"
-VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
+VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
 
 CLAIM_VERDICTS = ("contradicted", "consistent", "cannot be checked")
 """Verdicts of the findings ``claim.…`` of :mod:`fedattack.claims`, for gates."""
@@ -399,8 +400,8 @@ class Condition:
             if self._is_undecided(finding):
                 instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
                 raise ConfigError(
-                    f"--fail-if {self.text}: {finding.name} is {TOO_FEW}: the gate can be neither crossed nor passed; "
-                    f'run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
+                    f"--fail-if {self.text}: {finding.name} is {finding.verdict}: the gate can be neither crossed nor "
+                    f'passed; run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
                 )
             if self._is_open(finding):
                 other = "name a finding that was measured"
@@ -428,8 +429,9 @@ class Condition:
         return actual is not None and _ORDER[self.comparison](actual, self.than)
 
     def _is_undecided(self, finding: Finding) -> bool:
-        """Whether it is asked for a verdict that too little data could not give."""
-        return self.part == _VERDICT and finding.verdict == TOO_FEW and self.than in (LEAK, NO_EVIDENCE)
+        """Whether it is asked for a verdict that too little data, or a blind attack, could not give."""
+        undecided = finding.verdict in (TOO_FEW, CANNOT_TELL)
+        return self.part == _VERDICT and undecided and self.than in (LEAK, NO_EVIDENCE)
 
     def _is_open(self, finding: Finding) -> bool:
         """Whether the finding says nothing either way."""

@@ -151,6 +151,7 @@ def audit_app(
                     parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
                 )
                 attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
+                auditing.control_all(app, parts, attacked, watch)
             asking.report(out, attacked, posed)
         finally:
             _say_private(out, parts)

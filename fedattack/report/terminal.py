@@ -11,7 +11,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.answer import in_short
 from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, spread
 
@@ -26,7 +26,7 @@ _BY_ITS_TEST = (
     "are exchanged, and the interval what other examples may give"
 )
 
-_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", NOT_APPLICABLE: "dim"}
+_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL: "yellow", NOT_APPLICABLE: "dim"}
 
 
 @dataclass(frozen=True)

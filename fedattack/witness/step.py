@@ -188,7 +188,7 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
     return np.array(tensor.numpy(force=True))
 
 
-def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[Any]]) -> Any:
+def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
     """Return a tree with other examples in it.
 
     Parameters
@@ -203,7 +203,8 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
         if array is None:
             return tree
         shape = array.shape if tree.ndim == array.ndim else (array.shape[0] * array.shape[1], *array.shape[2:])
-        return torch.from_numpy(np.ascontiguousarray(array)).to(tree.dtype).reshape(shape).to(tree.device)
+        tensor = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(tree.dtype).reshape(shape).to(tree.device)
     if isinstance(tree, list) and len(tree) == count:
         return _fill_items(place, tree, leaves)
     if isinstance(tree, Mapping):
@@ -216,7 +217,7 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
     return tree
 
 
-def _fill_items(place: str, items: Sequence[Any], leaves: Mapping[str, NDArray[Any]]) -> Any:
+def _fill_items(place: str, items: Sequence[Any], leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
     first = items[0]
     if not isinstance(first, Mapping):
         array = leaves.get(place)
@@ -233,8 +234,9 @@ def _fill_items(place: str, items: Sequence[Any], leaves: Mapping[str, NDArray[A
     return filled
 
 
-def _as_given(value: Any, row: NDArray[Any]) -> Any:
+def _as_given(value: Any, given: NDArray[Any] | Tensor) -> Any:
     """Return what one example has in the place of a value, without padding."""
+    row = np.asarray(given)
     if row.ndim and row.dtype.kind == "f":
         row = row[~(row == PADDING).reshape(len(row), -1).all(axis=1)]
     if isinstance(value, Tensor):

@@ -17,6 +17,7 @@ from fedattack.learning.importing import one_line
 from fedattack.witness.step import Leaf, Line, Reader, Slot, Step, fill_leaves, tensors_of
 
 _TRIED = 3
+_CHUNK = 64
 _CLOSE = 1e-4
 _SEED = 0
 
@@ -39,6 +40,8 @@ class Tape:
         The models that it calls, in the order of their calls.
     copies
         In how many copies an example is played, which together are one batch.
+    together
+        Whether many examples can be played at once, each for itself, by :func:`torch.vmap`.
     """
 
     def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int]) -> None:
@@ -49,8 +52,9 @@ class Tape:
         self.models: list[nn.Module] = list(dict.fromkeys(found))
         self.rows = step.rows()
         self.copies = step.count
+        self.together = False
 
-    def play(self, leaves: Mapping[str, NDArray[Any]]) -> Tensor:
+    def play(self, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
         """Compute the loss of a batch, (m, …) by place, in the place of the step's own."""
         torch.manual_seed(_SEED)
         made: dict[int, Tensor] = {}
@@ -82,6 +86,26 @@ class Tape:
             return float(
                 self.play({place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()})
             )
+
+    def losses_of(self, leaves: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Compute the loss of each example, (n,)."""
+        count = len(next(iter(leaves.values())))
+        if not self.together:
+            return np.array([self.loss_of(leaves, row) for row in range(count)])
+        found = [self._losses_together(leaves, slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
+        return np.concatenate(found)
+
+    def _losses_together(self, leaves: Mapping[str, NDArray[Any]], rows: slice) -> NDArray[np.float64]:
+        names = [*leaves]
+
+        def loss(*row: Tensor) -> Tensor:
+            copies = {name: one.expand(self.copies, *one.shape) for name, one in zip(names, row, strict=True)}
+            return self.play(copies)
+
+        tensors = [torch.from_numpy(np.ascontiguousarray(leaves[name][rows])) for name in names]
+        with torch.no_grad():
+            losses: NDArray[np.float64] = torch.vmap(loss, randomness="same")(*tensors).double().numpy(force=True)
+        return losses
 
     def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
         """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
@@ -117,6 +141,11 @@ class Tape:
         single = [self._try(leaves, row, 1) for row in tried]
         if np.allclose(whole, single, rtol=_CLOSE, atol=1e-7):
             self.copies = 1
+        try:
+            together = self._losses_together(leaves, slice(0, len(whole)))
+        except Exception:  # what PyTorch cannot vectorise is played one by one
+            return
+        self.together = np.allclose(whole, together, rtol=_CLOSE, atol=1e-7)
 
     def _try(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
         """Compute a loss; NaN where the app's own code raises, whatever it is."""
@@ -192,7 +221,7 @@ class Tape:
                 rows = np.arange(start, start + size) % total
                 self.play({place: array[rows] for place, array in leaves.items()})
         for norm, momentum in kept:
-            norm.momentum, norm.training = momentum, False  # type: ignore[assignment]
+            norm.momentum, norm.training = momentum, False
 
 
 def read_tape(handler: Callable[[], object]) -> Tape:
