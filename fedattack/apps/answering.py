@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,12 +39,12 @@ PLANTING = 1e-3
 _SEED = 0
 _BATCH_NORM = nn.modules.batchnorm._NormBase
 _TRIED = 3
+# Passes over the targets, and Adam's learning rate, by which a part is fitted that clients keep.
+_FITTING, _FITTING_RATE = 10, 1e-2
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 # Bytes of the updates of one round that gradients are held against.
 _MEMORY = 2**30
-
-T = TypeVar("T")
 
 Along = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 """⟨−∇ℓ, Δ⟩ (k, targets), ‖∇ℓ‖ (targets,) and ‖Δ‖ (k,)."""
@@ -116,7 +116,6 @@ class Player:
         self._handler, self._x, self._y = handler, x, y
         self._names = [*weights]
         self._start(weights)
-        self.missing, self._places = self._find(weights)
         self._check_used(weights)
 
     def _start(self, weights: Arrays) -> None:
@@ -124,6 +123,9 @@ class Player:
         self.tape = read_tape(lambda: self._handler(weights))
         self._leaves = leaves_for(self.tape, self._x, self._y)
         self.tape.prepare(self._leaves)
+        self._weights = weights
+        self.missing, self._places = self._find(weights)
+        self._kept = self._find_kept()
 
     def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
         """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
@@ -134,6 +136,21 @@ class Player:
                 places[name] = found[1]
                 left = [one for one in left if one is not found]
         return [name for name, _ in left], places
+
+    def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
+        sent = {place.data_ptr() for place in self._places.values()}
+        kept: list[tuple[Tensor, Tensor]] = []
+        for model in self.tape.models:
+            for parameter in model.parameters():
+                if self._is_sent_whole and parameter.requires_grad and parameter.data_ptr() not in sent:
+                    kept.append((parameter, parameter.detach().clone()))
+        return kept
+
+    @property
+    def _is_sent_whole(self) -> bool:
+        """Whether everything that is sent stands in the models' states as it is."""
+        return len(self._places) == len(self._names)
 
     def _check_used(self, weights: Arrays) -> None:
         """Refuse weights that the app's models do not take, such as those of layers that were fused for sending.
@@ -164,17 +181,20 @@ class Player:
 
     def take(self, weights: Arrays) -> None:
         """Put other weights in."""
-        if len(self._places) < len(self._names) and not self._is_whole:
+        if not self._is_sent_whole and not self._is_whole:
             # The app makes its model of them in a way of its own.
             self._start(weights)
         else:
+            self._weights = weights
             with torch.no_grad():
                 for name, place in self._places.items():
                     place.copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
         self._fill_in()
 
     def _fill_in(self) -> None:
-        """Put something in the place of batch statistics that nobody sends."""
+        """Put something in the place of what nobody sends."""
+        if self._kept:
+            self._fit_kept()
         norms = []
         for model in self.tape.models:
             for name, part in model.named_modules():
@@ -183,6 +203,34 @@ class Player:
                     norms.append(part)
         if norms:
             self.tape.estimate_statistics(self._leaves, norms)
+
+    def _fit_kept(self) -> None:
+        """Fit what clients train and keep to the targets, from where the app begins with it."""
+        with torch.no_grad():
+            for parameter, first in self._kept:
+                parameter.copy_(first)
+        for _ in self._train(
+            [parameter for parameter, _ in self._kept], range(len(self._y)), [_FITTING], _FITTING_RATE
+        ):
+            pass
+
+    def _train(
+        self, parameters: Sequence[Tensor], rows: Sequence[int], passes: Sequence[int], lr: float
+    ) -> Iterator[None]:
+        """Train on some of the targets, and stop after each of these numbers of passes in all."""
+        optimizer = torch.optim.Adam(parameters, lr=lr)
+        rng, size, done = np.random.default_rng(_SEED), self.tape.step.count, 0
+        for until in passes:
+            for _ in range(until - done if len(rows) else 0):
+                order = rng.permutation(np.asarray(rows))
+                for start in range(0, len(order), size):
+                    # Each batch has as many rows as the app's own.
+                    chosen = np.resize(order[start : start + size], size)
+                    optimizer.zero_grad()
+                    self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
+                    optimizer.step()
+            done = until
+            yield
 
     def losses(self) -> NDArray[np.float64]:
         """Return the losses (targets,) under the weights that were taken last."""
@@ -201,19 +249,9 @@ class Player:
             raise DataError(
                 "the weights do not stand in the app's models as they are sent: none can be trained further"
             )
-        optimizer = torch.optim.Adam(learned, lr=PLANTING)
-        rng, size, done = np.random.default_rng(_SEED), self.tape.step.count, 0
-        for until in passes:
-            for _ in range(until - done if rows else 0):
-                order = rng.permutation(rows)
-                for start in range(0, len(order), size):
-                    # Each batch has as many rows as the app's own.
-                    chosen = np.resize(order[start : start + size], size)
-                    optimizer.zero_grad()
-                    self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
-                    optimizer.step()
-            done = until
-            yield {name: place.numpy(force=True).copy() for name, place in self._places.items()}
+        for _ in self._train(learned, rows, passes, PLANTING):
+            trained = {name: place.numpy(force=True).copy() for name, place in self._places.items()}
+            yield {**self._weights, **trained}
 
     def along(self, updates: Sequence[Arrays]) -> Along:
         """Hold the targets' gradients, under the weights that were taken last, against updates.
@@ -257,8 +295,13 @@ class Player:
         return found
 
     @property
-    def trained_and_missing(self) -> list[str]:
-        """Names of what clients train and keep, without statistics of batches."""
+    def fits(self) -> bool:
+        """Whether clients keep something that they train."""
+        return bool(self._kept)
+
+    @property
+    def without_statistics(self) -> list[str]:
+        """Names of what nobody sends, without statistics of batches."""
         return [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
 
 
@@ -284,6 +327,7 @@ class Interview:
         self._app = load_app(request["clientapp"], DataError, request["folder"])
         self._players: dict[Form, Player] = {}
         self._reasons: dict[str, str] = {}
+        self._without_gradients = ""
 
     def hold(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
@@ -302,13 +346,13 @@ class Interview:
             for reply in filter(_has_arrays, round_.observations):
                 say(f"{PROGRESS}{done} {total}")
                 done += 1
-                of_reply = self._try(reply, self._ask)
+                of_reply = self._try(reply)
                 if of_reply is not None:
                     asked[reply.node] = of_reply
             for group in _sent_alike([one for one in round_.observations if one.node in asked]):
                 nodes = [reply.node for reply in group]
                 models = [[asked[node][at][0] for node in nodes] for at in range(len(found))]
-                along = self._try(group[0], lambda reply, models=models: self._along(reply, models))  # type: ignore[misc]
+                along = self._try_along(group[0], models)
                 for at, one in enumerate(found):
                     losses = np.stack([asked[node][at][1] for node in nodes])
                     one.add(round_.seq, nodes, losses, None if along is None else along[at])
@@ -323,15 +367,23 @@ class Interview:
                 arrays[f"{name}@{passes}" if passes else name] = np.array(values)
         return arrays
 
-    def _try(self, reply: Observation, ask: Callable[[Observation], T]) -> T | None:
-        """Ask; what the app's own code raises is a reason why this reply is left out."""
+    def _try(self, reply: Observation) -> list[tuple[Arrays, NDArray[np.float64]]] | None:
+        """Ask about a reply; what the app's own code raises is a reason why it is left out."""
         try:
-            return ask(reply)
+            return self._ask(reply)
         except FedAttackError as cause:
             self._reasons.setdefault(str(cause), reply.node)
         except Exception as cause:
             self._reasons.setdefault(one_line(cause), reply.node)
         return None
+
+    def _try_along(self, reply: Observation, models: Sequence[Sequence[Arrays]]) -> list[Along] | None:
+        """Take gradients; where the app's own code raises, there are losses alone."""
+        try:
+            return self._along(reply, models)
+        except Exception as cause:
+            self._without_gradients = one_line(cause)
+            return None
 
     def _player(self, weights: Arrays, node: str) -> Player:
         """Return what plays weights of this form: a step of the client's own, or of the first that has such."""
@@ -366,6 +418,10 @@ class Interview:
 
     def _notes(self) -> list[str]:
         notes = [f"client {node} left out: {reason}" for reason, node in self._reasons.items()]
+        if self._without_gradients:
+            notes.append(
+                f"the app's step gives no gradients of single examples ({self._without_gradients}): losses alone"
+            )
         if len(self._players) > 1:
             notes.append(
                 f"clients send models of {len(self._players)} forms; the losses of each client's model were scaled to "
@@ -427,10 +483,12 @@ def _sent_alike(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
 
 def _assumed(player: Player) -> Iterator[str]:
     """Say what was put in the place of what nobody sends."""
-    kept = player.trained_and_missing
+    kept = player.without_statistics
     if len(kept) < len(player.missing):
         yield "batch statistics, which no client sends, were estimated on the target records under each client's model"
-    if kept:
+    if kept and player.fits:
+        yield f"{short(', '.join(kept), 80)}, which clients keep, were fitted to the target records under each model"
+    elif kept:
         yield f"{short(', '.join(kept), 80)}, which clients do not send, are as the app makes them anew"
 
 

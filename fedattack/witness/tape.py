@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
 from fedattack.witness.step import Leaf, Line, Reader, Slot, Step, fill_leaves, tensors_of
+from fedattack.witness.torch_source import unwrapped
 
 _TRIED = 3
 _CHUNK = 64
@@ -46,9 +48,10 @@ class Tape:
 
     def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int]) -> None:
         self.step = step
-        self._lines = lines
+        # What takes gradients example by example, as Opacus does, leaves others no gradients.
+        self._lines = [replace(line, function=_plain(line.function)) for line in lines]
         self._losses = losses
-        found = [line.function for line in lines if isinstance(line.function, nn.Module)]
+        found = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
         self.models: list[nn.Module] = list(dict.fromkeys(found))
         self.rows = step.rows()
         self.copies = step.count
@@ -222,6 +225,10 @@ class Tape:
                 self.play({place: array[rows] for place, array in leaves.items()})
         for norm, momentum in kept:
             norm.momentum, norm.training = momentum, False
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return unwrapped(function) if isinstance(function, nn.Module) else function
 
 
 def read_tape(handler: Callable[[], object]) -> Tape:

@@ -144,7 +144,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     if model is None:
         if module in _parameterless or getattr(module, "_is_replica", False):
             return None
-        inner = _unwrapped(module)
+        inner = unwrapped(module)
         model = watch.models.get(id(inner))
         if model is None:
             if next(module.parameters(), None) is None:
@@ -197,7 +197,7 @@ class StepReader(Reader):
 
     def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
-        model = watch.models.get(id(_unwrapped(module)))
+        model = watch.models.get(id(unwrapped(module)))
         if self.step is None or model is None:
             return
         self._begun.append((model, begun))
@@ -602,7 +602,8 @@ def _learned(module: nn.Module) -> set[str]:
     return learned
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the model in what compiles it, spreads it, or takes its gradients example by example."""
     while type(module).__name__ in _WRAPPERS:
         inner = getattr(module, _WRAPPERS[type(module).__name__], None)
         if not isinstance(inner, nn.Module):
