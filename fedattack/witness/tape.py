@@ -48,7 +48,6 @@ class Tape:
 
     def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int]) -> None:
         self.step = step
-        # What takes gradients example by example, as Opacus does, leaves others no gradients.
         self._lines = [replace(line, function=_plain(line.function)) for line in lines]
         self._losses = losses
         found = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
@@ -228,7 +227,15 @@ class Tape:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    return unwrapped(function) if isinstance(function, nn.Module) else function
+    """Return a model as it is in what wraps it; Opacus's wrapper would take each gradient for one of a batch."""
+    if not isinstance(function, nn.Module):
+        return function
+    getattr(function, "disable_hooks", _nothing)()
+    return unwrapped(function)
+
+
+def _nothing() -> None:
+    """Stand for what other wrappers have not."""
 
 
 def read_tape(handler: Callable[[], object]) -> Tape:
