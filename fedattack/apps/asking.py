@@ -26,6 +26,7 @@ from fedattack.base.files import write_npz
 from fedattack.base.untrusted import read_npz
 from fedattack.record.folder import Part
 from fedattack.runs.bundle import copy_app
+from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness
 
 _HINT = "expected what fedattack.apps.answering writes"
@@ -33,6 +34,24 @@ _HINT = "expected what fedattack.apps.answering writes"
 
 Say = Callable[[int, int], None]
 """Is told how many replies were asked about, and how many there are."""
+
+Asking = Callable[[Part, Sequence[Witness], Targets], tuple[Answers, list[str]]]
+"""Asks for the losses of targets; returns these, and what a reader must know of them."""
+
+
+def asker(app: App | None, watch: Watch | None = None) -> Asking | None:
+    """Return what asks an app, and says how far it is; ``None`` where there is no app."""
+    if app is None:
+        return None
+
+    def ask_about(part: Part, witnesses: Sequence[Witness], targets: Targets) -> tuple[Answers, list[str]]:
+        def say(done: int, total: int) -> None:
+            if watch is not None:
+                watch.step(f"ask the app about {part.label}", done, total)
+
+        return ask(app, part, witnesses, targets, say)
+
+    return ask_about
 
 
 def ask(

@@ -14,14 +14,13 @@ import numpy as np
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
-from fedattack.apps.asking import ask
+from fedattack.apps.asking import asker
 from fedattack.apps.control import control
 from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
-from fedattack.attacks import ATTACKS, Attack, Knowledge, Targets
-from fedattack.attacks.knowledge import Answers
+from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.registry import threats
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
@@ -295,16 +294,6 @@ def pose_all(
     FedAttackError
         If nothing was witnessed that can be asked about, or clients send no numbers.
     """
-
-    def ask_app(part: Part, witnesses: Sequence[Witness], targets: Targets) -> tuple[Answers, list[str]]:
-        def say(done: int, total: int) -> None:
-            if watch is not None:
-                watch.step(f"ask the app about {part.label}", done, total)
-
-        if app is None:
-            raise AssertionError("checked by the caller")
-        return ask(app, part, witnesses, targets, say)
-
     posed = []
     for part in parts:
         if what := _what_is_sent(Record(part.record)):
@@ -312,8 +301,8 @@ def pose_all(
                 f"{part.record}: clients send {what}, and no attack reads them; it would take arrays of numbers that a "
                 "model of PyTorch has"
             )
-        witnesses, asking = witnesses_of(part), None if app is None else ask_app
-        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=asking))
+        witnesses, ask = witnesses_of(part), asker(app, watch)
+        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask))
     return posed
 
 

@@ -1,7 +1,7 @@
 """What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.apps.asking import Asking
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
@@ -38,9 +39,6 @@ _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 
 # Streams of the seed's random numbers.
 _CHOOSING = 1
-
-Asking = Callable[[Part, Sequence[Witness], Targets], tuple[Answers, list[str]]]
-"""Asks the clients' own app for the losses of targets; returns these, and what a reader must know of them."""
 
 _IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
 
@@ -401,7 +399,8 @@ def _model_of(
         outputs = _outputs_of_linear(record, holding)
         if outputs is None:
             raise ConfigError(
-                f"the clients' model is not known ({model.why}): name it by --model package.module:function"
+                f"the clients' model is not known ({model.why}): name it by --model package.module:function, or give "
+                "the app itself by --app PATH, which is asked for losses"
             )
         notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
         sizes = {"in_features": holding.shape[0], "out_features": outputs}
