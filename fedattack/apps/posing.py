@@ -24,7 +24,7 @@ from fedattack.record.folder import Part
 from fedattack.witness import SERVER, Witness, WitnessedModel, WitnessedTraining
 
 MOST = 1000
-"""Examples that are asked about: half of them of clients, half of nobody."""
+"""Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
 
 FEW = 8
 """Training examples of a client up to which it is attempted to reconstruct them."""
@@ -65,6 +65,8 @@ class Chosen:
 def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[str] | None = None) -> Chosen:
     """Choose targets: as many of each client, as far as there are; and as many of nobody as of all clients.
 
+    Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
+
     Parameters
     ----------
     most
@@ -83,7 +85,7 @@ def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[s
     free: dict[str, list[bytes]] = {}
     for key in sorted(holding.origins):
         free.setdefault(holding.origins[key], []).append(key)
-    held = _drawn(list(alone.values()), most - most // 2, rng)
+    held = _drawn(list(alone.values()), most - most // 2 if holding.origins else most, rng)
     several = _drawn([shared], min(_MOST_SHARED, most // 10), rng)
     there = len(holding.origins)
     nobody = _drawn(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
