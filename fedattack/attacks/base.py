@@ -24,6 +24,9 @@ from fedattack.base.machine import let_go
 from fedattack.base.untrusted import parse_json, read_npz, validated
 from fedattack.record import Record
 
+KNOWS_MODEL = "the model's architecture and loss"
+"""What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
+
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
 

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from fedattack.attacks import ATTACKS
+from fedattack.attacks.base import KNOWS_MODEL
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
@@ -35,6 +36,7 @@ _VIEWS = {
         "any single client's model or update",
     ),
 }
+_ITS_APP = "the clients' own app, whose code it runs: this says which losses examples have"
 _SERVERS = {"passive": "passive", "isolating": ISOLATING}
 _AGGREGATIONS = {
     "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",
@@ -106,6 +108,8 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     for attack in evidence[0].scores:
         knows += ATTACKS[attack].knows
     knows = _once(knows)
+    if knowledge.answers is not None:
+        knows = [_ITS_APP if line == KNOWS_MODEL else line for line in knows]
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
     if knowledge.public is not None:

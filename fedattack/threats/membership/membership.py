@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import count_groups, groups_of
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import LocalModels, local_models, readable
@@ -106,7 +106,7 @@ class Membership(MembershipOptions, Attack):
 
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
-        "the model's architecture and loss",
+        KNOWS_MODEL,
         "examples with their labels, of which it asks for each client whether it trained on them",
         "for methods with shadow models, auxiliary examples and how clients train",
         "for adaptive methods, the clients' defence and its settings, but not what it draws",

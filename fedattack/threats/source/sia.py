@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import Group, count_groups, groups_of, replied_in
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Answers, Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding, local_models
@@ -65,7 +65,7 @@ class SourceInference(SourceOptions, Attack):
         {"clients": "clients", "rounds": "rounds"},
     )
     knows: ClassVar[tuple[str, ...]] = (
-        "the model's architecture and loss",
+        KNOWS_MODEL,
         "target records with their labels, known to be somebody's training data but not whose",
     )
 
