@@ -464,9 +464,11 @@ class _Found:
 
 
 def _update(sent: Arrays, received: Arrays) -> Arrays:
-    """Return Δ = sent − received, in float32."""
+    """Return Δ = sent − received, in float32, of what are numbers with a point."""
     update = {}
     for name, after in sent.items():
+        if np.asarray(after).dtype.kind != "f":
+            continue
         update[name] = (np.asarray(after, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
     return update
 
