@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.witness.sent import SentArray
+
 SERVER = "server"
 """The node of what the server's own process did."""
 
@@ -147,6 +149,8 @@ class Witness:
     private
         Of a client that trains by DP-SGD, the keys of a privacy claim about one round; see
         :func:`fedattack.claims.make_claim`.
+    sends
+        What each array of its replies is; nothing where it is not known.
     """
 
     node: str
@@ -159,6 +163,7 @@ class Witness:
     notes: tuple[str, ...] = ()
     run: str = ""
     private: Mapping[str, Any] = field(default_factory=dict)
+    sends: tuple[SentArray, ...] = ()
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

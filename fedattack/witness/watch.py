@@ -28,6 +28,9 @@ KEEP = 1000
 MODELS = 32
 """Models that are watched in one call of a client."""
 
+START_BYTES = 2**28
+"""Bytes of a model's state up to which it is kept as it was before training."""
+
 _PASSES = 1024
 
 _SMALL = 2**16
@@ -133,6 +136,7 @@ class SeenModel:
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
         self.learns: Callable[[], Collection[str]] | None = None
         self.own_loss: str | None = None
+        self._start: State = []
         self.trained = Examples(watch.keep, known=watch.known)
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
@@ -154,6 +158,25 @@ class SeenModel:
         self.losses: dict[str, str | None] = {}
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
+
+    def note_start(self, received: Sequence[Arrays]) -> None:
+        """Keep the state as it is now, to which the state after training is compared.
+
+        Arrays that the client received are there already. Of others, what is larger than :data:`START_BYTES` in all is
+        not kept.
+        """
+        now = self.state() if self.state is not None else []
+        arrays = [array for _, array in now]
+        for state in received:
+            if same(arrays, state):
+                self._start = [(name, array) for (name, _), array in zip(now, state, strict=True)]
+                return
+        if sum(array.nbytes for array in arrays) <= START_BYTES:
+            self._start = [(name, array.copy()) for name, array in now]
+
+    def state_at_start(self) -> State:
+        """Return the state before training; nothing if it was not kept."""
+        return self._start
 
     def start(self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True) -> Pass:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
@@ -359,6 +382,7 @@ class Watch:
                 self.note(f"the client called more than {MODELS} models; the others were not watched")
                 return None
             known = self.models[id(model)] = make()
+            self.guard("the state of a model before training", _note_start, known)
         return known
 
     def state(self, x: NDArray[Any], labels: Sequence[Label] | None, *, trained: bool) -> None:
@@ -381,6 +405,10 @@ class Watch:
                     "differentiated by"
                 )
             self.guard("what became of the last batches", _end, model, without_steps)
+
+
+def _note_start(watch: Watch, model: SeenModel) -> None:
+    model.note_start(watch.received())
 
 
 def _end(watch: Watch, model: SeenModel, without_steps: bool) -> None:
