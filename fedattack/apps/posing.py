@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
+from fedattack.apps.reading import read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.frozen import read_frozen
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
@@ -185,7 +186,8 @@ def pose(
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*notes, *_mods_of(witnesses), *holding.notes]
+    reading = read_sends(witnesses)
+    notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes]
     shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
@@ -203,6 +205,7 @@ def pose(
         limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
         auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
         frozen=_frozen_of(witnesses, notes),
+        sends=reading.known,
     )
     counts = class_counts(holding.clients, classes)
     if holding.kind == "f":
@@ -233,6 +236,8 @@ def pose(
         targets=targets.fingerprint,
         records=records if len(evaluation) else None,
         notes=notes,
+        sent=reading.rows,
+        unread=reading.unread,
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)

@@ -224,6 +224,23 @@ def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str
 
 
 @dataclass(frozen=True)
+class Sends:
+    """What replies hold, where they are not plainly the local models.
+
+    Attributes
+    ----------
+    arrays
+        The record's names of those arrays that are the model's; empty for all.
+    factors
+        By node, by what a reply multiplies how far training moved the model: a reply is that, and no model. ``None``
+        where replies are models.
+    """
+
+    arrays: tuple[str, ...] = ()
+    factors: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """Everything that an attack may use besides the record.
 
@@ -262,6 +279,8 @@ class Knowledge:
     canaries
         Names of clients that an auditor put among the others to measure ε, and that nobody would meet otherwise:
         attacks do not see their replies.
+    sends
+        How replies are read, where they are not plainly the local models.
     """
 
     model: ModelKnowledge | None = None
@@ -279,6 +298,7 @@ class Knowledge:
     limits: tuple[tuple[float, float], ...] | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
     canaries: tuple[str, ...] = ()
+    sends: Sends | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -407,6 +427,12 @@ _OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
 
 
 @with_config(_STRICT)
+class _SendsEntry(TypedDict):
+    arrays: Annotated[list[Text], Field(max_length=10_000)]
+    factors: NotRequired[dict[Text, _Number]]
+
+
+@with_config(_STRICT)
 class _Entry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
@@ -416,6 +442,7 @@ class _Entry(TypedDict):
     defence: NotRequired[_DefenceEntry]
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
     canaries: NotRequired[list[Text]]
+    sends: NotRequired[_SendsEntry]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -445,6 +472,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["limits"] = [list(limits) for limits in knowledge.limits]
     if knowledge.canaries:
         entry["canaries"] = list(knowledge.canaries)
+    if knowledge.sends is not None:
+        entry["sends"] = _entry_of_sends(knowledge.sends)
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -463,6 +492,11 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
+
+
+def _entry_of_sends(sends: Sends) -> dict[str, Any]:
+    entry: dict[str, Any] = {"arrays": [*sends.arrays]}
+    return entry if sends.factors is None else {**entry, "factors": dict(sends.factors)}
 
 
 def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
@@ -523,7 +557,16 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
         canaries=tuple(entry.get("canaries", ())),
+        sends=_read_sends(entry["sends"], where) if "sends" in entry else None,
     )
+
+
+def _read_sends(entry: _SendsEntry, where: Path) -> Sends:
+    factors = entry.get("factors")
+    for node, factor in (factors or {}).items():
+        if not factor:
+            raise DataError(f"{where}: sends: the factor of node {short(node, 60)} is 0; expected another number")
+    return Sends(tuple(entry["arrays"]), factors)
 
 
 def _read_limits(

@@ -64,7 +64,7 @@ def kinds_of(
     mods
         Those that the reply passed.
     """
-    start = dict(before)
+    start = dict(before) or _received_as(after, received)
     entries = [_Moved(name, start.get(name), array) for name, array in after]
     walk = _Walk(entries)
     arrays: list[SentArray] = []
@@ -81,6 +81,15 @@ def kinds_of(
         if place not in used and entry.name in learns:
             arrays.append(SentArray(entry.name, entry.after.shape, str(entry.after.dtype), KEPT, entry.name))
     return arrays
+
+
+def _received_as(after: State, received: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
+    """Return what was received as the model before training, if it has the same shapes."""
+    shapes = [array.shape for _, array in after]
+    for state in received:
+        if [array.shape for array in state] == shapes:
+            return {name: array for (name, _), array in zip(after, state, strict=True)}
+    return {}
 
 
 class _Walk:
