@@ -33,22 +33,22 @@ WEIGHTS, UNKNOWN = sent("weights"), sent("not understood")
 
 
 def witnesses(*tables):
-    return [replace(one, sends=table) for one, table in zip(World.witnesses(10**6), tables, strict=True)]
+    seen = World.witnesses(10**6)
+    return [replace(one, sends=table) for one, table in zip(seen, tables, strict=False)] + seen[len(tables) :]
 
 
 def test_weights_are_read_as_they_are_and_so_is_what_nobody_saw():
     assert read_sends(witnesses((), (), ())).rows == ()
     reading = read_sends(witnesses(WEIGHTS, WEIGHTS, WEIGHTS))
     assert (reading.known, reading.unread, reading.notes) == (None, "", ())
-    assert [(row["array"], row["kind"], row["clients"]) for row in reading.rows] == [("0", "weights", 3)] + [
-        ("1", "weights", 3)
-    ]
+    rows = [(row["array"], row["kind"], row["clients"]) for row in reading.rows]
+    assert rows == [("0", "weights", 3), ("1", "weights", 3)]
 
 
 def test_differences_have_the_factor_of_each_client():
     tables = [sent("difference times a factor", factor=factor) for factor in (-2.0, -4.0, -8.0)]
     reading = read_sends(witnesses(*tables))
-    nodes = [one.node for one in World.witnesses(10**6)]
+    nodes = [one.node for one in World.witnesses(10**6)[:3]]
     assert reading.known == Sends((), dict(zip(nodes, (-2.0, -4.0, -8.0), strict=True)))
     assert "times -8 … -2; the attacker is assumed to know the factor" in reading.notes[0]
 
@@ -60,9 +60,10 @@ def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
     assert "beside their model clients send 2 (not understood), 3 (not understood)" in reading.notes[0]
 
 
-@pytest.mark.parametrize(
-    "kind", ["not understood", "no floats", "slice of a model's array", "weights as the bytes of another type"]
-)
+UNREADABLE = ("not understood", "no floats", "slice of a model's array", "weights as the bytes of another type")
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
 def test_what_most_clients_send_and_is_no_model_is_unread(kind):
     reading = read_sends(witnesses(sent(kind), sent(kind), WEIGHTS))
     assert reading.unread.startswith(f"2 of 3 clients send 0 ({kind}), 1 ({kind}); expected the model's weights")
