@@ -295,11 +295,12 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
 def _add_sends(watch: Watch, known: Node, call: Call, model: SeenModel) -> None:
     """Note what each array of the reply is, beside what it was in earlier calls."""
     after = model.state() if model.state is not None else []
-    if not after or not call.sent:
-        return
     # A reply of several models, such as that of a GAN, is compared array by array.
     names = [name for of_model in call.names for name in of_model]
     sent = [array for of_model in call.sent for array in of_model]
+    # What SecAgg+ masks is in no record of arrays.
+    if not after or not sent:
+        return
     if len(sent) > MOST_ARRAYS:
         watch.note(f"the client sends {len(sent)} arrays: what they are is not noted")
         return

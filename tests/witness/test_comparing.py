@@ -5,12 +5,14 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from torch import nn, optim
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.witness import WitnessedClientApp, read_witnesses
 from fedattack.witness.comparing import kinds_of
 from fedattack.witness.sent import SentArray, joined_kinds, summed_up
+from tests.witness import test_flower
 from tests.witness.test_flower import call_all
 
 RNG = np.random.default_rng(0)
@@ -150,3 +152,16 @@ def test_a_witness_notes_what_its_client_sends(reply, expected, tmp_path):
     assert {(array.name, array.kind) for array in witness.sends} == expected
     factors = [factor for array in witness.sends for factor in (array.least, array.most) if factor is not None]
     assert factors == pytest.approx([-5] * len(factors), rel=1e-3)
+
+
+def test_weights_that_a_mod_noises_are_weights_that_were_changed(tmp_path):
+    app = test_flower.make_app(mods=[LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)])
+    call_all(WitnessedClientApp(app, tmp_path), nodes=1)
+    (witness,) = read_witnesses(tmp_path)
+    assert {array.kind for array in witness.sends} == {"weights, changed"}
+
+
+def test_of_a_reply_without_arrays_nothing_is_noted(tmp_path):
+    call_all(WitnessedClientApp(make_app(lambda start, end: {}), tmp_path), nodes=1)
+    (witness,) = read_witnesses(tmp_path)
+    assert witness.sends == ()
