@@ -321,7 +321,7 @@ class Interview:
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
-        self._record = Record(Path(request["record"]))
+        self._record = Record(Path(request["record"])).read_as((), request["factors"])
         with np.load(request["targets"], allow_pickle=False) as file:
             self._x, self._y = file["x"], file["y"]
         self._app = load_app(request["clientapp"], DataError, request["folder"])

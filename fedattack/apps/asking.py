@@ -20,7 +20,7 @@ from fedattack.apps.answering import PROGRESS
 from fedattack.apps.app import App
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
-from fedattack.attacks.knowledge import Answers, Targets, check_answers
+from fedattack.attacks.knowledge import Answers, Sends, Targets, check_answers
 from fedattack.base.errors import DataError, RunError, short
 from fedattack.base.files import write_npz
 from fedattack.base.untrusted import read_npz
@@ -35,8 +35,8 @@ _HINT = "expected what fedattack.apps.answering writes"
 Say = Callable[[int, int], None]
 """Is told how many replies were asked about, and how many there are."""
 
-Asking = Callable[[Part, Sequence[Witness], Targets], tuple[Answers, list[str]]]
-"""Asks for the losses of targets; returns these, and what a reader must know of them."""
+Asking = Callable[[Part, Sequence[Witness], Targets, Sends | None], tuple[Answers, list[str]]]
+"""Asks for the losses of targets, given how replies are read; returns them, and what a reader must know of them."""
 
 
 def asker(app: App | None, watch: Watch | None = None) -> Asking | None:
@@ -44,18 +44,25 @@ def asker(app: App | None, watch: Watch | None = None) -> Asking | None:
     if app is None:
         return None
 
-    def ask_about(part: Part, witnesses: Sequence[Witness], targets: Targets) -> tuple[Answers, list[str]]:
+    def ask_about(
+        part: Part, witnesses: Sequence[Witness], targets: Targets, sends: Sends | None
+    ) -> tuple[Answers, list[str]]:
         def say(done: int, total: int) -> None:
             if watch is not None:
                 watch.step(f"ask the app about {part.label}", done, total)
 
-        return ask(app, part, witnesses, targets, say)
+        return ask(app, part, witnesses, targets, sends, say)
 
     return ask_about
 
 
 def ask(
-    app: App, part: Part, witnesses: Sequence[Witness], targets: Targets, say: Say | None = None
+    app: App,
+    part: Part,
+    witnesses: Sequence[Witness],
+    targets: Targets,
+    sends: Sends | None = None,
+    say: Say | None = None,
 ) -> tuple[Answers, list[str]]:
     """Ask an app for the losses of targets under the model of each reply.
 
@@ -69,6 +76,8 @@ def ask(
         What its clients did: how they were asked to train.
     targets
         The examples.
+    sends
+        How replies are read, where they are no models.
 
     Returns
     -------
@@ -82,7 +91,7 @@ def ask(
     RunError
         If its process ended without an answer.
     """
-    arrays = _ask(app, part, witnesses, targets, say)
+    arrays = _ask(app, part, witnesses, targets, sends, say)
     return check_answers(arrays, targets, "the app's answers"), arrays["notes"].tolist()
 
 
@@ -93,6 +102,7 @@ def ask_planted(
     targets: Targets,
     owned: Mapping[str, Sequence[int]],
     passes: Sequence[int],
+    sends: Sends | None = None,
     say: Say | None = None,
 ) -> dict[int, Answers]:
     """Ask the same of replies in which something is planted: each client trains further on its own targets.
@@ -109,7 +119,7 @@ def ask_planted(
     dict of int to Answers
         By the number of passes.
     """
-    arrays = _ask(app, part, witnesses, targets, say, owned, passes)
+    arrays = _ask(app, part, witnesses, targets, sends, say, owned, passes)
     found = {}
     for count in passes:
         of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}
@@ -122,6 +132,7 @@ def _ask(
     part: Part,
     witnesses: Sequence[Witness],
     targets: Targets,
+    sends: Sends | None,
     say: Say | None,
     owned: Mapping[str, Sequence[int]] | None = None,
     passes: Sequence[int] = (),
@@ -142,6 +153,7 @@ def _ask(
             "clientapp": flower["components"]["clientapp"],
             "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
             "handlers": handlers,
+            "factors": None if sends is None or sends.factors is None else dict(sends.factors),
             "owned": {node: list(rows) for node, rows in (owned or {}).items()},
             "passes": list(passes),
         }

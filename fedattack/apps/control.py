@@ -99,7 +99,7 @@ def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Wa
     def say(done: int, total: int) -> None:
         watch.step(f"plant in {evidence.part.label}", done, total)
 
-    return ask_planted(app, evidence.part, witnesses, targets, owned, PASSES, say)
+    return ask_planted(app, evidence.part, witnesses, targets, owned, PASSES, evidence.knowledge.sends, say)
 
 
 def _attack(evidence: Evidence, answers: Answers, names: Collection[str]) -> Evidence:

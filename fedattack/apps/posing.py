@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from fedattack.apps.asking import Asking
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
+from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.knowledge import Answers
+from fedattack.attacks.matching import as_models
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
 from fedattack.base.structured import fields, stacked
@@ -186,19 +188,21 @@ def pose(
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
-    holding = hold(witnesses)
-    why_ask = _why_ask(witnesses, Record(part.record, thinned=True)) if model is None and ask is not None else ""
+    holding, reading = hold(witnesses), read_sends(witnesses)
+    why_ask = (
+        _why_ask(witnesses, reading, Record(part.record, thinned=True)) if model is None and ask is not None else ""
+    )
     if not why_ask:
         _refuse_personal(witnesses)
     asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*notes, *_mods_of(witnesses), *holding.notes]
+    notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes]
     answers: Answers | None = None
     shared: ModelKnowledge | None = None
     if why_ask and ask is not None:
-        answers, said = ask(part, witnesses, targets)
+        answers, said = ask(part, witnesses, targets, reading.known)
         notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
     else:
         shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
@@ -219,6 +223,7 @@ def pose(
         limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
         auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
         frozen=None if why_ask else _frozen_of(witnesses, notes),
+        sends=reading.known,
         answers=answers,
     )
     counts = class_counts(holding.clients, classes)
@@ -250,12 +255,14 @@ def pose(
         targets=targets.fingerprint,
         records=records if len(evaluation) else None,
         notes=notes,
+        sent=reading.rows,
+        unread="" if answers is not None and not reading.is_strange else reading.unread,
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
 
 
-def _why_ask(witnesses: Sequence[Witness], record: Record) -> str:
+def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
     """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
     trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
     models = [witness.model for witness in trained if witness.model is not None]
@@ -264,7 +271,7 @@ def _why_ask(witnesses: Sequence[Witness], record: Record) -> str:
             return model.why
         if model.personal:
             return f"clients do not send {short(', '.join(model.personal), 100)}"
-    if models and (misfit := _misfit(models[0], record)):
+    if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)))):
         return misfit
     for round_ in record:
         if any(reply.singled_out for reply in round_.observations):

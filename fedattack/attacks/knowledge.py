@@ -255,6 +255,23 @@ def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str
 
 
 @dataclass(frozen=True)
+class Sends:
+    """What replies hold, where they are not plainly the local models.
+
+    Attributes
+    ----------
+    arrays
+        The record's names of those arrays that are the model's; empty for all.
+    factors
+        By node, by what a reply multiplies how far training moved the model: a reply is that, and no model. ``None``
+        where replies are models.
+    """
+
+    arrays: tuple[str, ...] = ()
+    factors: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """Everything that an attack may use besides the record.
 
@@ -295,6 +312,8 @@ class Knowledge:
         attacks do not see their replies.
     answers
         In the place of a model that this attacker could build, what the clients' own app says of the targets.
+    sends
+        How replies are read, where they are not plainly the local models.
     """
 
     model: ModelKnowledge | None = None
@@ -313,6 +332,7 @@ class Knowledge:
     frozen: Mapping[str, NDArray[Any]] | None = None
     canaries: tuple[str, ...] = ()
     answers: Answers | None = None
+    sends: Sends | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -445,6 +465,12 @@ _OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
 
 
 @with_config(_STRICT)
+class _SendsEntry(TypedDict):
+    arrays: Annotated[list[Text], Field(max_length=10_000)]
+    factors: NotRequired[dict[Text, _Number]]
+
+
+@with_config(_STRICT)
 class _Entry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
@@ -454,6 +480,7 @@ class _Entry(TypedDict):
     defence: NotRequired[_DefenceEntry]
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
     canaries: NotRequired[list[Text]]
+    sends: NotRequired[_SendsEntry]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -483,6 +510,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["limits"] = [list(limits) for limits in knowledge.limits]
     if knowledge.canaries:
         entry["canaries"] = list(knowledge.canaries)
+    if knowledge.sends is not None:
+        entry["sends"] = _entry_of_sends(knowledge.sends)
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -503,6 +532,11 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
+
+
+def _entry_of_sends(sends: Sends) -> dict[str, Any]:
+    entry: dict[str, Any] = {"arrays": [*sends.arrays]}
+    return entry if sends.factors is None else {**entry, "factors": dict(sends.factors)}
 
 
 def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
@@ -564,7 +598,16 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
         canaries=tuple(entry.get("canaries", ())),
         answers=_read_if_there(read_answers, folder / ANSWERS, targets),
+        sends=_read_sends(entry["sends"], where) if "sends" in entry else None,
     )
+
+
+def _read_sends(entry: _SendsEntry, where: Path) -> Sends:
+    factors = entry.get("factors")
+    for node, factor in (factors or {}).items():
+        if not factor:
+            raise DataError(f"{where}: sends: the factor of node {short(node, 60)} is 0; expected another number")
+    return Sends(tuple(entry["arrays"]), factors)
 
 
 def _read_limits(

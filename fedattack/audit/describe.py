@@ -112,6 +112,8 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
         knows = [_ITS_APP if line == KNOWS_MODEL else line for line in knows]
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
+    if knowledge.sends is not None and knowledge.sends.factors is not None:
+        knows.append("that clients send differences, and by what each client multiplies them")
     if knowledge.public is not None:
         knows.append("the public records that clients predict on; the architecture is that of its own students")
     return {

@@ -435,6 +435,9 @@ class Condition:
 
     def _is_open(self, finding: Finding) -> bool:
         """Whether the finding says nothing either way."""
+        # A number that an attack found in what it cannot read passes no gate.
+        if finding.verdict == CANNOT_TELL:
+            return self.than != CANNOT_TELL
         if self.part == _VERDICT:
             return finding.verdict == NOT_APPLICABLE and self.than != NOT_APPLICABLE
         return getattr(finding, self.part) is None

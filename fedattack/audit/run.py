@@ -115,6 +115,8 @@ def _truths(evidence: Sequence[Evidence], device: str, tell: Progress) -> Mappin
     if len(private) == len(evidence):
         facts["privacy"] = privacy_of(private)
     truth = evidence[0].truth
+    if truth is not None and truth.sent:
+        facts["sent"] = {"arrays": [dict(row) for row in truth.sent], "unread": truth.unread}
     if truth is not None:
         facts["holdings"] = {
             "clients": list(truth.clients),

@@ -175,6 +175,8 @@ class Observation:
         self.sketch = round_.as_sketch(stored)
         self.arrays: Arrays | None = None if self.sketch is not None else round_.whole(stored, reply=True)
         self._index = index
+        if round_.sends_differences:
+            self.arrays = round_.moved(self.node, self.received, self.arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Observation) and self._key == other._key
@@ -395,6 +397,29 @@ class Round:
         """See :meth:`Record.whole`."""
         return self._record.whole(arrays, reply=reply)
 
+    @property
+    def sends_differences(self) -> bool:
+        """Whether replies tell how far the model moved; see :meth:`Record.read_as`."""
+        return self._record.factors is not None
+
+    def moved(self, node: str, received: Arrays | None, sent: Arrays | None) -> Arrays | None:
+        """Move a received model as far as a reply tells; ``None`` where one of them, or the factor, is not known."""
+        factor = (self._record.factors or {}).get(node)
+        if factor is None or received is None or sent is None:
+            return None
+        start, differences = received, sent
+
+        def read(name: str) -> NDArray[Any]:
+            before = start[name]
+            if name not in differences:
+                return before
+            after = before.astype(np.float64) + differences[name].astype(np.float64) / factor
+            if before.dtype.kind != "f":
+                after = np.rint(after)
+            return after.astype(before.dtype)
+
+        return StoredArrays(read, {name: name for name in dict.fromkeys([*start, *differences])})
+
 
 def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:
     return {f"{prefix}/{name}" for name in names or ()}
@@ -432,6 +457,8 @@ class Record:
         What was left out because of ``skip_damaged``, in words.
     unseen
         Nodes that :meth:`without` left out.
+    factors
+        By node, the factors that :meth:`read_as` was given; ``None`` where replies are taken as they are.
 
     Raises
     ------
@@ -468,6 +495,8 @@ class Record:
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
         self.unseen: frozenset[str] = frozenset()
+        self.factors: Mapping[str, float] | None = None
+        self._chosen: frozenset[str] = frozenset()
         self._new_names: dict[str, str] = {}
         self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
@@ -624,7 +653,12 @@ class Record:
 
     def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
         """Put the arrays of :meth:`completed` beside those that are stored; of a ``reply`` that is no model, zeros."""
-        if arrays is None or not self._frozen:
+        if arrays is None:
+            return None
+        if self._chosen:
+            on_disk, every = self.on_disk(arrays), arrays
+            arrays = StoredArrays(every.__getitem__, {name: name for name in every if on_disk[name] in self._chosen})
+        if not self._frozen:
             return arrays
         stored, zero = arrays, reply and not PROTOCOLS[self.protocol].sends_back
 
@@ -635,6 +669,23 @@ class Record:
 
         names = dict.fromkeys([*(parameter.name for parameter in self.parameters), *stored])
         return StoredArrays(read, {name: name for name in names if name in stored or name in self._frozen})
+
+    def read_as(self, arrays: Sequence[str], factors: Mapping[str, float] | None) -> "Record":
+        """Return a view of this record in which replies are local models; what is on disk stays as it is.
+
+        Parameters
+        ----------
+        arrays
+            Names on disk of those arrays that are the model's; empty for all.
+        factors
+            By node, of replies that are differences: a reply is the factor times (local model − received). Replies of
+            other nodes have no arrays then. ``None`` where replies are models.
+        """
+        view = copy.copy(self)
+        view._chosen, view.factors = frozenset(arrays), factors
+        if arrays:
+            view.parameters = tuple(entry for entry in self.parameters if entry.name in view._chosen)
+        return view
 
     def without(self, nodes: Iterable[str]) -> "Record":
         """Return a view of this record in which nothing of some nodes is seen; common models and sums stay."""

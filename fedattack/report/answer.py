@@ -137,7 +137,7 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
     if finding.verdict == CANNOT_TELL:
-        return "Cannot be told: this attack would not have seen a leak here."
+        return f"Cannot be told: {stopped(finding.reason)}"
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
     is_leak = finding.verdict == LEAK

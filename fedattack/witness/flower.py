@@ -182,11 +182,11 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply.has_error():
         return replace(call, failed=f"an error reply of code {reply.error.code}")
     try:
-        sent, stated = _numpy(_models(reply)), _stated(reply)
+        sent, names, stated = _numpy(_models(reply)), _names(reply), _stated(reply)
     except Exception as cause:
         watch.note_error("the reply", cause)
         return call
-    return replace(call, sent=sent, stated=stated)
+    return replace(call, sent=sent, names=names, stated=stated)
 
 
 def _save(folder: Path, watch: Watch, call: Call) -> None:
@@ -200,8 +200,16 @@ def _save(folder: Path, watch: Watch, call: Call) -> None:
 def _models(message: Message) -> list[list[Any]]:
     if not message.has_content():
         return []
+    return [[record[name] for name in names] for record, names in _records(message)]
+
+
+def _names(message: Message) -> list[list[str]]:
+    return [names for _, names in _records(message)] if message.has_content() else []
+
+
+def _records(message: Message) -> list[tuple[Any, list[str]]]:
     records = message.content.array_records.values()
-    return [[array for name, array in record.items() if name != _EMPTY] for record in records]
+    return [(record, [name for name in record if name != _EMPTY]) for record in records]
 
 
 def _asked(message: Message) -> AskedToTrain:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.witness.sent import SentArray
+
 SERVER = "server"
 """The node of what the server's own process did."""
 
@@ -168,6 +170,8 @@ class Witness:
         :func:`fedattack.claims.make_claim`.
     asked
         ``None`` where the client was not asked to train.
+    sends
+        What each array of its replies is; nothing where it is not known.
     """
 
     node: str
@@ -181,6 +185,7 @@ class Witness:
     run: str = ""
     private: Mapping[str, Any] = field(default_factory=dict)
     asked: AskedToTrain | None = None
+    sends: tuple[SentArray, ...] = ()
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

@@ -21,6 +21,7 @@ from fedattack.base.files import make_private, write_npz
 from fedattack.base.structured import fault
 from fedattack.base.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
 from fedattack.witness.seen import HASH, AskedToTrain, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.sent import MOST_ARRAYS, Kind, SentArray
 
 RUN_FOLDER = "run-"
 """What the name of the folder of one run begins with, before Flower's id of the run."""
@@ -79,6 +80,17 @@ class _Asked(TypedDict):
 
 
 @with_config(_STRICT)
+class _Sent(TypedDict):
+    name: Text
+    shape: Annotated[list[_Count], Field(max_length=32)]
+    dtype: Text
+    kind: Kind
+    of: Text
+    least: _Number | None
+    most: _Number | None
+
+
+@with_config(_STRICT)
 class _About(TypedDict):
     node: Text
     client: Text
@@ -91,6 +103,7 @@ class _About(TypedDict):
     run: Text
     private: dict[Text, Text | _Count | _Number]
     asked: _Asked | None
+    sends: Annotated[list[_Sent], Field(max_length=MOST_ARRAYS)]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -133,6 +146,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
     about["run"] = witness.run
     about["private"] = dict(witness.private)
     about["asked"] = None if witness.asked is None else dict(vars(witness.asked))
+    about["sends"] = [{**vars(array), "shape": [*array.shape]} for array in witness.sends]
     text = json.dumps(about, ensure_ascii=False, allow_nan=False)
     arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
     for name, array in (memory or {}).items():
@@ -192,6 +206,7 @@ def read_witness(path: Path) -> Witness:
         run=about["run"],
         private=about["private"],
         asked=_asked(about["asked"]),
+        sends=tuple(map(_sent, about["sends"])),
     )
 
 
@@ -269,6 +284,18 @@ def _asked(about: _Asked | None) -> AskedToTrain | None:
         return None
     arrays = {name: tuple(names) for name, names in about["arrays"].items()}
     return AskedToTrain(about["type"], arrays, about["configs"])
+
+
+def _sent(about: _Sent) -> SentArray:
+    return SentArray(
+        name=about["name"],
+        shape=tuple(about["shape"]),
+        dtype=about["dtype"],
+        kind=about["kind"],
+        of=about["of"],
+        least=about["least"],
+        most=about["most"],
+    )
 
 
 def _training(about: _Training | None) -> WitnessedTraining | None:

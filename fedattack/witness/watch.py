@@ -28,6 +28,9 @@ KEEP = 1000
 MODELS = 32
 """Models that are watched in one call of a client."""
 
+START_BYTES = 2**28
+"""Bytes of a model's state up to which it is kept as it was before training."""
+
 _PASSES = 1024
 
 _SMALL = 2**16
@@ -140,6 +143,7 @@ class SeenModel:
         self.stepwise = False
         self._watch = watch
         self._has_labels = False
+        self._start: State = []
         # What is known to move it, or to throw its gradients away.
         self.moved_by: dict[int, weakref.ref[Any]] = {}
         self._empty()
@@ -182,6 +186,25 @@ class SeenModel:
         """Begin anew, with examples that are all that a step takes."""
         self._empty()
         self.stepwise = True
+
+    def note_start(self, received: Sequence[Arrays]) -> None:
+        """Keep the state as it is now, to which the state after training is compared.
+
+        Arrays that the client received are there already. Of others, what is larger than :data:`START_BYTES` in all is
+        not kept.
+        """
+        now = self.state() if self.state is not None else []
+        arrays = [array for _, array in now]
+        for state in received:
+            if same(arrays, state):
+                self._start = [(name, array) for (name, _), array in zip(now, state, strict=True)]
+                return
+        if sum(array.nbytes for array in arrays) <= START_BYTES:
+            self._start = [(name, array.copy()) for name, array in now]
+
+    def state_at_start(self) -> State:
+        """Return the state before training; nothing if it was not kept."""
+        return self._start
 
     def start(self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True) -> Pass:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
@@ -401,6 +424,7 @@ class Watch:
                 self.note(f"the client called more than {MODELS} models; the others were not watched")
                 return None
             known = self.models[id(model)] = make()
+            self.guard("the state of a model before training", _note_start, known)
         return known
 
     def state(self, x: NDArray[Any], labels: Sequence[Label] | None, *, trained: bool) -> None:
@@ -423,6 +447,10 @@ class Watch:
                     "differentiated by"
                 )
             self.guard("what became of the last batches", _end, model, without_steps)
+
+
+def _note_start(watch: Watch, model: SeenModel) -> None:
+    model.note_start(watch.received())
 
 
 def _end(watch: Watch, model: SeenModel, without_steps: bool) -> None:
