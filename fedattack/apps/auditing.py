@@ -55,6 +55,11 @@ _BESIDE = {"attribute": "attribute-baselines"}
 # Options by which an audit of an app takes minutes less, and finds hardly less; the guide has what was measured.
 _SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
 
+_UNASKED = (
+    "no attack reads such arrays, and none of the questions about them was asked: do embeddings give a party's columns "
+    "back? do gradients give the label to a party?"
+)
+
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
 
@@ -241,13 +246,25 @@ def _check_answers(part: Part) -> None:
         If none did.
     """
     record = Record(part.record)
-    recorded = "training messages and their replies alone are recorded, and no others, such as queries"
     if not len(record):
-        raise RunError(f"{part.label}: the server sent no training message: {recorded}")
+        raise RunError(f"{part.label}: the server sent no training message{_beside_training(record)}")
     if record.silence:
         statuses = {seen.status for round_ in record for seen in round_.observations}
-        only = f"; {recorded}" if statuses == {"missing"} else ""
-        raise RunError(f"{part.label}: {_advised(record.silence)}{only}")
+        beside = _beside_training(record) if statuses == {"missing"} else ""
+        raise RunError(f"{part.label}: {_advised(record.silence)}{beside}")
+
+
+def _beside_training(record: Record) -> str:
+    """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
+    types = dict.fromkeys(others.type for others in record.others)
+    types |= dict.fromkeys(entry["type"] for entry in record.unrecorded)
+    if not types:
+        return ""
+    said = [f"messages of the types {short(', '.join(types), 100)} passed, and what they hold in plaintext is recorded"]
+    said += record.gaps
+    if any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded):
+        said.append(_UNASKED)
+    return f"; {'; '.join(said)}"
 
 
 def _advised(why: str) -> str:
@@ -293,7 +310,7 @@ def pose_all(
         if what := _what_is_sent(Record(part.record)):
             raise RunError(
                 f"{part.record}: clients send {what}, and no attack reads them; it would take arrays of numbers that a "
-                "model of PyTorch has"
+                f"model of PyTorch has{_beside_training(Record(part.record))}"
             )
         posed.append(pose(part, witnesses_of(part), model=model, loss=loss, seed=seed, asked=asked))
     return posed
@@ -309,7 +326,8 @@ def _what_is_sent(record: Record) -> str:
             if reply.status == "ok" and reply.arrays:
                 kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
                 return "bytes, such as the trees of XGBoost" if kinds == {(np.dtype(np.uint8), 1)} else ""
-    return "metrics and settings without arrays"
+    plain = any(reply.metrics for round_ in record for reply in round_.observations)
+    return "metrics and settings without arrays" if plain else "empty replies to training messages"
 
 
 def attack_all(

@@ -129,6 +129,15 @@ def test_replies_without_arrays_are_told(tmp_path):
         pose_all([Part(tmp_path, "")])
 
 
+def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
+    writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
+    writer.close()
+    with pytest.raises(RunError, match=r"clients send empty replies to training messages, .* do embeddings give"):
+        pose_all([Part(tmp_path, "")])
+
+
 def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
     writer = RecordWriter(tmp_path / "record")
     replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
@@ -138,19 +147,22 @@ def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
         pose_all([Part(tmp_path, "")])
 
 
-def test_what_clients_answer_besides_training_messages_is_told_not_to_be_recorded(tmp_path):
+def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
     part = Part(tmp_path, "")
     silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
+    passed = (
+        "; messages of the types query passed, and what they hold in plaintext is recorded; 2 query replies with "
+        r"arrays out.values \(200, 4\) are not in this record; no attack reads such arrays, and none of the questions "
+        "about them was asked: do embeddings give a party's columns back"
+    )
     for exchanges, message in (
-        ([], "the run: the server sent no training message: training messages and their replies alone are recorded"),
-        (
-            [silent],
-            "no client answered a training message in any of 1 rounds: no reply .*; training messages and their",
-        ),
+        ([], f"the run: the server sent no training message{passed}"),
+        ([silent], f"no client answered a training message in any of 1 rounds: no reply .*{passed}"),
         ([[Reply("a", "failed", reason="error 1: no"), silent[1]]], "in any of 1 rounds: error 1: no$"),
     ):
         shutil.rmtree(part.record, ignore_errors=True)
         writer = RecordWriter(part.record)
+        writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))}, messages=2)
         for number, replies in enumerate(exchanges, 1):
             writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
         writer.close()
