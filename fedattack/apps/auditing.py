@@ -55,10 +55,10 @@ _BESIDE = {"attribute": "attribute-baselines"}
 # Options by which an audit of an app takes minutes less, and finds hardly less; the guide has what was measured.
 _SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
 
-_UNASKED = (
-    "no attack reads such arrays, and none of the questions about them was asked: do embeddings give a party's columns "
-    "back? do gradients give the label to a party?"
-)
+# Kinds of messages of which a line says that they are not recorded.
+_FEW_GAPS = 2
+
+_UNASKED = "nobody asked whether embeddings give a party's columns back, or gradients a label to a party"
 
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
@@ -257,14 +257,12 @@ def _check_answers(part: Part) -> None:
 def _beside_training(record: Record) -> str:
     """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
     types = dict.fromkeys(others.type for others in record.others)
-    types |= dict.fromkeys(entry["type"] for entry in record.unrecorded)
-    if not types:
-        return ""
-    said = [f"messages of the types {short(', '.join(types), 100)} passed, and what they hold in plaintext is recorded"]
-    said += record.gaps
+    said = [short(gap, 120) for gap in record.gaps[:_FEW_GAPS]]
+    if types:
+        said.insert(0, f"of {short(', '.join(types), 60)} what was in plaintext is recorded")
     if any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded):
         said.append(_UNASKED)
-    return f"; {'; '.join(said)}"
+    return "".join(f"; {line}" for line in said)
 
 
 def _advised(why: str) -> str:
@@ -309,8 +307,11 @@ def pose_all(
     for part in parts:
         if what := _what_is_sent(Record(part.record)):
             raise RunError(
-                f"{part.record}: clients send {what}, and no attack reads them; it would take arrays of numbers that a "
-                f"model of PyTorch has{_beside_training(Record(part.record))}"
+                f"{part.record}: clients send {what}, and no attack reads them"
+                + (
+                    _beside_training(Record(part.record))
+                    or "; it would take arrays of numbers that a model of PyTorch has"
+                )
             )
         posed.append(pose(part, witnesses_of(part), model=model, loss=loss, seed=seed, asked=asked))
     return posed

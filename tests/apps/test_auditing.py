@@ -134,7 +134,7 @@ def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_pa
     writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
     writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
     writer.close()
-    with pytest.raises(RunError, match=r"clients send empty replies to training messages, .* do embeddings give"):
+    with pytest.raises(RunError, match=r"clients send empty replies to training messages, .* whether embeddings give"):
         pose_all([Part(tmp_path, "")])
 
 
@@ -151,9 +151,8 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
     part = Part(tmp_path, "")
     silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
     passed = (
-        "; messages of the types query passed, and what they hold in plaintext is recorded; 2 query replies with "
-        r"arrays out.values \(200, 4\) are not in this record; no attack reads such arrays, and none of the questions "
-        "about them was asked: do embeddings give a party's columns back"
+        r"; 2 query replies with arrays out.values \(200, 4\) are not in this record; nobody asked whether embeddings "
+        "give a party's columns back, or gradients a label to a party"
     )
     for exchanges, message in (
         ([], f"the run: the server sent no training message{passed}"),
