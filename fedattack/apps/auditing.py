@@ -46,6 +46,7 @@ WITNESS = "witness"
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
+_LAST = "plaintext"
 _INVERSION = "inversion"
 _SUMS = "aggregate"
 
@@ -442,7 +443,7 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
         if name in names and (why := _out_of_reach(name, parts, posed)):
             names.remove(name)
             failed[name] = why
-    return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name == _LAST, name))
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:

@@ -14,7 +14,7 @@ def _beside(finding: Finding) -> Table:
     for key in finding.series["beside"]:
         kind = key["kind"] if key["kind"] in ("number", "text", "bytes", "yes or no") else f"{key['numbers']:,} numbers"
         by_example = f"{key['by_example']:,} of {key['replies']:,}" if key["by_example"] else "none"
-        replies, values = f"{key['replies']:,} of {key['clients']:,} clients", f"{key['values']:,}"
+        replies, values = f"{key['replies']:,}, of {counted(key['clients'], 'client')}", f"{key['values']:,}"
         rows.append([key["name"], key["type"], kind, replies, values, by_example, _apart(key)])
     return Table(
         "What stands in plaintext beside the model",

@@ -52,9 +52,9 @@ def test_the_page_says_what_is_an_example(tmp_path):
     ]
     assert _vectors(finding).rows == [["px#", "18", "100%", "18 of 18"]]
     told = {row[0]: row[2:] for row in _beside(finding).rows}
-    assert told["px#"] == [f"{SIZE} numbers", "18 of 6 clients", "6", "none", "yes, each client"]
-    assert told["loss"] == ["number", "18 of 6 clients", "18", "none", "no, it changes"]
-    assert told["num-examples"] == ["number", "18 of 6 clients", "1", "none", "no, all send the same"]
+    assert told["px#"] == [f"{SIZE} numbers", "18, of 6 clients", "6", "none", "yes, each client"]
+    assert told["loss"] == ["number", "18, of 6 clients", "18", "none", "no, it changes"]
+    assert told["num-examples"] == ["number", "18, of 6 clients", "1", "none", "no, all send the same"]
 
 
 def test_other_vectors_of_the_same_length_hide_no_example(tmp_path):
