@@ -23,6 +23,7 @@ from fedattack.base.structured import fields, stacked
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.witness import SERVER, Witness, WitnessedModel, WitnessedTraining
 
 MOST = 1000
@@ -244,6 +245,7 @@ def pose(
     elif any(holding.origins.values()):
         notes.append("a client's own evaluation examples are taken for ones drawn as its training examples were")
     records, few = _few_records(holding)
+    beside = _beside_models(holding, Record(part.record, thinned=True))
     write_truth(
         part.truth,
         clients=clients,
@@ -257,6 +259,7 @@ def pose(
         notes=notes,
         sent=reading.rows,
         unread="" if answers is not None and not reading.is_strange else reading.unread,
+        answers=None if beside is None else {"plaintext": beside},
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
@@ -507,6 +510,15 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     lows = np.min([x.min(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
     highs = np.max([x.max(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
+
+
+def _beside_models(holding: Holding, record: Record) -> Mapping[str, NDArray[Any]] | None:
+    """Find, for what clients send beside their models, the nearest of all known examples."""
+    if fields(holding.sample) or not holding.examples:
+        return None
+    keys = [*holding.examples]
+    x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
+    return nearest_examples(record, x, [holding.holders.get(key, ()) for key in keys])
 
 
 def _few_records(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:

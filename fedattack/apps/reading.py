@@ -39,8 +39,6 @@ class Reading:
         Of which arrays of most clients it is not known how they are read; empty if it is.
     notes
         What a reader of the report must know.
-    is_strange
-        Whether what an array is was not understood: the app itself, too, would take it for weights.
     """
 
     known: Sends | None = None
@@ -50,6 +48,7 @@ class Reading:
 
     @property
     def is_strange(self) -> bool:
+        """Whether what an array is was not understood: the app itself, too, would take it for weights."""
         return any(row["kind"] == UNKNOWN for row in self.rows)
 
 

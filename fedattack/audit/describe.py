@@ -126,7 +126,7 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """Count what the server observed, and name what came in plaintext."""
+    """Count what the server observed in rounds, and name what came in plaintext in any reply."""
     rounds = 0
     status: Counter[str] = Counter()
     plaintext: dict[str, None] = {}
@@ -138,6 +138,9 @@ def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
                 if observation.num_examples is not None:
                     plaintext["num-examples"] = None
                 plaintext |= dict.fromkeys(observation.metrics)
+        for others in seed.record.others:
+            if others.way == "reply":
+                plaintext |= dict.fromkeys(others.metrics)
     return {
         "rounds": rounds,
         "replies": status["ok"],
@@ -221,6 +224,7 @@ def _notes_of_record(seed: Evidence) -> list[str]:
         notes.append(f"the run did not end, or goes on; {len(record)} rounds are used")
     if record.silence:
         notes.append(record.silence)
+    notes += record.gaps
     for damage in record.damage:
         notes.append(f"left out as damaged: {damage}")
     return _labelled(seed, notes)

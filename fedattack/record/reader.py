@@ -34,6 +34,7 @@ from fedattack.record.format import (
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
 from fedattack.record.keep import Keep
 from fedattack.record.means import weighted_mean
+from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.sketch import SketchPlan
@@ -297,6 +298,11 @@ class Round:
     def config(self) -> dict[str, Any]:
         """What the server sent with the model."""
         return _decoded(self._entry["config"])
+
+    @property
+    def others(self) -> tuple[Others, ...]:
+        """Messages that passed since the round before, and are no training: what they hold in plaintext."""
+        return self._record.others_in(self._entry.get("others", ()), self.seq)
 
     @property
     def where(self) -> str:
@@ -591,6 +597,33 @@ class Record:
         if os.path.lexists(self.path / SIGNATURE):
             return ["the record was signed, and is open again: a stopped run goes on, or somebody changed it"]
         return ["the record is not signed yet: its recorder's key signs it when the run ends"]
+
+    @property
+    def unrecorded(self) -> list[dict[str, Any]]:
+        """Messages of which something is not in the record, as FORMAT.md says."""
+        return list(self.manifest.get("unrecorded", ()))
+
+    @property
+    def gaps(self) -> list[str]:
+        """What reached server or clients and is not in the record, a sentence for each kind of message."""
+        return [in_words(entry) for entry in self.unrecorded]
+
+    @property
+    def others_after(self) -> tuple[Others, ...]:
+        """Messages that passed after the last round, and are no training: what they hold in plaintext."""
+        return self.others_in(self.manifest.get("others", ()), len(self.index.lines))
+
+    @property
+    def others(self) -> Iterator[Others]:
+        """All messages that are no training, in their order."""
+        for round_ in self.lines:
+            yield from round_.others
+        yield from self.others_after
+
+    def others_in(self, entries: Iterable[Mapping[str, Any]], line: int) -> tuple[Others, ...]:
+        """Read what stands of messages in a line or the manifest, without nodes that are left out."""
+        found = (Others.from_entry(entry, line).without(self.unseen) for entry in entries)
+        return tuple(others for others in found if others is not None)
 
     @property
     def silence(self) -> str:
