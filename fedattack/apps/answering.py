@@ -131,7 +131,7 @@ class Player:
         """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
         left, places = self.tape.state(), {}
         for name, array in weights.items():
-            found = next((one for one in left if same([one[1].numpy(force=True)], [array])), None)
+            found = next((one for one in left if same([_numbers_of(one[1], array)], [array])), None)
             if found is not None:
                 places[name] = found[1]
                 left = [one for one in left if one is not found]
@@ -188,7 +188,7 @@ class Player:
             self._weights = weights
             with torch.no_grad():
                 for name, place in self._places.items():
-                    place.copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
+                    _viewed(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
         self._fill_in()
 
     def _fill_in(self) -> None:
@@ -250,7 +250,7 @@ class Player:
                 "the weights do not stand in the app's models as they are sent: none can be trained further"
             )
         for _ in self._train(learned, rows, passes, PLANTING):
-            trained = {name: place.numpy(force=True).copy() for name, place in self._places.items()}
+            trained = {name: _numbers_of(place, self._weights[name]) for name, place in self._places.items()}
             yield {**self._weights, **trained}
 
     def along(self, updates: Sequence[Arrays]) -> Along:
@@ -303,6 +303,17 @@ class Player:
     def without_statistics(self) -> list[str]:
         """Names of what nobody sends, without statistics of batches."""
         return [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
+
+
+def _viewed(tensor: Tensor, array: NDArray[Any]) -> Tensor:
+    """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
+    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
+
+
+def _numbers_of(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
+    """Copy a tensor to an array of the kind that another is."""
+    viewed = _viewed(tensor, array)
+    return np.array((viewed.float() if viewed.dtype == torch.bfloat16 else viewed).numpy(force=True))
 
 
 def form_of(arrays: Arrays) -> Form:
