@@ -43,6 +43,8 @@ _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 # Streams of the seed's random numbers.
 _CHOOSING = 1
 
+_ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
+
 _IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
 
 
@@ -193,8 +195,6 @@ def pose(
     why_ask = (
         _why_ask(witnesses, reading, Record(part.record, thinned=True)) if model is None and ask is not None else ""
     )
-    if not why_ask:
-        _refuse_personal(witnesses)
     asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
@@ -202,11 +202,15 @@ def pose(
     notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes]
     answers: Answers | None = None
     shared: ModelKnowledge | None = None
+    unanswered = ""
     if why_ask and ask is not None:
-        answers, said = ask(part, witnesses, targets, reading.known)
-        notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
-    else:
-        shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
+        try:
+            answers, said = ask(part, witnesses, targets, reading.known)
+            notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
+        except FedAttackError as cause:
+            unanswered = f"the app itself gives no losses: {cause}"
+    if answers is None:
+        shared = _model_that_is_sent(witnesses, holding, part, notes, model, loss, unanswered)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
     outputs = 0 if shared is None else shared.classes
@@ -223,7 +227,7 @@ def pose(
         training=None if "training" in asked.without else _training_of(witnesses, notes),
         limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
         auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
-        frozen=None if why_ask else _frozen_of(witnesses, notes),
+        frozen=None if answers is not None else _frozen_of(witnesses, notes),
         sends=reading.known,
         answers=answers,
     )
@@ -263,6 +267,27 @@ def pose(
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
+
+
+def _model_that_is_sent(
+    witnesses: Sequence[Witness],
+    holding: Holding,
+    part: Part,
+    notes: list[str],
+    model: str | None,
+    loss: str | None,
+    unanswered: str,
+) -> ModelKnowledge:
+    """Return the model that the attacker builds; why the app gave no losses goes with what is refused."""
+    try:
+        _refuse_personal(witnesses)
+        shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
+    except FedAttackError as cause:
+        of_app = unanswered or (_ASK_IT if isinstance(cause, ConfigError) else "")
+        raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
+    if unanswered:
+        notes.append(unanswered)
+    return shared
 
 
 def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
@@ -411,8 +436,7 @@ def _model_of(
         outputs = _outputs_of_linear(record, holding)
         if outputs is None:
             raise ConfigError(
-                f"the clients' model is not known ({model.why}): name it by --model package.module:function, or give "
-                "the app itself by --app PATH, which is asked for losses"
+                f"the clients' model is not known ({model.why}): name it by --model package.module:function"
             )
         notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
         sizes = {"in_features": holding.shape[0], "out_features": outputs}

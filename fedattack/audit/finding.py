@@ -400,8 +400,8 @@ class Condition:
             if self._is_undecided(finding):
                 instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
                 raise ConfigError(
-                    f"--fail-if {self.text}: {finding.name} is {finding.verdict}: the gate can be neither crossed nor "
-                    f'passed; run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
+                    f"--fail-if {self.text}: {finding.name} is {TOO_FEW}: the gate can be neither crossed nor passed; "
+                    f'run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
                 )
             if self._is_open(finding):
                 other = "name a finding that was measured"
@@ -429,9 +429,8 @@ class Condition:
         return actual is not None and _ORDER[self.comparison](actual, self.than)
 
     def _is_undecided(self, finding: Finding) -> bool:
-        """Whether it is asked for a verdict that too little data, or a blind attack, could not give."""
-        undecided = finding.verdict in (TOO_FEW, CANNOT_TELL)
-        return self.part == _VERDICT and undecided and self.than in (LEAK, NO_EVIDENCE)
+        """Whether it is asked for a verdict that too little data could not give."""
+        return self.part == _VERDICT and finding.verdict == TOO_FEW and self.than in (LEAK, NO_EVIDENCE)
 
     def _is_open(self, finding: Finding) -> bool:
         """Whether the finding says nothing either way."""

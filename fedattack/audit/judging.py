@@ -78,7 +78,8 @@ def judge_attacks(
 
 def _if_read(finding: Finding, unread: str) -> Finding:
     """Take back that an attack found nothing in replies that are not understood; a leak that it found is one."""
-    if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or "model" not in ATTACKS[finding.attack].needs.knowledge:
+    reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
+    if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models:
         return finding
     return replace(finding, verdict=CANNOT_TELL, reason=f"{unread}: what no attack can read shows nothing")
 
