@@ -11,6 +11,14 @@ NEVER = 0
 _PLANTED = "positive control: with clients that were trained further on their own targets"
 
 
+def control_of(finding: Finding) -> str:
+    """Return the sentence of a finding's reason that its positive control added; empty if there was none."""
+    for part in finding.reason.split("; "):
+        if part.startswith(_PLANTED):
+            return f"{part[0].upper()}{part[1:]}."
+    return ""
+
+
 def with_controls(findings: Sequence[Finding], controls: Mapping[str, int]) -> list[Finding]:
     """Add to findings that show nothing what the positive control of their attack says.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
+from fedattack.audit.control import control_of
 from fedattack.audit.finding import (
     CANNOT_TELL,
     ERROR,
@@ -204,6 +205,8 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         if finding.verdict != LEAK and finding.p_adjusted <= ERROR:
             often = "No accident, but no more than what else explains it"
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
+    if control := control_of(finding):
+        sentences.append(control)
     if FIRST_ALONE in finding.reason:
         sentences.append("Several runs are alike in who holds what; the test counts them once.")
     if runs == 1:
