@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedattack.apps.asking import Asking
 from fedattack.apps.holding import Holding, class_counts, hold
+from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
@@ -248,6 +249,13 @@ def pose(
         )
     elif any(holding.origins.values()):
         notes.append("a client's own evaluation examples are taken for ones drawn as its training examples were")
+    trained = _examples(holding, [key for key in chosen.targets if key in holding.holders])
+    if overlapping := share_of_overlapping(evaluation.x, trained.x):
+        notes.append(
+            f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that somebody "
+            "did, as windows of one series do: who trained on that has nearly trained on them, and membership is "
+            "underestimated"
+        )
     records, few = _few_records(holding)
     beside = _beside_models(holding, Record(part.record, thinned=True))
     write_truth(

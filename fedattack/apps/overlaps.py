@@ -1,0 +1,36 @@
+"""Find examples that share numbers, such as windows of one series: who has not trained on one has nearly trained on it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.base.structured import flat
+
+_LOOKED_AT = 200
+"""Examples of either kind that are looked at."""
+
+_MUCH, _LITTLE = 0.5, 0.05
+
+
+def share_of_overlapping(free: NDArray[np.generic], trained: NDArray[np.generic]) -> float:
+    """Say how many examples that nobody trained on share half of their numbers with one that somebody trained on.
+
+    Numbers that any two examples share, such as the black of images, do not count: then nothing is said.
+
+    Parameters
+    ----------
+    free, trained
+        (n, …), (m, …): examples of one form.
+
+    Returns
+    -------
+    float
+        The share among those that were looked at; 0 where there are none.
+    """
+    if not len(free) or not len(trained):
+        return 0.0
+    ours = [set(row) for row in flat(free[:_LOOKED_AT]).tolist()]
+    theirs = [set(row) for row in flat(trained[:_LOOKED_AT]).tolist()]
+    shares = np.array([[len(one & other) / len(one) for other in theirs] for one in ours])
+    if float(np.median(shares)) > _LITTLE:
+        return 0.0
+    return float(np.mean(shares.max(axis=1) >= _MUCH))
