@@ -1,4 +1,4 @@
-"""Find examples that share numbers, such as windows of one series: who has not trained on one has nearly trained on it."""
+"""Find examples that share numbers with others, as windows of one series do."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -252,9 +252,9 @@ def pose(
     trained = _examples(holding, [key for key in chosen.targets if key in holding.holders])
     if overlapping := share_of_overlapping(evaluation.x, trained.x):
         notes.append(
-            f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that somebody "
-            "did, as windows of one series do: who trained on that has nearly trained on them, and membership is "
-            "underestimated"
+            f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that "
+            "somebody did, as windows of one series do: who trained on that has nearly trained on them, and membership "
+            "is underestimated"
         )
     records, few = _few_records(holding)
     beside = _beside_models(holding, Record(part.record, thinned=True))
