@@ -1,31 +1,28 @@
 """What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.asking import Asking
+from fedattack.apps.choosing import Chosen, choose
+from fedattack.apps.computing import Computing, find_computing, most_frequent
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
-from fedattack.apps.reading import Reading, read_sends
+from fedattack.apps.reading import read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
-from fedattack.attacks.frozen import read_frozen
-from fedattack.attacks.knowledge import Answers
-from fedattack.attacks.matching import as_models
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
+from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, stacked
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.threats.plaintext.truths import nearest_examples
-from fedattack.witness import SERVER, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness import Witness, WitnessedTraining
 
 MOST = 1000
 """Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
@@ -33,103 +30,9 @@ MOST = 1000
 FEW = 8
 """Training examples of a client up to which it is attempted to reconstruct them."""
 
-_MOST_SHARED = 100
-_MOST_EVALUATION = 2000
-_MOST_AUXILIARY = 2000
-_LEAST_AUXILIARY = 10
 _MOST_CLASSES = 100_000
-_LINEAR = "torch.nn:Linear"
-_UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
-
-# Streams of the seed's random numbers.
-_CHOOSING = 1
-
-_ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
 
 _IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Examples by their hashes.
-
-    Attributes
-    ----------
-    targets
-        What is asked about, in an order that says nothing of owners.
-    evaluation
-        What nobody trained on and is not asked about.
-    auxiliary
-        The same, other examples: those that the attacker has.
-    """
-
-    targets: Sequence[bytes]
-    evaluation: Sequence[bytes]
-    auxiliary: Sequence[bytes] = ()
-
-
-def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[str] | None = None) -> Chosen:
-    """Choose targets: as many of each client, as far as there are; and as many of nobody as of all clients.
-
-    Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
-
-    Parameters
-    ----------
-    most
-        Targets in all.
-    seed
-        Of what is drawn: which examples, and their order.
-    auxiliary_of
-        Clients from whose evaluation alone the attacker's examples come; ``None`` for anybody's.
-    """
-    rng = np.random.default_rng((seed, _CHOOSING))
-    alone: dict[str, list[bytes]] = {name: [] for name in holding.clients}
-    shared: list[bytes] = []
-    for key in sorted({*holding.holders} & {*holding.examples}):
-        names = holding.holders[key]
-        (alone[names[0]] if len(names) == 1 else shared).append(key)
-    free: dict[str, list[bytes]] = {}
-    for key in sorted(holding.origins):
-        free.setdefault(holding.origins[key], []).append(key)
-    held = _drawn(list(alone.values()), most - most // 2 if holding.origins else most, rng)
-    several = _drawn([shared], min(_MOST_SHARED, most // 10), rng)
-    there = len(holding.origins)
-    nobody = _drawn(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
-    asked = [*held, *several, *nobody]
-    asked_of_nobody = {*nobody}
-    rest = [key for keys in free.values() for key in keys if key not in asked_of_nobody]
-    targets = [asked[index] for index in rng.permutation(len(asked))]
-    fits = [key for key in rest if auxiliary_of is None or holding.origins[key] in auxiliary_of]
-    auxiliary = _drawn([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
-    if len(auxiliary) < _LEAST_AUXILIARY:
-        auxiliary = []
-    the_attackers = {*auxiliary}
-    evaluation = _drawn([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
-    return Chosen(targets, evaluation, auxiliary)
-
-
-def _drawn(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
-    """Draw from each group, as many from each as its size allows."""
-    chosen: list[bytes] = []
-    for group, count in zip(groups, even(list(map(len, groups)), most), strict=True):
-        chosen += [group[index] for index in rng.permutation(len(group))[:count]]
-    return chosen
-
-
-def even(sizes: Sequence[int], total: int) -> list[int]:
-    """Share a total among groups as evenly as their sizes allow.
-
-    Examples
-    --------
-    >>> even([1, 9, 9], 11)
-    [1, 5, 5]
-    """
-    shares = [0] * len(sizes)
-    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-    for place, index in enumerate(smallest_first):
-        shares[index] = min(sizes[index], total // (len(sizes) - place))
-        total -= shares[index]
-    return shares
 
 
 @dataclass(frozen=True)
@@ -192,72 +95,26 @@ def pose(
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
-    holding, reading = hold(witnesses), read_sends(witnesses)
-    why_ask = (
-        _why_ask(witnesses, reading, Record(part.record, thinned=True)) if model is None and ask is not None else ""
-    )
     asked = asked or Questions()
+    holding, reading = hold(witnesses), read_sends(witnesses)
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes]
-    answers: Answers | None = None
-    shared: ModelKnowledge | None = None
-    unanswered = ""
-    if why_ask and ask is not None:
-        try:
-            answers, said = ask(part, witnesses, targets, reading.known)
-            notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
-        except FedAttackError as cause:
-            unanswered = f"the app itself gives no losses: {cause}"
-    if answers is None:
-        shared = _model_that_is_sent(witnesses, holding, part, notes, model, loss, unanswered)
-    # Of a regression there are no classes to count.
-    most_label = int(max(y for _, y in holding.examples.values()))
-    outputs = 0 if shared is None else shared.classes
-    classes = max(outputs, most_label + 1) if holding.kind == "i" else 1
-    if classes > _MOST_CLASSES:
-        raise DataError(
-            f"labels go up to {most_label}, and the model has {outputs} outputs; expected at most "
-            f"{_MOST_CLASSES} classes, counted from 0; give the labels of a regression as floating-point numbers"
-        )
-    has_auxiliary = bool(chosen.auxiliary) and "auxiliary" not in asked.without
-    knowledge = Knowledge(
-        model=shared,
-        targets=targets,
-        training=None if "training" in asked.without else _training_of(witnesses, notes),
-        limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
-        auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
-        frozen=None if answers is not None else _frozen_of(witnesses, notes),
-        sends=reading.known,
-        answers=answers,
-    )
-    counts = class_counts(holding.clients, classes)
-    if holding.kind == "f":
-        counts[:, 0] = [client.trained.total for client in holding.clients.values()]
-    clients, counts = _with_strangers(part, holding, counts, notes)
+    computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask)
+    classes = _count_classes(holding, computing.model)
+    notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes, *computing.notes]
+    knowledge = _know(witnesses, holding, chosen, targets, computing, asked, notes)
+    knowledge = replace(knowledge, sends=reading.known)
+    clients, counts = _with_strangers(part, holding, _counts_of(holding, classes), notes)
     origins = [holding.origins[key] for key in chosen.auxiliary]
     further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, seed))
     knowledge = replace(knowledge, **further.known)
     write_knowledge(part.knowledge, knowledge)
     assumed = (*_assumed(knowledge, asked), *further.notes)
-    notes += assumed
-    if not len(evaluation):
-        notes.append(
-            f"{holding.why_none}, so that there is no null run: what the attack says of examples that it cannot know "
-            "is not known"
-        )
-    elif any(holding.origins.values()):
-        notes.append("a client's own evaluation examples are taken for ones drawn as its training examples were")
-    trained = _examples(holding, [key for key in chosen.targets if key in holding.holders])
-    if overlapping := share_of_overlapping(evaluation.x, trained.x):
-        notes.append(
-            f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that "
-            "somebody did, as windows of one series do: who trained on that has nearly trained on them, and membership "
-            "is underestimated"
-        )
+    notes += [*assumed, *_notes_on_nobodys(holding, chosen, evaluation)]
     records, few = _few_records(holding)
     beside = _beside_models(holding, Record(part.record, thinned=True))
+    is_read = computing.answers is not None and not reading.is_strange
     write_truth(
         part.truth,
         clients=clients,
@@ -270,75 +127,80 @@ def pose(
         records=records if len(evaluation) else None,
         notes=notes,
         sent=reading.rows,
-        unread="" if answers is not None and not reading.is_strange else reading.unread,
+        unread="" if is_read else reading.unread,
         answers=None if beside is None else {"plaintext": beside},
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
 
 
-def _model_that_is_sent(
+def _count_classes(holding: Holding, model: ModelKnowledge | None) -> int:
+    """Return how many classes there are; 1 for a regression.
+
+    Raises
+    ------
+    DataError
+        If labels are too large for classes.
+    """
+    if holding.kind != "i":
+        return 1
+    most_label = int(max(y for _, y in holding.examples.values()))
+    outputs = 0 if model is None else model.classes
+    classes = max(outputs, most_label + 1)
+    if classes > _MOST_CLASSES:
+        raise DataError(
+            f"labels go up to {most_label}, and the model has {outputs} outputs; expected at most "
+            f"{_MOST_CLASSES} classes, counted from 0; give the labels of a regression as floating-point numbers"
+        )
+    return classes
+
+
+def _know(
     witnesses: Sequence[Witness],
     holding: Holding,
-    part: Part,
+    chosen: Chosen,
+    targets: Targets,
+    computing: Computing,
+    asked: Questions,
     notes: list[str],
-    model: str | None,
-    loss: str | None,
-    unanswered: str,
-) -> ModelKnowledge:
-    """Return the model that the attacker builds; why the app gave no losses goes with what is refused."""
-    try:
-        _refuse_personal(witnesses)
-        shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
-    except FedAttackError as cause:
-        of_app = unanswered or (_ASK_IT if isinstance(cause, ConfigError) else "")
-        raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
-    if unanswered:
-        notes.append(unanswered)
-    return shared
+) -> Knowledge:
+    """Put together what the attacker knows, but for what ``--without`` takes."""
+    has_auxiliary = bool(chosen.auxiliary) and "auxiliary" not in asked.without
+    return Knowledge(
+        model=computing.model,
+        targets=targets,
+        training=None if "training" in asked.without else _training_of(witnesses, notes),
+        limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
+        auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
+        frozen=computing.frozen,
+        answers=computing.answers,
+    )
 
 
-def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
-    """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
-    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
-    models = [witness.model for witness in trained if witness.model is not None]
-    for model in models:
-        if model.spec is None or model.loss is None:
-            return model.why
-        if model.personal:
-            return f"clients do not send {short(', '.join(model.personal), 100)}"
-    if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)))):
-        return misfit
-    for round_ in record:
-        if any(reply.singled_out for reply in round_.observations):
-            return "the server sends clients different models"
-    return ""
+def _counts_of(holding: Holding, classes: int) -> NDArray[np.int64]:
+    """Return (clients, classes): how many examples each client trains on."""
+    counts = class_counts(holding.clients, classes)
+    if holding.kind == "f":
+        counts[:, 0] = [client.trained.total for client in holding.clients.values()]
+    return counts
 
 
-def _misfit(model: WitnessedModel, record: Record) -> str:
-    """Say what of the record's arrays is not an array of the clients' model as it is; empty if all are."""
-    if model.frozen is not None:
-        # A part of the model travels, such as an adapter; what it must fit is checked where it is put together.
-        return ""
-    try:
-        known = ModelKnowledge(str(model.spec), model.input_shape, max(model.classes, 1), arguments=model.arguments)
-        state = known.build().state_dict()
-    except FedAttackError:
-        return ""
-    parameters = record.parameters
-    if len(parameters) != len(state):
-        return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
-    for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
-        tensor = state.get(parameter.name, tensor)
-        kinds = (
-            np.dtype(parameter.dtype).kind,
-            "f" if tensor.is_floating_point() else "c" if tensor.is_complex() else "i",
+def _notes_on_nobodys(holding: Holding, chosen: Chosen, evaluation: Targets) -> Iterator[str]:
+    """Say what is to be known of the examples that nobody trained on."""
+    if not len(evaluation):
+        yield (
+            f"{holding.why_none}, so that there is no null run: what the attack says of examples that it cannot know "
+            "is not known"
         )
-        if kinds[0] == "c" or (kinds[0] == "f") != (kinds[1] == "f"):
-            return (
-                f"clients send {short(name, 60)} as {parameter.dtype}, and it is {str(tensor.dtype).partition('.')[2]}"
-            )
-    return ""
+    elif any(holding.origins.values()):
+        yield "a client's own evaluation examples are taken for ones drawn as its training examples were"
+    trained = _examples(holding, [key for key in chosen.targets if key in holding.holders])
+    if overlapping := share_of_overlapping(evaluation.x, trained.x):
+        yield (
+            f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that "
+            "somebody did, as windows of one series do: who trained on that has nearly trained on them, and membership "
+            "is underestimated"
+        )
 
 
 def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
@@ -351,17 +213,6 @@ def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
         left = [WITHOUT[name] for name in sorted(asked.without)]
         assumed.append(f"the attacker is assumed not to know, as --without says: {'; '.join(left)}")
     return assumed
-
-
-def _refuse_personal(witnesses: Sequence[Witness]) -> None:
-    """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
-    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
-    kept = [witness.model.personal for witness in trained if witness.model is not None]
-    if kept and all(kept):
-        raise DataError(
-            f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
-            "attack asks with a part of one; the record is kept"
-        )
 
 
 def _mods_of(witnesses: Sequence[Witness]) -> list[str]:
@@ -420,91 +271,12 @@ def _with_strangers(
     return names, np.concatenate([counts, np.zeros((len(strangers), counts.shape[1]), dtype=np.int64)])
 
 
-def _model_of(
-    witnesses: Sequence[Witness],
-    holding: Holding,
-    record: Record,
-    notes: list[str],
-    named: str | None,
-    named_loss: str | None,
-) -> ModelKnowledge:
-    """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    # Who only evaluates, be it a client or the server, says nothing of how clients train.
-    of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
-    # Each machine has a file of its own for what is frozen.
-    trained = [witness for witness in of_clients if witness.trained.total]
-    seen: list[WitnessedModel] = []
-    for one in [witness.model for witness in trained or of_clients or witnesses if witness.model is not None]:
-        seen.append(replace(one, frozen=None))
-    known = [model for model in seen if model.spec is not None]
-    model = _most(known or seen, notes, "models") if seen else _UNSEEN
-    if named is not None:
-        model = replace(model, spec=named)
-    elif model.spec is None:
-        outputs = _outputs_of_linear(record, holding)
-        if outputs is None:
-            raise ConfigError(
-                f"the clients' model is not known ({model.why}): name it by --model package.module:function"
-            )
-        notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
-        sizes = {"in_features": holding.shape[0], "out_features": outputs}
-        model = replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
-    most = max((y for _, y in holding.examples.values()), default=0)
-    classes = model.classes or (int(most) + 1 if holding.kind == "i" else 1)
-    loss = named_loss or model.loss
-    if loss is None:
-        loss = "cross-entropy" if holding.kind == "i" else "mse"
-        notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
-    if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
-        raise ConfigError(
-            f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
-            "by --loss package.module:function, of outputs and labels, one loss an example"
-        )
-    # With which arguments the caller's own is made, nobody saw.
-    arguments = None if named is not None else model.arguments
-    return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
-
-
-def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
-    """Return the weights that no client sends, if all clients have the same."""
-    # A file is named by what is in it, and each machine has its own.
-    files: dict[str, Path] = {}
-    for witness in witnesses:
-        if witness.node != SERVER and witness.model is not None and witness.model.frozen is not None:
-            files.setdefault(witness.model.frozen.name, witness.model.frozen)
-    if len(files) > 1:
-        notes.append("what clients do not send of their models differs from client to client")
-    if len(files) != 1:
-        return None
-    notes.append("the attacker is assumed to have the weights that no client sends or trains")
-    return read_frozen(*files.values())
-
-
-def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
-    """Return how many outputs the record's model has, if it is a matrix and a vector that fit the examples."""
-    shapes = [parameter.shape for parameter in record.parameters]
-    if len(shapes) != 2 or len(shapes[0]) != 2 or len(holding.shape) != 1:
-        return None
-    outputs, inputs = shapes[0]
-    fits = shapes[1] == (outputs,) and inputs == holding.shape[0]
-    return outputs if fits and (outputs > 1) == (holding.kind == "i") else None
-
-
-def _most(seen: Sequence[Any], notes: list[str], what: str) -> Any:
-    """Return what is there most often; a note tells of others."""
-    counts = Counter(map(repr, seen))
-    most = counts.most_common(1)[0][0]
-    if len(counts) > 1:
-        notes.append(f"clients were seen with {len(counts)} different {what}; that of most is taken")
-    return next(each for each in seen if repr(each) == most)
-
-
 def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | None:
     """Return how clients train, if it is what attacks can imitate."""
     seen = [witness.training for witness in witnesses if witness.training is not None]
     if not seen:
         return None
-    how = _most([_numbers_of(training) for training in seen], notes, "ways to train")
+    how = most_frequent([_numbers_of(training) for training in seen], notes, "ways to train")
     training = next(training for training in seen if _numbers_of(training) == how)
     if training.optimizer not in OPTIMIZERS or not training.lr:
         notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_IMITATED}")

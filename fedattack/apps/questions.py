@@ -282,7 +282,7 @@ def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
 
 def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:
     """Choose whose examples are asked for: clients of whom all are known; else a sample of each client's."""
-    from fedattack.apps.posing import even
+    from fedattack.apps.choosing import even
 
     known: dict[str, list[bytes]] = {}
     whole: list[str] = []

@@ -269,7 +269,7 @@ def test_a_model_that_no_witness_names_is_taken_for_what_the_record_shows(world)
 
 
 def test_a_model_that_no_witness_names_is_asked_for(world, call, monkeypatch):
-    monkeypatch.setattr(posing, "_outputs_of_linear", lambda *_: None)
+    monkeypatch.setattr(computing, "_outputs_of_linear", lambda *_: None)
     for site in world.sites:
         forget_the_model(site)
     words = ("gather", world.record, *world.sites, "--out", world.out)

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fedattack.apps.choosing import choose, even
 from fedattack.apps.holding import Holding, hold
-from fedattack.apps.posing import choose, even
 from fedattack.base.errors import DataError
 from fedattack.witness import SeenExamples, Witness
 from tests.apps.worlds import FEATURES, TRAINING, hash_of, pool, seen, server, witness

@@ -1,0 +1,99 @@
+"""Choose which examples are asked about, which measure what models are worth, and which the attacker has."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedattack.apps.holding import Holding
+
+_MOST_SHARED = 100
+_MOST_EVALUATION = 2000
+_MOST_AUXILIARY = 2000
+_LEAST_AUXILIARY = 10
+
+# Streams of the seed's random numbers.
+_CHOOSING = 1
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Examples by their hashes.
+
+    Attributes
+    ----------
+    targets
+        What is asked about, in an order that says nothing of owners.
+    evaluation
+        What nobody trained on and is not asked about.
+    auxiliary
+        The same, other examples: those that the attacker has.
+    """
+
+    targets: Sequence[bytes]
+    evaluation: Sequence[bytes]
+    auxiliary: Sequence[bytes] = ()
+
+
+def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[str] | None = None) -> Chosen:
+    """Choose targets: as many of each client, as far as there are; and as many of nobody as of all clients.
+
+    Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
+
+    Parameters
+    ----------
+    most
+        Targets in all.
+    seed
+        Of what is drawn: which examples, and their order.
+    auxiliary_of
+        Clients from whose evaluation alone the attacker's examples come; ``None`` for anybody's.
+    """
+    rng = np.random.default_rng((seed, _CHOOSING))
+    alone: dict[str, list[bytes]] = {name: [] for name in holding.clients}
+    shared: list[bytes] = []
+    for key in sorted({*holding.holders} & {*holding.examples}):
+        names = holding.holders[key]
+        (alone[names[0]] if len(names) == 1 else shared).append(key)
+    free: dict[str, list[bytes]] = {}
+    for key in sorted(holding.origins):
+        free.setdefault(holding.origins[key], []).append(key)
+    held = _drawn(list(alone.values()), most - most // 2 if holding.origins else most, rng)
+    several = _drawn([shared], min(_MOST_SHARED, most // 10), rng)
+    there = len(holding.origins)
+    nobody = _drawn(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
+    asked = [*held, *several, *nobody]
+    asked_of_nobody = {*nobody}
+    rest = [key for keys in free.values() for key in keys if key not in asked_of_nobody]
+    targets = [asked[index] for index in rng.permutation(len(asked))]
+    fits = [key for key in rest if auxiliary_of is None or holding.origins[key] in auxiliary_of]
+    auxiliary = _drawn([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
+    if len(auxiliary) < _LEAST_AUXILIARY:
+        auxiliary = []
+    the_attackers = {*auxiliary}
+    evaluation = _drawn([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
+    return Chosen(targets, evaluation, auxiliary)
+
+
+def _drawn(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
+    """Draw from each group, as many from each as its size allows."""
+    chosen: list[bytes] = []
+    for group, count in zip(groups, even(list(map(len, groups)), most), strict=True):
+        chosen += [group[index] for index in rng.permutation(len(group))[:count]]
+    return chosen
+
+
+def even(sizes: Sequence[int], total: int) -> list[int]:
+    """Share a total among groups as evenly as their sizes allow.
+
+    Examples
+    --------
+    >>> even([1, 9, 9], 11)
+    [1, 5, 5]
+    """
+    shares = [0] * len(sizes)
+    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
+    for place, index in enumerate(smallest_first):
+        shares[index] = min(sizes[index], total // (len(sizes) - place))
+        total -= shares[index]
+    return shares

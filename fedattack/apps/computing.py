@@ -1,0 +1,241 @@
+"""Find what computes losses for the attacker: a model that it builds, or the clients' own app."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedattack.apps.asking import Asking
+from fedattack.apps.holding import Holding
+from fedattack.apps.reading import Reading
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.frozen import read_frozen
+from fedattack.attacks.knowledge import Answers
+from fedattack.attacks.matching import as_models
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.witness import SERVER, Witness, WitnessedModel
+
+_LINEAR = "torch.nn:Linear"
+_UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
+_ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What computes losses for the attacker: one of both.
+
+    Attributes
+    ----------
+    model, frozen
+        A model that it builds, and the weights of it that nobody sends.
+    answers
+        What the clients' own app said.
+    notes
+        What a reader must know.
+    """
+
+    model: ModelKnowledge | None = None
+    frozen: Mapping[str, NDArray[Any]] | None = None
+    answers: Answers | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def find_computing(
+    part: Part,
+    witnesses: Sequence[Witness],
+    holding: Holding,
+    reading: Reading,
+    targets: Targets,
+    *,
+    model: str | None,
+    loss: str | None,
+    ask: Asking | None,
+) -> Computing:
+    """Ask the app where no model can be built of what was witnessed; else build the model.
+
+    Parameters
+    ----------
+    model, loss
+        What the caller says of them, in the place of what was witnessed.
+    ask
+        Asks the clients' own app for losses; ``None`` where there is no app.
+
+    Raises
+    ------
+    DataError
+        If clients keep a part of what they train, and the app cannot be asked.
+    ConfigError
+        If no model is known, or its loss does not fit the labels, and the app cannot be asked.
+    """
+    record = Record(part.record, thinned=True)
+    unanswered = ""
+    if model is None and ask is not None and (why := _why_ask(witnesses, reading, record)):
+        try:
+            answers, said = ask(part, witnesses, targets, reading.known)
+        except FedAttackError as cause:
+            unanswered = f"the app itself gives no losses: {cause}"
+        else:
+            assumed = f"the attacker is assumed to run the clients' own app, which gives the losses: {why}"
+            return Computing(answers=answers, notes=(assumed, *said))
+    notes: list[str] = []
+    try:
+        _refuse_personal(witnesses)
+        built = _build_model(witnesses, holding, record, notes, model, loss)
+    except FedAttackError as cause:
+        of_app = unanswered or (_ASK_IT if isinstance(cause, ConfigError) else "")
+        raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
+    if unanswered:
+        notes.append(unanswered)
+    return Computing(built, _frozen_of(witnesses, notes), notes=notes)
+
+
+def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
+    """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    models = [witness.model for witness in trained if witness.model is not None]
+    for model in models:
+        if model.spec is None or model.loss is None:
+            return model.why
+        if model.personal:
+            return f"clients do not send {short(', '.join(model.personal), 100)}"
+    if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)))):
+        return misfit
+    for round_ in record:
+        if any(reply.singled_out for reply in round_.observations):
+            return "the server sends clients different models"
+    return ""
+
+
+def _misfit(model: WitnessedModel, record: Record) -> str:
+    """Say what of the record's arrays is not an array of the clients' model as it is; empty if all are."""
+    if model.frozen is not None:
+        # A part of the model travels, such as an adapter; what it must fit is checked where it is put together.
+        return ""
+    try:
+        known = ModelKnowledge(str(model.spec), model.input_shape, max(model.classes, 1), arguments=model.arguments)
+        state = known.build().state_dict()
+    except FedAttackError:
+        return ""
+    parameters = record.parameters
+    if len(parameters) != len(state):
+        return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
+    for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
+        entry = state.get(parameter.name, tensor)
+        sent, own = np.dtype(parameter.dtype).kind, _kind_of(entry)
+        if sent == "c" or (sent == "f") != (own == "f"):
+            kind = str(entry.dtype).partition(".")[2]
+            return f"clients send {short(name, 60)} as {parameter.dtype}, and it is {kind}"
+    return ""
+
+
+def _kind_of(tensor: Tensor) -> str:
+    """Return NumPy's letter for what a tensor holds."""
+    if tensor.is_floating_point():
+        return "f"
+    return "c" if tensor.is_complex() else "i"
+
+
+def _refuse_personal(witnesses: Sequence[Witness]) -> None:
+    """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    kept = [witness.model.personal for witness in trained if witness.model is not None]
+    if kept and all(kept):
+        raise DataError(
+            f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
+            "attack asks with a part of one; the record is kept"
+        )
+
+
+def _build_model(
+    witnesses: Sequence[Witness],
+    holding: Holding,
+    record: Record,
+    notes: list[str],
+    named: str | None,
+    named_loss: str | None,
+) -> ModelKnowledge:
+    """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
+    model = _seen_model(witnesses, notes)
+    if named is not None:
+        model = replace(model, spec=named)
+    elif model.spec is None:
+        model = _as_linear(model, record, holding, notes)
+    most = max((y for _, y in holding.examples.values()), default=0)
+    classes = model.classes or (int(most) + 1 if holding.kind == "i" else 1)
+    loss = named_loss or model.loss
+    if loss is None:
+        loss = "cross-entropy" if holding.kind == "i" else "mse"
+        notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
+    if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
+        raise ConfigError(
+            f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
+            "by --loss package.module:function, of outputs and labels, one loss an example"
+        )
+    # With which arguments the caller's own is made, nobody saw.
+    arguments = None if named is not None else model.arguments
+    return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
+
+
+def _seen_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedModel:
+    """Return the model that most clients train; who only evaluates says nothing of how clients train."""
+    of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
+    trained = [witness for witness in of_clients if witness.trained.total]
+    seen: list[WitnessedModel] = []
+    for witness in trained or of_clients or witnesses:
+        if witness.model is not None:
+            # Each machine has a file of its own for what is frozen.
+            seen.append(replace(witness.model, frozen=None))
+    known = [model for model in seen if model.spec is not None]
+    found: WitnessedModel = most_frequent(known or seen, notes, "models") if seen else _UNSEEN
+    return found
+
+
+def _as_linear(model: WitnessedModel, record: Record, holding: Holding, notes: list[str]) -> WitnessedModel:
+    """Take a model that nobody can import for a linear layer, if the record's arrays are those of one."""
+    outputs = _outputs_of_linear(record, holding)
+    if outputs is None:
+        raise ConfigError(f"the clients' model is not known ({model.why}): name it by --model package.module:function")
+    notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
+    sizes = {"in_features": holding.shape[0], "out_features": outputs}
+    return replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
+
+
+def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
+    """Return the weights that no client sends, if all clients have the same."""
+    # A file is named by what is in it, and each machine has its own.
+    files: dict[str, Path] = {}
+    for witness in witnesses:
+        if witness.node != SERVER and witness.model is not None and witness.model.frozen is not None:
+            files.setdefault(witness.model.frozen.name, witness.model.frozen)
+    if len(files) > 1:
+        notes.append("what clients do not send of their models differs from client to client")
+    if len(files) != 1:
+        return None
+    notes.append("the attacker is assumed to have the weights that no client sends or trains")
+    return read_frozen(*files.values())
+
+
+def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
+    """Return how many outputs the record's model has, if it is a matrix and a vector that fit the examples."""
+    shapes = [parameter.shape for parameter in record.parameters]
+    if len(shapes) != 2 or len(shapes[0]) != 2 or len(holding.shape) != 1:
+        return None
+    outputs, inputs = shapes[0]
+    fits = shapes[1] == (outputs,) and inputs == holding.shape[0]
+    return outputs if fits and (outputs > 1) == (holding.kind == "i") else None
+
+
+def most_frequent(seen: Sequence[Any], notes: list[str], things: str) -> Any:
+    """Return what is there most often; a note tells of others."""
+    counts = Counter(map(repr, seen))
+    most = counts.most_common(1)[0][0]
+    if len(counts) > 1:
+        notes.append(f"clients were seen with {len(counts)} different {things}; that of most is taken")
+    return next(each for each in seen if repr(each) == most)
