@@ -6,16 +6,20 @@ Nothing is imported for it. An object is known by the module and the name of its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.claim import Claim, make_claim
+from fedattack.claims.finding import TOLERANCE
 
 _WORDS = Mapping[str, Any]
 
 # What an object does not say, and no claim can do without.
 _DECLARED = {"epsilon": None, "delta": None, "rounds": None}
+# What a claim says for itself, whatever a mechanism does; and what a mechanism knows better.
+_CLAIMED_ALONE = ("epsilon", "delta", "epsilon_of")
+_NOISE = ("clip", "sensitivity", "sigma", "noise_multiplier")
 
 
 def claim_of(source: object, **declared: Any) -> Claim:
@@ -69,6 +73,52 @@ def configuration_of(source: object) -> Mapping[str, Any]:
 def readable(source: object) -> bool:
     """Whether :func:`claim_of` knows this kind of object."""
     return _reader_of(source) is not None
+
+
+def replace_by_configured(claim: Claim, source: object, name: str) -> tuple[Claim, tuple[str, ...]]:
+    """Put what a mechanism configures in the place of what a claim says of it.
+
+    Returns
+    -------
+    Claim, tuple of str
+        The claim that counts, and a note for each number of which the claim says another.
+    """
+    try:
+        configuration = configuration_of(source)
+    except ConfigError as nothing:
+        # Such as a mod that clips and adds no noise. It is tested all the same.
+        return claim, (str(nothing),)
+    read = {key: value for key, value in configuration.items() if value is not None}
+    declared = {"epsilon": claim.epsilon, "delta": claim.delta, "rounds": claim.rounds}
+    own = make_claim(name, **{**declared, **read})
+    notes = tuple(_list_differences(claim, own, name))
+    if claim.mechanism == own.mechanism == "flower-localdp" and not notes:
+        return claim, ()
+    said = claim.model_dump(exclude_unset=True)
+    values = {**_without(read, (*_NOISE, *_CLAIMED_ALONE)), **_without(said, _NOISE), **_noise_of(own)}
+    # Flower's formula has done its part: σ is known.
+    values["mechanism"] = "gaussian" if own.mechanism == "flower-localdp" else own.mechanism
+    return make_claim(name, **values), notes
+
+
+def _list_differences(claim: Claim, own: Claim, name: str) -> Iterator[str]:
+    """Name the numbers of which claim and mechanism say other things; people round them."""
+    for key, word in {"clip": "clip", "sensitivity": "sensitivity", "deviation": "sigma"}.items():
+        said, has = getattr(claim, key), getattr(own, key)
+        if said is not None and has is not None and not math.isclose(said, has, rel_tol=TOLERANCE):
+            yield f"the claim says {word} = {said:.4g}, and {name} has {has:.4g}, which counts"
+
+
+def _noise_of(own: Claim) -> dict[str, float]:
+    """Return the numbers of the noise that a mechanism has; its multiplier only if they give no σ."""
+    noise = {"clip": own.clip, "sensitivity": own.sensitivity, "sigma": own.sigma or own.deviation}
+    if own.deviation is None:
+        noise["noise_multiplier"] = own.noise_multiplier
+    return {key: value for key, value in noise.items() if value is not None}
+
+
+def _without(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _name(source: object) -> str:

@@ -14,9 +14,10 @@ from fedattack.base.errors import ConfigError
 from fedattack.base.untrusted import MAX_JSON, read_bytes
 from fedattack.base.version import __version__
 from fedattack.claims.advice import Given, open_of, steps_of
-from fedattack.claims.check import Answer, Trial
+from fedattack.claims.check import Answer
 from fedattack.claims.claim import Claim
 from fedattack.claims.finding import scope_of
+from fedattack.claims.measured import Trial
 from fedattack.record import records_in
 from fedattack.record.format import MANIFEST
 

@@ -61,7 +61,8 @@ from fedattack.cli.options import (
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.audit.finding import Condition, Finding
-    from fedattack.claims.check import Answer, Trial
+    from fedattack.claims.check import Answer
+    from fedattack.claims.measured import Trial
     from fedattack.learning.importing import Asked
     from fedattack.record import Keep
     from fedattack.record.check import CheckReport
@@ -636,7 +637,8 @@ def claim(
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
-    from fedattack.claims.check import Trial, check_claim, load_mechanism
+    from fedattack.claims.check import check_claim, load_mechanism
+    from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
     from fedattack.runs.asked import asked_of_knowledge
 

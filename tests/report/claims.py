@@ -12,8 +12,9 @@ import numpy as np
 
 from fedattack.claims import make_claim
 from fedattack.claims.advice import Given
-from fedattack.claims.check import Answer, Trial, check_claim
+from fedattack.claims.check import Answer, check_claim
 from fedattack.claims.finding import ClaimFinding
+from fedattack.claims.measured import Trial
 from fedattack.claims.sheet import sheet_of
 from fedattack.claims.tester import Bound, Measured
 from fedattack.privacy import Epsilon
