@@ -10,7 +10,7 @@ from typing import Any
 from fedattack.base.errors import ConfigError
 from fedattack.claims.accounting import configured
 from fedattack.claims.canaries.finding import canary_finding, canary_sentence
-from fedattack.claims.canaries.measure import CanaryResult
+from fedattack.claims.canaries.result import CanaryResult
 from fedattack.claims.claim import Claim
 from fedattack.claims.configured import describe_configured, judge_configured
 from fedattack.claims.figures import plain

@@ -24,9 +24,6 @@ _SMALLEST = -690.0
 _FEW = 8
 _FREEDOM = 200
 
-# How many guesses there are, as shares of all coins; fixed before any score is seen.
-GUESSES = (0.1, 0.35, 1.0)
-
 
 def by_ranks(scores: Scores, freedom: int, delta: float, error: float = _ERROR / 2) -> float:
     """Bound ε by how often canaries are above a threshold, and how often chance is.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedattack.claims.canaries.measure import CanaryResult
+from fedattack.claims.canaries.result import CanaryResult
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.finding import CANARIES, UNCHECKED, ClaimFinding, choose_scope, judge_lower_bound, scope_of
