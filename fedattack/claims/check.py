@@ -25,7 +25,7 @@ from fedattack.learning.importing import import_callable
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClaimAnswer:
     """All that was found about a claim.
 
     Attributes
@@ -100,7 +100,7 @@ def check_claim(
     name: str = "",
     record: Path | None = None,
     canaries: Callable[[Claim], CanaryResult] | None = None,
-) -> Answer:
+) -> ClaimAnswer:
     """Hold a claim against arithmetic; if there is a mechanism, against a test of it; and against a record.
 
     Parameters
@@ -125,7 +125,7 @@ def check_claim(
         If there is neither, or no claim can be read, or the mechanism fails.
     """
     name = name or "the mechanism"
-    claim, notes = read_claim(claim, mechanism, name, record)
+    claim, notes = choose_claim(claim, mechanism, name, record)
     found = configured(claim)
     findings = [judge_configured(claim, found)]
     sentences = [_describe_declared(claim), describe_configured(claim, found)]
@@ -145,10 +145,12 @@ def check_claim(
         findings.append(canary_finding(claim, result))
         shown = plain(asdict(result))
         sentences.append(canary_sentence(claim, findings[-1], result))
-    return Answer(claim, tuple(findings), " ".join(sentences), notes, measured, recorded, shown)
+    return ClaimAnswer(claim, tuple(findings), " ".join(sentences), notes, measured, recorded, shown)
 
 
-def read_claim(claim: Claim | None, mechanism: object, name: str, record: Path | None) -> tuple[Claim, tuple[str, ...]]:
+def choose_claim(
+    claim: Claim | None, mechanism: object, name: str, record: Path | None
+) -> tuple[Claim, tuple[str, ...]]:
     """Read what is claimed off the mechanism or the run where nobody says it; what is configured counts.
 
     Returns

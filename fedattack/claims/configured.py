@@ -63,18 +63,18 @@ def judge_bounds(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
 def find_mistakes(claim: Claim, found: Configured) -> list[str]:
     """Say which of the usual mistakes explain the number."""
     notes = _find_small_sensitivity(claim, found)
-    if not notes and claim.mechanism == "flower-localdp" and _exceeds(claim, found.message):
+    if not notes and claim.mechanism == "flower-localdp" and _is_above(claim, found.message):
         notes.append(_FORMULA)
-    if claim.epsilon_of == "run" and _keeps(claim, found.message) and _exceeds(claim, found.run):
+    if claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run):
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
     return notes
 
 
-def _exceeds(claim: Claim, bounds: Epsilon | None) -> bool:
+def _is_above(claim: Claim, bounds: Epsilon | None) -> bool:
     return bounds is not None and bounds.low > claim.epsilon * (1 + TOLERANCE)
 
 
-def _keeps(claim: Claim, bounds: Epsilon | None) -> bool:
+def _is_kept(claim: Claim, bounds: Epsilon | None) -> bool:
     return bounds is not None and bounds.high <= claim.epsilon * (1 + TOLERANCE)
 
 

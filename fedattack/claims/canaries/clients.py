@@ -14,7 +14,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedattack.base.errors import ConfigError, NeedsError, RecordError
-from fedattack.claims.canaries.bounds import Scores, by_ranks, estimated, of_shift, shift_from_null
+from fedattack.claims.canaries.bounds import (
+    Scores,
+    bound_by_ranks,
+    epsilon_per_round,
+    estimate_epsilon,
+    shift_from_null,
+)
 from fedattack.claims.canaries.directions import Products, blocks, sizes_of
 from fedattack.claims.canaries.file import Canaries
 from fedattack.claims.canaries.gradients import SPARSE
@@ -38,10 +44,10 @@ def measure_clients(record: Record, canaries: Canaries, claim: Claim, accountant
     scores, out = inside.scores(0), products.scores(0)[count:]
     shift = shift_from_null(scores, inside.freedom)
     by_shape = -math.inf if shift is None else epsilon_of(shift, claim.delta)
-    bounds = BoundPair(by_shape, by_ranks(scores, inside.freedom, claim.delta), "ranks")
+    bounds = BoundPair(by_shape, bound_by_ranks(scores, inside.freedom, claim.delta), "ranks")
     message = None
     if shift is not None and claim.sampling == 1:
-        message = of_shift(shift, movement.rounds, claim.delta)
+        message = epsilon_per_round(shift, movement.rounds, claim.delta)
     notes = (
         bounds.describe(),
         *_describe_rounds(claim, movement.rounds),
@@ -83,13 +89,13 @@ def _describe_rounds(claim: Claim, rounds: int) -> Iterator[str]:
 
 
 def _describe_estimate(scores: Scores, claim: Claim) -> str:
-    fitted = in_figures(estimated(scores, claim.delta))
+    fitted = in_figures(estimate_epsilon(scores, claim.delta))
     return f"the paper's estimate, which also fits the deviation of the scores, is {fitted}; it is often too high"
 
 
 def _describe_last_model(scores: Scores, freedom: int, delta: float) -> str:
     shift = shift_from_null(scores, freedom)
-    bound = by_ranks(scores, freedom, delta) if shift is None else epsilon_of(shift, delta)
+    bound = bound_by_ranks(scores, freedom, delta) if shift is None else epsilon_of(shift, delta)
     return f"from the last model alone, without those between, ε of the run is {in_figures(bound)} or more"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import NeedsError
-from fedattack.claims.canaries.bounds import Scores, by_guesses, by_two_samples, guessed
+from fedattack.claims.canaries.bounds import Scores, bound_by_guesses, bound_by_two_samples, count_right_guesses
 from fedattack.claims.canaries.file import Examples
 from fedattack.claims.canaries.gradients import CanaryUpdate, Gradients
 from fedattack.claims.canaries.models import Arrays, models_of
@@ -54,9 +54,9 @@ class GuessTest:
         bound, ceiling = 0.0, 0.0
         error = self.error / len(self.shares)
         for share in self.shares:
-            guesses, right = guessed(scores, included, share)
-            bound = max(bound, by_guesses(len(scores), guesses, right, delta, error))
-            ceiling = max(ceiling, by_guesses(len(scores), guesses, guesses, delta, error))
+            guesses, right = count_right_guesses(scores, included, share)
+            bound = max(bound, bound_by_guesses(len(scores), guesses, right, delta, error))
+            ceiling = max(ceiling, bound_by_guesses(len(scores), guesses, guesses, delta, error))
         return bound, ceiling
 
 
@@ -76,7 +76,7 @@ def measure_examples(
     scores = score_examples(record, examples, gradients, nodes, left_out)
     inside, outside = scores[examples.included], scores[~examples.included]
     by_guess, ceiling = GUESS_TEST.bound(scores, examples.included, claim.delta)
-    bounds = BoundPair(by_two_samples(inside, outside, claim.delta), by_guess, "guesses")
+    bounds = BoundPair(bound_by_two_samples(inside, outside, claim.delta), by_guess, "guesses")
     notes = [bounds.describe()]
     if left_out:
         notes.append(f"updates that hold numbers that are not finite are left out: {_join_names(left_out)}")

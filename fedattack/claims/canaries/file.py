@@ -19,7 +19,7 @@ EXAMPLES = "canaries.npz"
 """File of canary examples, beside ``canaries.toml``."""
 
 _HINT = "fedattack/claims/CANARIES.md has its keys"
-_ANEW = "write it anew, with Examples.write"
+_HINT = "write it anew, with Examples.write"
 _ARRAYS = ("x", "y", "included", "client")
 _LEAST = 2
 
@@ -51,7 +51,7 @@ class Canaries(BaseModel):
     clip: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistent(self) -> Self:
         if self.kind == "client" and self.clip is None:
             raise ValueError("clip is missing: the length of what a canary client sends")
         if self.kind == "client" and self.count > MOST_CLIENTS:
@@ -166,26 +166,26 @@ def read_examples(folder: Path) -> Examples:
         If the file is not there, damaged, or its arrays are of other kinds, do not fit together or are not finite.
     """
     path = folder / EXAMPLES
-    arrays = read_npz(path, DataError, _ANEW, *_ARRAYS)
+    arrays = read_npz(path, DataError, _HINT, *_ARRAYS)
     x, y, included, client = (arrays[name] for name in _ARRAYS)
     if x.dtype.kind not in "biuf" or y.dtype.kind not in "iuf":
         raise DataError(
             f"{path}: expected examples and labels that are numbers, got the types {short(str(x.dtype), 40)} and "
-            f"{short(str(y.dtype), 40)}; {_ANEW}"
+            f"{short(str(y.dtype), 40)}; {_HINT}"
         )
     if included.dtype != np.bool_ or client.dtype.kind != "U":
         raise DataError(
             f"{path}: expected coins that are true or false, and clients' names that are texts, got the types "
-            f"{short(str(included.dtype), 40)} and {short(str(client.dtype), 40)}; {_ANEW}"
+            f"{short(str(included.dtype), 40)} and {short(str(client.dtype), 40)}; {_HINT}"
         )
     count = len(x) if x.ndim else 0
     if count < _LEAST or any(array.shape != (count,) for array in (y, included, client)):
         shapes = ", ".join(f"{name} {short(str(arrays[name].shape), 60)}" for name in _ARRAYS)
         raise DataError(
             f"{path}: expected {_LEAST} examples or more, and as many labels, coins and clients' names, got the shapes "
-            f"{shapes}; {_ANEW}"
+            f"{shapes}; {_HINT}"
         )
     for name, array in (("x", x), ("y", y)):
         if not np.isfinite(array).all():
-            raise DataError(f"{path}: {name} holds numbers that are not finite; {_ANEW}")
+            raise DataError(f"{path}: {name} holds numbers that are not finite; {_HINT}")
     return Examples(x, y, included, client)

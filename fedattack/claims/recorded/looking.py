@@ -109,7 +109,7 @@ def look(
     for start in range(0, sent.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         with np.errstate(invalid="ignore", over="ignore"):
-            update, rounded = _entries(sent[part], None if received is None else received[part], coarse, slack)
+            update, rounded = _read_entries(sent[part], None if received is None else received[part], coarse, slack)
             largest = np.abs(update) + rounded
             total += float(largest @ largest) if draws.power == 2 else float(largest.sum())
             square += float(update @ update)
@@ -117,7 +117,7 @@ def look(
         pieces.append(largest[-start % stride :: stride])
     keep = min(keep, sent.size)
     with np.errstate(invalid="ignore", over="ignore"):
-        first, rough = _entries(sent[:keep], None if received is None else received[:keep], coarse, slack)
+        first, rough = _read_entries(sent[:keep], None if received is None else received[:keep], coarse, slack)
         head = Head(first.astype(np.float32), float(np.linalg.norm(rough)))
     ranked = np.concatenate(pieces)
     ranks = [rank_of(share, ranked.size) - 1 for share in SHARES]
@@ -126,7 +126,7 @@ def look(
     return ArrayLook(sent.size, total, ranked.size, at, square, lost, head)
 
 
-def _entries(
+def _read_entries(
     sent: NDArray[Any], received: NDArray[Any] | None, coarse: float, slack: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the update, and what rounding may have taken from each entry."""

@@ -74,8 +74,8 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
     step = rate / claim.batch_size
-    scale = _scaled(claim.deviation, step)
-    reach = _scaled(claim.clip, step)
+    scale = _scale_amount(claim.deviation, step)
+    reach = _scale_amount(claim.clip, step)
     scale_is_lost = bool(claim.deviation) and scale is None
     reach_is_lost = claim.clip is not None and reach is None
     if not usable_amount(step) or scale_is_lost or reach_is_lost:
@@ -86,7 +86,7 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
     return Expected(draws, scale, reach, lacks=lacks)
 
 
-def _scaled(amount: float | None, step: float) -> float | None:
+def _scale_amount(amount: float | None, step: float) -> float | None:
     return None if amount is None else usable_amount(amount * step)
 
 
