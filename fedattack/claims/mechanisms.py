@@ -166,11 +166,8 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
         return Mechanism(name, size, _draw_one_by_one(lambda update, rng: apply(update, rng)), True, source)
     if not callable(source):
         raise ConfigError(f"{name} is a {type(source).__name__}, which cannot be called; {_REMEDY}")
-    try:
-        parameters = inspect.signature(source).parameters
-    except ValueError:
-        raise ConfigError(f"{name} does not say its parameters; put a function of your own around it") from None
-    required = [key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    parameters = _read_parameters(source, name)
+    required = [key for key, parameter in parameters.items() if _is_required(parameter)]
     if not required and "update" not in parameters:
         made = source()
         if not callable(made) and not hasattr(made, "apply"):
@@ -183,11 +180,22 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
     return _wrap_function(source, parameters, name, size)
 
 
-def _wrap_function(source: Callable[..., Any], parameters: Mapping[str, Any], name: str, size: int) -> Mechanism:
+def _read_parameters(source: Callable[..., Any], name: str) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(source).parameters
+    except ValueError:
+        raise ConfigError(f"{name} does not say its parameters; put a function of your own around it") from None
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def _wrap_function(
+    source: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], name: str, size: int
+) -> Mechanism:
     extra = {"rng", "count"} & set(parameters)
-    unknown = [
-        key for key in list(parameters)[1:] if key not in extra and parameters[key].default is inspect.Parameter.empty
-    ]
+    unknown = [key for key in list(parameters)[1:] if key not in extra and _is_required(parameters[key])]
     if unknown:
         raise ConfigError(
             f"{name} asks for {', '.join(unknown)}; expected update, and perhaps rng and count; {_REMEDY}"

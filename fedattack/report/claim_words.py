@@ -242,24 +242,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     if not clients or recorded["view"] != "individual":
         return None
     claimed = recorded.get("noise_claimed")
-    rows = []
-    for client in clients[:_MOST_CLIENTS]:
-        noise = client["noise_at_most"]
-        share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
-        faults = "; ".join(client["faults"]) or "none found"
-        where = client["where"] or NOTHING
-        node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
-        rows.append(
-            [
-                node,
-                faults,
-                _write_amount(noise),
-                share,
-                where,
-                _write_amount(client["norm_most"]),
-                f"{client['updates']:,}",
-            ]
-        )
+    rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
     caption = _describe_clients(sheet["claim"])
     if len(clients) > len(rows):
         caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
@@ -267,6 +250,17 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
     rows = [[row[place] for place in known] for row in rows]
     return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
+
+
+def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
+    """Put a client into a row of that table."""
+    noise = client["noise_at_most"]
+    share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
+    faults = "; ".join(client["faults"]) or "none found"
+    where = client["where"] or NOTHING
+    node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
+    norm = _write_amount(client["norm_most"])
+    return [node, faults, _write_amount(noise), share, where, norm, f"{client['updates']:,}"]
 
 
 def _describe_clients(claim: Mapping[str, Any]) -> str:

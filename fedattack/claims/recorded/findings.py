@@ -42,7 +42,7 @@ def recorded_findings(claim: Claim, testimony: Testimony) -> list[ClaimFinding]:
     list of ClaimFinding
         ``claim.epsilon-recorded`` and ``claim.noise-missing``.
     """
-    return [_judge_epsilon(claim, testimony), _judge_find_missing(claim, testimony)]
+    return [_judge_epsilon(claim, testimony), _judge_missing(claim, testimony)]
 
 
 def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -137,7 +137,7 @@ def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
     return assumes
 
 
-def _judge_find_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
+def _judge_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
     if testimony.lacks:
         return _make_unchecked(claim, MISSING, testimony.lacks)
     named = [party for party in testimony.parties if party.faults]
@@ -157,6 +157,7 @@ def _judge_find_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
 
 
 def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
+    """Say whether noise is missing, and in what: the verdict, and its grounds."""
     hidden = _join_names(_list_unexamined(claim, testimony))
     if named:
         listed = _join_names([f"{_name_party(claim, party)}: {party.in_words[0]}" for party in named])
@@ -167,17 +168,24 @@ def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) ->
         return UNCHECKED, hidden
     if not testimony.tests:
         return UNCHECKED, _NO_NUMBERS
+    unseen = _describe_unseen(testimony)
+    if unseen:
+        return UNCHECKED, unseen
+    return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
+
+
+def _describe_unseen(testimony: Testimony) -> str:
+    """Say whose noise could be missing without being noticed; empty if nobody's."""
     watched = list(testimony.servers.values()) or list(testimony.clients.values())
     unseen = [party for party in watched if not party.noticed]
-    if unseen:
-        bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
-        who = "the server" if testimony.servers else f"{len(unseen):,} of {len(watched):,} clients"
-        return (
-            UNCHECKED,
-            f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
-            "most): noise that is missing there would not be noticed",
-        )
-    return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
+    if not unseen:
+        return ""
+    bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
+    who = "the server" if testimony.servers else f"{len(unseen):,} of {len(watched):,} clients"
+    return (
+        f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
+        "most): noise that is missing there would not be noticed"
+    )
 
 
 def _join_names(texts: Sequence[str]) -> str:
