@@ -67,11 +67,11 @@ class ClaimFinding:
     name: str
     declared: float
     scope: str
-    verdict: str
-    reason: str
     value: float | None = None
     message: Epsilon | None = None
     run: Epsilon | None = None
+    verdict: str
+    reason: str
     notes: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
