@@ -16,7 +16,7 @@ from fedattack.claims.check import ClaimAnswer, check_claim
 from fedattack.claims.finding import ClaimFinding
 from fedattack.claims.measured import Trial
 from fedattack.claims.sheet import sheet_of
-from fedattack.claims.tester import Bound, Measured
+from fedattack.claims.tester import Measured, ScopedBound
 from fedattack.privacy import Epsilon
 from fedattack.report.claim import write_claim
 
@@ -132,7 +132,7 @@ def finding(
 
 def measured() -> Measured:
     """Make what a test of the mechanism found."""
-    bound = Bound(2.1e8, 2.1e8, 1.1e9)
+    bound = ScopedBound(2.1e8, 2.1e8, 1.1e9)
     return Measured(bound, "gaussian", 6.8, 6.8, 4.1e4, 8000, 8000, 10_000, "±C along one direction", "the position")
 
 

@@ -69,7 +69,7 @@ def bound_by_two_samples(inside: Scores, outside: Scores, delta: float, error: f
     """Bound ε by scores of canaries that were in and of others that were out, of which those out look Gaussian.
 
     It is the higher of two bounds that share the error. One takes those in as a Gaussian, too. The other takes a
-    threshold among them by its rank, as :func:`by_ranks` does, and the tail of the Gaussian of those out.
+    threshold among them by its rank, as :func:`bound_by_ranks` does, and the tail of the Gaussian of those out.
 
     Returns
     -------
