@@ -18,7 +18,7 @@ from fedattack.base.untrusted import remove_inside
 from fedattack.base.version import __version__
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.grids.whatif.asked import siblings
-from fedattack.grids.whatif.cell import Cell
+from fedattack.grids.whatif.cell import AlteredCell
 from fedattack.grids.whatif.copying import copy_knowledge, copy_truth
 from fedattack.grids.whatif.page import limits_of, write_page
 from fedattack.record import Record
@@ -34,7 +34,7 @@ CELLS = "cells"
 
 
 @dataclass(frozen=True)
-class Job:
+class WhatIf:
     """How all copies are made and attacked.
 
     Attributes
@@ -74,7 +74,7 @@ class Job:
     command: str = ""
 
 
-def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[dict[str, Any], list[Cell]]:
+def what_if(job: WhatIf, alterations: Sequence[Alteration], watch: Watch) -> tuple[dict[str, Any], list[AlteredCell]]:
     """Attack a run as it was and as it would have looked altered; nothing in its folder is changed.
 
     Writes ``what-if.json``, ``.md`` and ``.html`` to the new folder ``job.out``, and a run folder for each copy in its
@@ -84,7 +84,7 @@ def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[
     -------
     dict
         What ``what-if.json`` holds.
-    list of Cell
+    list of AlteredCell
         The run as it was, and then a cell for each alteration.
 
     Raises
@@ -121,7 +121,7 @@ def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[
     return results, cells
 
 
-def _cell(job: Job, alteration: Alteration, watch: Watch) -> Cell:
+def _cell(job: WhatIf, alteration: Alteration, watch: Watch) -> AlteredCell:
     """Alter the record, make the attacks that still apply, and judge."""
     folder = job.out / CELLS / alteration.name
     watch = _labelled(watch, alteration.label)
@@ -133,7 +133,9 @@ def _cell(job: Job, alteration: Alteration, watch: Watch) -> Cell:
             adaptive = _write_part(job, part, Part(folder, part.name), alteration, (job.seed, index))
     except FedAttackError as cause:
         # Other alterations may well be possible.
-        return Cell(alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_of_run(job, str(cause))}"))
+        return AlteredCell(
+            alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_of_run(job, str(cause))}")
+        )
     study = read_study(job.folder)
     if study:
         write_study(folder, {**study, "commands": [*study.get("commands", []), job.command]})
@@ -150,7 +152,7 @@ def _cell(job: Job, alteration: Alteration, watch: Watch) -> Cell:
     run = _judged(job, folder, alteration, set(names) - not_asked.keys(), not_asked, watch)
     if not job.keep_records:
         remove_inside(job.out, folder / "record", ConfigError)
-    return Cell(alteration, run, not_asked, adaptive)
+    return AlteredCell(alteration, run, not_asked, adaptive)
 
 
 def _labelled(watch: Watch, label: str) -> Watch:
@@ -161,7 +163,7 @@ def _labelled(watch: Watch, label: str) -> Watch:
     )
 
 
-def _write_part(job: Job, part: Part, copy: Part, alteration: Alteration, seed: tuple[int, int]) -> bool:
+def _write_part(job: WhatIf, part: Part, copy: Part, alteration: Alteration, seed: tuple[int, int]) -> bool:
     """Write the copy of one seed's part; returns whether its attackers are told of the defence."""
     known = known_to(part, job.trusted)
     copy_truth(part, copy)
@@ -195,7 +197,7 @@ def _told(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge
     return replace(known, defence=KnownDefence(BUILT_IN, alteration.settings))
 
 
-def _that_apply(job: Job, record: Record, known: Knowledge, not_asked: dict[str, str]) -> list[str]:
+def _that_apply(job: WhatIf, record: Record, known: Knowledge, not_asked: dict[str, str]) -> list[str]:
     """List the run's attacks whose needs the copy meets; of sums also others that ask the same."""
     names = []
     for name in job.names:
@@ -210,7 +212,7 @@ def _that_apply(job: Job, record: Record, known: Knowledge, not_asked: dict[str,
 
 
 def _judged(
-    job: Job,
+    job: WhatIf,
     folder: Path,
     alteration: Alteration,
     scored: Collection[str],
@@ -231,12 +233,12 @@ def _judged(
     return run
 
 
-def _of_run(job: Job, text: str) -> str:
+def _of_run(job: WhatIf, text: str) -> str:
     """Take the paths of this machine out of a reason."""
     return text.replace(str(job.out), "DIR")
 
 
-def _results(job: Job, cells: Sequence[Cell]) -> dict[str, Any]:
+def _results(job: WhatIf, cells: Sequence[AlteredCell]) -> dict[str, Any]:
     """Gather what ``what-if.json`` holds."""
     told = []
     for cell in cells:
