@@ -29,7 +29,7 @@ def limits_of(cells: Sequence[AlteredCell]) -> list[str]:
             "attack reads off them is as before. Training with the defence may leak less there.",
             "What a guarantee would be. No update is clipped here, so that the noise promises no (ε, δ).",
         ]
-        lines.append(_knowing(cells))
+        lines.append(_describe_knowing(cells))
     if "secagg" in kinds:
         lines.append(
             "What secure aggregation does beside hiding: sums are computed from the replies, without cryptography and "
@@ -39,7 +39,7 @@ def limits_of(cells: Sequence[AlteredCell]) -> list[str]:
     return lines
 
 
-def _knowing(cells: Sequence[AlteredCell]) -> str:
+def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
     if any(cell.adaptive for cell in cells):
         return (
             f"What other attackers do who know of the defence. Findings that end in {ADAPTIVE} are of attackers who "

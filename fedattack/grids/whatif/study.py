@@ -124,7 +124,7 @@ def what_if(job: WhatIf, alterations: Sequence[Alteration], watch: Watch) -> tup
 def _cell(job: WhatIf, alteration: Alteration, watch: Watch) -> AlteredCell:
     """Alter the record, make the attacks that still apply, and judge."""
     folder = job.out / CELLS / alteration.name
-    watch = _labelled(watch, alteration.label)
+    watch = _label_watch(watch, alteration.label)
     make_private(folder)
     adaptive = False
     try:
@@ -134,28 +134,28 @@ def _cell(job: WhatIf, alteration: Alteration, watch: Watch) -> AlteredCell:
     except FedAttackError as cause:
         # Other alterations may well be possible.
         return AlteredCell(
-            alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_of_run(job, str(cause))}")
+            alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_hide_paths(job, str(cause))}")
         )
     study = read_study(job.folder)
     if study:
         write_study(folder, {**study, "commands": [*study.get("commands", []), job.command]})
     not_asked: dict[str, str] = {}
     record = Record(Part(folder, job.parts[0].name).record, thinned=True)
-    names = _that_apply(job, record, known_to(job.parts[0], job.trusted), not_asked)
+    names = _list_applicable(job, record, known_to(job.parts[0], job.trusted), not_asked)
     for attack in job.choose(names):
         try:
             attack_folder(
                 attack, folder, device=job.device, knowledge=lambda part: known_to(part, job.trusted), watch=watch
             )
         except FedAttackError as cause:
-            not_asked[attack.name] = _of_run(job, str(cause))
-    run = _judged(job, folder, alteration, set(names) - not_asked.keys(), not_asked, watch)
+            not_asked[attack.name] = _hide_paths(job, str(cause))
+    run = _judge_copy(job, folder, alteration, set(names) - not_asked.keys(), not_asked, watch)
     if not job.keep_records:
         remove_inside(job.out, folder / "record", ConfigError)
     return AlteredCell(alteration, run, not_asked, adaptive)
 
 
-def _labelled(watch: Watch, label: str) -> Watch:
+def _label_watch(watch: Watch, label: str) -> Watch:
     """Tell of work with the name of what it is about before it."""
     return Watch(
         lambda what, done, total: watch.step(f"{label}: {what}", done, total),
@@ -178,7 +178,7 @@ def _write_part(job: WhatIf, part: Part, copy: Part, alteration: Alteration, see
         # By its name a running variance is known, which noise must not make negative.
         record = named_for(record, known.model)
     alter_record(record, copy.record, alteration, seed=seed, memory=job.memory)
-    told = _told(known, record, alteration)
+    told = _tell_attacker(known, record, alteration)
     if told is None:
         copy_knowledge(part, copy)
         return False
@@ -186,7 +186,7 @@ def _write_part(job: WhatIf, part: Part, copy: Part, alteration: Alteration, see
     return True
 
 
-def _told(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge | None:
+def _tell_attacker(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge | None:
     """Tell the attacker of the defence; ``None`` where that cannot be said.
 
     An attacker plays clients who defend the change of their model. What a run's own clients did comes first, and both
@@ -197,7 +197,7 @@ def _told(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge
     return replace(known, defence=KnownDefence(BUILT_IN, alteration.settings))
 
 
-def _that_apply(job: WhatIf, record: Record, known: Knowledge, not_asked: dict[str, str]) -> list[str]:
+def _list_applicable(job: WhatIf, record: Record, known: Knowledge, not_asked: dict[str, str]) -> list[str]:
     """List the run's attacks whose needs the copy meets; of sums also others that ask the same."""
     names = []
     for name in job.names:
@@ -211,7 +211,7 @@ def _that_apply(job: WhatIf, record: Record, known: Knowledge, not_asked: dict[s
     return names
 
 
-def _judged(
+def _judge_copy(
     job: WhatIf,
     folder: Path,
     alteration: Alteration,
@@ -224,7 +224,7 @@ def _judged(
     try:
         judge_folder(folder, device=job.device, watch=watch, trusted=job.trusted)
     except FedAttackError as cause:
-        not_asked |= dict.fromkeys(scored, _of_run(job, str(cause)))
+        not_asked |= dict.fromkeys(scored, _hide_paths(job, str(cause)))
         return None
     run = read_compared(folder)
     run.facts["setting"][ALTERED] = alteration.label
@@ -233,7 +233,7 @@ def _judged(
     return run
 
 
-def _of_run(job: WhatIf, text: str) -> str:
+def _hide_paths(job: WhatIf, text: str) -> str:
     """Take the paths of this machine out of a reason."""
     return text.replace(str(job.out), "DIR")
 
