@@ -9,10 +9,10 @@ from typing import Any
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.accounting import configured
+from fedattack.claims.arithmetic import describe_configured, judge_configured
 from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.result import CanaryResult
 from fedattack.claims.claim import Claim
-from fedattack.claims.configured import describe_configured, judge_configured
 from fedattack.claims.figures import plain
 from fedattack.claims.finding import CONTRADICTED, ERROR, WHOLE, ClaimFinding, checks_by_chance, verdict_of
 from fedattack.claims.measured import TEN_THOUSAND, Trial, describe_measured, judge_measured, measure_mechanism
