@@ -166,6 +166,7 @@ DOCUMENTS = (
     Document("fedattack/threats/attribute/README.md"),
     Document("fedattack/threats/group/README.md"),
     Document("fedattack/threats/inversion/README.md"),
+    Document("fedattack/threats/plaintext/README.md"),
     OBSERVE,
     DEFENCES,
     CLAIMS,

@@ -14,6 +14,8 @@ import numpy as np
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
+from fedattack.apps.asking import asker
+from fedattack.apps.control import control
 from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
@@ -46,6 +48,7 @@ WITNESS = "witness"
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
+_LAST = "plaintext"
 _INVERSION = "inversion"
 _SUMS = "aggregate"
 
@@ -54,6 +57,11 @@ _BESIDE = {"attribute": "attribute-baselines"}
 
 # Options by which an audit of an app takes minutes less, and finds hardly less; the guide has what was measured.
 _SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
+
+# Kinds of messages of which a line says that they are not recorded.
+_FEW_GAPS = 2
+
+_UNASKED = "nobody asked whether embeddings give a party's columns back, or gradients a label to a party"
 
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
@@ -241,13 +249,23 @@ def _check_answers(part: Part) -> None:
         If none did.
     """
     record = Record(part.record)
-    recorded = "training messages and their replies alone are recorded, and no others, such as queries"
     if not len(record):
-        raise RunError(f"{part.label}: the server sent no training message: {recorded}")
+        raise RunError(f"{part.label}: the server sent no training message{_beside_training(record)}")
     if record.silence:
         statuses = {seen.status for round_ in record for seen in round_.observations}
-        only = f"; {recorded}" if statuses == {"missing"} else ""
-        raise RunError(f"{part.label}: {_advised(record.silence)}{only}")
+        beside = _beside_training(record) if statuses == {"missing"} else ""
+        raise RunError(f"{part.label}: {_advised(record.silence)}{beside}")
+
+
+def _beside_training(record: Record) -> str:
+    """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
+    types = dict.fromkeys(others.type for others in record.others)
+    said = [short(gap, 120) for gap in record.gaps[:_FEW_GAPS]]
+    if types:
+        said.insert(0, f"of {short(', '.join(types), 60)} what was in plaintext is recorded")
+    if any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded):
+        said.append(_UNASKED)
+    return "".join(f"; {line}" for line in said)
 
 
 def _advised(why: str) -> str:
@@ -275,6 +293,8 @@ def pose_all(
     loss: str | None = None,
     seed: int = 0,
     asked: Questions | None = None,
+    app: App | None = None,
+    watch: Watch | None = None,
 ) -> list[Posed]:
     """Write truth and knowledge of all runs from what was witnessed.
 
@@ -282,6 +302,8 @@ def pose_all(
     ----------
     model, loss
         Taken in the place of what was witnessed.
+    app, watch
+        What is asked for losses where the attacker can build no model, and who is told of the progress.
 
     Raises
     ------
@@ -292,10 +314,14 @@ def pose_all(
     for part in parts:
         if what := _what_is_sent(Record(part.record)):
             raise RunError(
-                f"{part.record}: clients send {what}, and no attack reads them; it would take arrays of numbers that a "
-                "model of PyTorch has"
+                f"{part.record}: clients send {what}, and no attack reads them"
+                + (
+                    _beside_training(Record(part.record))
+                    or "; it would take arrays of numbers that a model of PyTorch has"
+                )
             )
-        posed.append(pose(part, witnesses_of(part), model=model, loss=loss, seed=seed, asked=asked))
+        witnesses, ask = witnesses_of(part), asker(app, watch)
+        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask))
     return posed
 
 
@@ -309,7 +335,8 @@ def _what_is_sent(record: Record) -> str:
             if reply.status == "ok" and reply.arrays:
                 kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
                 return "bytes, such as the trees of XGBoost" if kinds == {(np.dtype(np.uint8), 1)} else ""
-    return "metrics and settings without arrays"
+    plain = any(reply.metrics for round_ in record for reply in round_.observations)
+    return "metrics and settings without arrays" if plain else "empty replies to training messages"
 
 
 def attack_all(
@@ -374,6 +401,12 @@ def attack_all(
     return Attacked(tuple(scored), failed, frozenset(trusted))
 
 
+def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watch) -> None:
+    """Find out whether attacks that show nothing would have seen a leak, and note it for the report."""
+    found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch)
+    write_study(parts[0].folder, {**read_study(parts[0].folder), "controls": found})
+
+
 def _sparing(attack: Attack, rounds: int) -> dict[str, str]:
     """Return the options of :data:`_SPARING` that the caller did not choose, and that make a difference."""
     sparing = {}
@@ -423,7 +456,7 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
         if name in names and (why := _out_of_reach(name, parts, posed)):
             names.remove(name)
             failed[name] = why
-    return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name == _LAST, name))
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:

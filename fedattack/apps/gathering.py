@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedattack.apps.app import App
+from fedattack.apps.asking import asker
 from fedattack.apps.auditing import check_free
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import Questions
@@ -54,6 +56,7 @@ def gather(
     loss: str | None = None,
     asked: Questions | None = None,
     trust: bool = False,
+    app: App | None = None,
 ) -> tuple[list[Part], list[Posed]]:
     """Make the new run folder ``out``: a copy of the record, knowledge and truth.
 
@@ -71,6 +74,8 @@ def gather(
         What the owner asks besides, and what this attacker is left without.
     trust
         Whether to import the model and the loss that the witnesses name.
+    app
+        The clients' app, which is asked for losses where the attacker can build no model.
 
     Raises
     ------
@@ -92,7 +97,7 @@ def gather(
             notes: list[str] = []
             taken = _taken(_found(folders, record), record, notes)
             copy_record(record, part.record)
-            posed.append(pose(part, taken, model=model, loss=loss, notes=notes, asked=asked))
+            posed.append(pose(part, taken, model=model, loss=loss, notes=notes, asked=asked, ask=asker(app)))
         if not trust:
             _refuse_code(posed, model, loss)
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)

@@ -101,6 +101,7 @@ def hold(witnesses: Sequence[Witness]) -> Holding:
         raise DataError(
             "no client's training was witnessed: what PyTorch or scikit-learn trains is seen, in the client's own "
             "process; state what trains otherwise by fedattack.witness.trained_on(x, y) where the client trains"
+            + _why_unseen(witnesses)
         )
     holding.kind, holding.sample = _form_of(holding.clients.values())
     holding.shape = holding.sample.shape[1:]
@@ -112,6 +113,15 @@ def hold(witnesses: Sequence[Witness]) -> Holding:
     if not holding.origins:
         holding.why_none = _why_none(holding, witnesses)
     return holding
+
+
+def _why_unseen(witnesses: Iterable[Witness]) -> str:
+    """Return, in brackets, the first thing that a witness could not see; empty if there was none."""
+    for witness in witnesses:
+        for note in witness.notes:
+            if "not seen" in note or "not covered" in note:
+                return f" ({note})"
+    return ""
 
 
 def _why_nothing(holding: Holding) -> str:

@@ -9,20 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.apps.asking import Asking
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
+from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.frozen import read_frozen
+from fedattack.attacks.knowledge import Answers
+from fedattack.attacks.matching import as_models
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import ConfigError, DataError, short
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
 from fedattack.base.structured import fields, stacked
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.witness import SERVER, Witness, WitnessedModel, WitnessedTraining
 
 MOST = 1000
-"""Examples that are asked about: half of them of clients, half of nobody."""
+"""Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
 
 FEW = 8
 """Training examples of a client up to which it is attempted to reconstruct them."""
@@ -37,6 +42,8 @@ _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 
 # Streams of the seed's random numbers.
 _CHOOSING = 1
+
+_ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
 
 _IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
 
@@ -63,6 +70,8 @@ class Chosen:
 def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[str] | None = None) -> Chosen:
     """Choose targets: as many of each client, as far as there are; and as many of nobody as of all clients.
 
+    Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
+
     Parameters
     ----------
     most
@@ -81,7 +90,7 @@ def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[s
     free: dict[str, list[bytes]] = {}
     for key in sorted(holding.origins):
         free.setdefault(holding.origins[key], []).append(key)
-    held = _drawn(list(alone.values()), most - most // 2, rng)
+    held = _drawn(list(alone.values()), most - most // 2 if holding.origins else most, rng)
     several = _drawn([shared], min(_MOST_SHARED, most // 10), rng)
     there = len(holding.origins)
     nobody = _drawn(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
@@ -157,6 +166,7 @@ def pose(
     most: int = MOST,
     notes: Sequence[str] = (),
     asked: Questions | None = None,
+    ask: Asking | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -170,6 +180,8 @@ def pose(
         What else a reader of the report must know.
     asked
         What the owner asks besides, and what this attacker is left without.
+    ask
+        Asks the clients' own app for losses; ``None`` where there is no app.
 
     Raises
     ------
@@ -179,20 +191,33 @@ def pose(
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
-    holding = hold(witnesses)
-    _refuse_personal(witnesses)
+    holding, reading = hold(witnesses), read_sends(witnesses)
+    why_ask = (
+        _why_ask(witnesses, reading, Record(part.record, thinned=True)) if model is None and ask is not None else ""
+    )
     asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*notes, *_mods_of(witnesses), *holding.notes]
-    shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
+    notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes]
+    answers: Answers | None = None
+    shared: ModelKnowledge | None = None
+    unanswered = ""
+    if why_ask and ask is not None:
+        try:
+            answers, said = ask(part, witnesses, targets, reading.known)
+            notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
+        except FedAttackError as cause:
+            unanswered = f"the app itself gives no losses: {cause}"
+    if answers is None:
+        shared = _model_that_is_sent(witnesses, holding, part, notes, model, loss, unanswered)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
-    classes = max(shared.classes, most_label + 1) if holding.kind == "i" else 1
+    outputs = 0 if shared is None else shared.classes
+    classes = max(outputs, most_label + 1) if holding.kind == "i" else 1
     if classes > _MOST_CLASSES:
         raise DataError(
-            f"labels go up to {most_label}, and the model has {shared.classes} outputs; expected at most "
+            f"labels go up to {most_label}, and the model has {outputs} outputs; expected at most "
             f"{_MOST_CLASSES} classes, counted from 0; give the labels of a regression as floating-point numbers"
         )
     has_auxiliary = bool(chosen.auxiliary) and "auxiliary" not in asked.without
@@ -202,7 +227,9 @@ def pose(
         training=None if "training" in asked.without else _training_of(witnesses, notes),
         limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
         auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
-        frozen=_frozen_of(witnesses, notes),
+        frozen=None if answers is not None else _frozen_of(witnesses, notes),
+        sends=reading.known,
+        answers=answers,
     )
     counts = class_counts(holding.clients, classes)
     if holding.kind == "f":
@@ -222,6 +249,7 @@ def pose(
     elif any(holding.origins.values()):
         notes.append("a client's own evaluation examples are taken for ones drawn as its training examples were")
     records, few = _few_records(holding)
+    beside = _beside_models(holding, Record(part.record, thinned=True))
     write_truth(
         part.truth,
         clients=clients,
@@ -233,9 +261,76 @@ def pose(
         targets=targets.fingerprint,
         records=records if len(evaluation) else None,
         notes=notes,
+        sent=reading.rows,
+        unread="" if answers is not None and not reading.is_strange else reading.unread,
+        answers=None if beside is None else {"plaintext": beside},
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
+
+
+def _model_that_is_sent(
+    witnesses: Sequence[Witness],
+    holding: Holding,
+    part: Part,
+    notes: list[str],
+    model: str | None,
+    loss: str | None,
+    unanswered: str,
+) -> ModelKnowledge:
+    """Return the model that the attacker builds; why the app gave no losses goes with what is refused."""
+    try:
+        _refuse_personal(witnesses)
+        shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
+    except FedAttackError as cause:
+        of_app = unanswered or (_ASK_IT if isinstance(cause, ConfigError) else "")
+        raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
+    if unanswered:
+        notes.append(unanswered)
+    return shared
+
+
+def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
+    """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    models = [witness.model for witness in trained if witness.model is not None]
+    for model in models:
+        if model.spec is None or model.loss is None:
+            return model.why
+        if model.personal:
+            return f"clients do not send {short(', '.join(model.personal), 100)}"
+    if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)))):
+        return misfit
+    for round_ in record:
+        if any(reply.singled_out for reply in round_.observations):
+            return "the server sends clients different models"
+    return ""
+
+
+def _misfit(model: WitnessedModel, record: Record) -> str:
+    """Say what of the record's arrays is not an array of the clients' model as it is; empty if all are."""
+    if model.frozen is not None:
+        # A part of the model travels, such as an adapter; what it must fit is checked where it is put together.
+        return ""
+    try:
+        known = ModelKnowledge(str(model.spec), model.input_shape, max(model.classes, 1), arguments=model.arguments)
+        state = known.build().state_dict()
+    except FedAttackError:
+        return ""
+    parameters = record.parameters
+    if len(parameters) != len(state):
+        return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
+    for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
+        tensor = state.get(parameter.name, tensor)
+        kinds = (
+            np.dtype(parameter.dtype).kind,
+            "f" if tensor.is_floating_point() else "c" if tensor.is_complex() else "i",
+        )
+        if kinds[0] == "c" or (kinds[0] == "f") != (kinds[1] == "f"):
+            return (
+                f"clients send {short(name, 60)} as {parameter.dtype}, and it is {str(tensor.dtype).partition('.')[2]}"
+            )
+    return ""
 
 
 def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
@@ -439,6 +534,15 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     lows = np.min([x.min(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
     highs = np.max([x.max(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
+
+
+def _beside_models(holding: Holding, record: Record) -> Mapping[str, NDArray[Any]] | None:
+    """Find, for what clients send beside their models, the nearest of all known examples."""
+    if fields(holding.sample) or not holding.examples:
+        return None
+    keys = [*holding.examples]
+    x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
+    return nearest_examples(record, x, [holding.holders.get(key, ()) for key in keys])
 
 
 def _few_records(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:

@@ -1,9 +1,10 @@
 """Replies of a round that are worked on in one piece, which carries all arrays that this takes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedattack.attacks.local_models import LocalModels, Rebuilding
+from fedattack.attacks.replies import replied
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 
@@ -48,14 +49,14 @@ def groups_of(position: int, round_: Round, local: LocalModels, most: int) -> It
     group: list[Reply] = []
     for reply in local.usable(round_):
         if reply[0].singled_out:
-            yield _grouped(position, round_, [reply])
+            yield reply[0], _grouped(position, round_, [reply])
             continue
         group.append(reply)
         if len(group) == most:
-            yield _grouped(position, round_, group)
+            yield group[0][0], _grouped(position, round_, group)
             group = []
     if group:
-        yield _grouped(position, round_, group)
+        yield group[0][0], _grouped(position, round_, group)
 
 
 def count_groups(record: Record, most: int) -> int:
@@ -63,8 +64,16 @@ def count_groups(record: Record, most: int) -> int:
     return sum(-(-len(round_.participants) // most) for round_ in record)
 
 
-def _grouped(position: int, round_: Round, replies: Sequence[Reply]) -> tuple[Observation, Group]:
-    group = Group(
+def replied_in(position: int, round_: Round, known: Collection[tuple[int, str]]) -> Group:
+    """Group the replies of a round of which something is known, by its position and their nodes."""
+    replies = [
+        (one, one.arrays or {}) for one in round_.observations if replied(one) and (round_.seq, one.node) in known
+    ]
+    return _grouped(position, round_, replies).bare()
+
+
+def _grouped(position: int, round_: Round, replies: Sequence[Reply]) -> Group:
+    return Group(
         position,
         round_.number,
         round_.seq,
@@ -72,4 +81,3 @@ def _grouped(position: int, round_: Round, replies: Sequence[Reply]) -> tuple[Ob
         tuple(observation.count for observation, _ in replies),
         [known for _, known in replies],
     )
-    return replies[0][0], group

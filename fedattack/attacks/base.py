@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.matching import completed, how_named, named_for
+from fedattack.attacks.matching import as_models, completed, how_named, named_for
 from fedattack.attacks.needs import Needs
 from fedattack.attacks.options import Option, options_of
 from fedattack.attacks.replies import without_canaries
@@ -23,6 +23,9 @@ from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import let_go
 from fedattack.base.untrusted import parse_json, read_npz, validated
 from fedattack.record import Record
+
+KNOWS_MODEL = "the model's architecture and loss"
+"""What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
 
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
@@ -189,7 +192,7 @@ class Attack(ABC):
                 )
         if unfit := self.needs.unfit(record, knowledge):
             raise NeedsError(f"attack {self.name}: {unfit[0]}")
-        record = without_canaries(record, knowledge)
+        record = as_models(without_canaries(record, knowledge), knowledge)
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
         if record.view == "individual" and record.silence:

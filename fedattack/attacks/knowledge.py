@@ -30,6 +30,7 @@ PUBLIC = "public.npz"
 PARTIAL = "partial.npz"
 ATTRIBUTES = "attributes.npz"
 FROZEN = "frozen.npz"
+ANSWERS = "answers.npz"
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,36 @@ class AuxiliaryAttribute:
     codes: NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the clients' own app says of the targets under the models that clients sent: the attacker ran its code.
+
+    It stands in the place of a model that the attacker could build: whoever operates a server has the app, too.
+
+    Attributes
+    ----------
+    seqs, nodes
+        (k,) int64, (k,) str: the position of each reply's round in the record, and its node.
+    losses
+        (k, targets): at the client's own model.
+    products, norms, lengths
+        (k, targets), (k, targets), (k,): ⟨−∇ℓ, Δ⟩ and ‖∇ℓ‖ at the model that the client was sent, and ‖Δ‖; NaN where
+        they are not known.
+    """
+
+    seqs: NDArray[np.int64]
+    nodes: NDArray[np.str_]
+    losses: NDArray[np.float64]
+    products: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+
+    def rows(self) -> dict[tuple[int, str], int]:
+        """Return by round and node which row speaks of a reply."""
+        keys = zip(self.seqs.tolist(), self.nodes.tolist(), strict=True)
+        return {key: row for row, key in enumerate(keys)}
+
+
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
 """What clients do to an update before they send it: (update, rng, model, x, y) → what is sent in its place. The model
 is at the received parameters, x and y are the examples that the client trains on."""
@@ -224,6 +255,23 @@ def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str
 
 
 @dataclass(frozen=True)
+class Sends:
+    """What replies hold, where they are not plainly the local models.
+
+    Attributes
+    ----------
+    arrays
+        The record's names of those arrays that are the model's; empty for all.
+    factors
+        By node, by what a reply multiplies how far training moved the model: a reply is that, and no model. ``None``
+        where replies are models.
+    """
+
+    arrays: tuple[str, ...] = ()
+    factors: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """Everything that an attack may use besides the record.
 
@@ -262,6 +310,10 @@ class Knowledge:
     canaries
         Names of clients that an auditor put among the others to measure ε, and that nobody would meet otherwise:
         attacks do not see their replies.
+    answers
+        In the place of a model that this attacker could build, what the clients' own app says of the targets.
+    sends
+        How replies are read, where they are not plainly the local models.
     """
 
     model: ModelKnowledge | None = None
@@ -279,6 +331,8 @@ class Knowledge:
     limits: tuple[tuple[float, float], ...] | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
     canaries: tuple[str, ...] = ()
+    answers: Answers | None = None
+    sends: Sends | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -306,7 +360,9 @@ class Knowledge:
         return self.nodes.get(node, node)
 
     def has(self, need: str) -> bool:
-        """Whether a piece of knowledge is there."""
+        """Whether a piece of knowledge is there; losses come from a model, or from the clients' own app."""
+        if need == "losses":
+            return self.model is not None or self.answers is not None
         return getattr(self, need) is not None
 
 
@@ -330,6 +386,8 @@ def class_asked(name: str) -> tuple[int, float] | None:
     return int(found[1]), int(found[2]) / 100
 
 
+_ANSWERS = tuple(Answers.__dataclass_fields__)
+_ANSWERS_HINT = "expected the arrays of fedattack.attacks.knowledge.Answers"
 _HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -407,6 +465,12 @@ _OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
 
 
 @with_config(_STRICT)
+class _SendsEntry(TypedDict):
+    arrays: Annotated[list[Text], Field(max_length=10_000)]
+    factors: NotRequired[dict[Text, _Number]]
+
+
+@with_config(_STRICT)
 class _Entry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
@@ -416,6 +480,7 @@ class _Entry(TypedDict):
     defence: NotRequired[_DefenceEntry]
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
     canaries: NotRequired[list[Text]]
+    sends: NotRequired[_SendsEntry]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -445,6 +510,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["limits"] = [list(limits) for limits in knowledge.limits]
     if knowledge.canaries:
         entry["canaries"] = list(knowledge.canaries)
+    if knowledge.sends is not None:
+        entry["sends"] = _entry_of_sends(knowledge.sends)
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -460,9 +527,16 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         files[PARTIAL] = _arrays_of_partial(knowledge.partial)
     if knowledge.frozen is not None:
         files[FROZEN] = dict(knowledge.frozen)
+    if knowledge.answers is not None:
+        files[ANSWERS] = dict(vars(knowledge.answers))
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
+
+
+def _entry_of_sends(sends: Sends) -> dict[str, Any]:
+    entry: dict[str, Any] = {"arrays": [*sends.arrays]}
+    return entry if sends.factors is None else {**entry, "factors": dict(sends.factors)}
 
 
 def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
@@ -523,7 +597,17 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
         canaries=tuple(entry.get("canaries", ())),
+        answers=_read_if_there(read_answers, folder / ANSWERS, targets),
+        sends=_read_sends(entry["sends"], where) if "sends" in entry else None,
     )
+
+
+def _read_sends(entry: _SendsEntry, where: Path) -> Sends:
+    factors = entry.get("factors")
+    for node, factor in (factors or {}).items():
+        if not factor:
+            raise DataError(f"{where}: sends: the factor of node {short(node, 60)} is 0; expected another number")
+    return Sends(tuple(entry["arrays"]), factors)
 
 
 def _read_limits(
@@ -616,6 +700,39 @@ def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[
     for name, attribute in attributes.items():
         arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
     return arrays
+
+
+def read_answers(path: Path, targets: Targets | None) -> Answers:
+    """Read what the clients' own app said of the targets.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, or arrays are missing or do not fit each other or the targets.
+    """
+    return check_answers(read_npz(path, DataError, _ANSWERS_HINT, *_ANSWERS), targets, path)
+
+
+def check_answers(arrays: Mapping[str, NDArray[Any]], targets: Targets | None, where: object) -> Answers:
+    """Make answers of their arrays.
+
+    Raises
+    ------
+    DataError
+        If they do not fit each other or the targets.
+    """
+    seqs, nodes = arrays["seqs"], arrays["nodes"]
+    shape = (len(seqs), 0 if targets is None else len(targets))
+    if seqs.dtype.kind not in "iu" or seqs.ndim != 1 or nodes.dtype.kind != "U" or nodes.shape != seqs.shape:
+        kinds = f"seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}"
+        raise DataError(f"{where}: got {kinds}; {_ANSWERS_HINT}")
+    numbers = {}
+    for name in _ANSWERS[2:]:
+        expected = shape[:1] if name == "lengths" else shape
+        if arrays[name].shape != expected or arrays[name].dtype.kind != "f":
+            raise DataError(f"{where}: {name}: expected numbers {expected}, got {arrays[name].shape}; {_ANSWERS_HINT}")
+        numbers[name] = arrays[name].astype(np.float64)
+    return Answers(seqs.astype(np.int64), nodes.astype(np.str_), **numbers)
 
 
 def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:

@@ -26,6 +26,29 @@ SHORTENED = (
 )
 
 
+def as_models(record: Record, knowledge: Knowledge) -> Record:
+    """Read replies as the local models that they tell of, where they hold other arrays, too, or differences alone.
+
+    Returns
+    -------
+    Record
+        A view whose replies are local models, or the record itself where they are already.
+
+    Raises
+    ------
+    NeedsError
+        If there are sums alone of differences, which are of another size for each client.
+    """
+    sends = knowledge.sends
+    if sends is None:
+        return record
+    if sends.factors is not None and record.view == "aggregate":
+        raise NeedsError(
+            f"{record.path} holds sums of differences, and of no models; expected a record in the view individual"
+        )
+    return record.read_as(sends.arrays, sends.factors)
+
+
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:
     """Give nameless arrays the names of the model's parameters, by their positions.
 

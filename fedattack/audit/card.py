@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 from html import escape
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, in_units
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, in_units
 from fedattack.audit.numbers import NOTHING, interval, level, shown
 from fedattack.base.errors import short
 
 # White letters on these have a contrast of 4.5 at least, whether the notebook is light or dark.
-_COLOURS = {LEAK: "#b42318", NO_EVIDENCE: "#175cd3", TOO_FEW: "#93580b", NOT_APPLICABLE: "#5d6470"}
+_COLOURS = {
+    LEAK: "#b42318",
+    NO_EVIDENCE: "#175cd3",
+    TOO_FEW: "#93580b",
+    CANNOT_TELL: "#93580b",
+    NOT_APPLICABLE: "#5d6470",
+}
 _LONGEST = 2_000
 
 

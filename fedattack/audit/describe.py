@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from fedattack.attacks import ATTACKS
+from fedattack.attacks.base import KNOWS_MODEL
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
@@ -35,6 +36,7 @@ _VIEWS = {
         "any single client's model or update",
     ),
 }
+_ITS_APP = "the clients' own app, whose code it runs: this says which losses examples have"
 _SERVERS = {"passive": "passive", "isolating": ISOLATING}
 _AGGREGATIONS = {
     "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",
@@ -106,8 +108,12 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     for attack in evidence[0].scores:
         knows += ATTACKS[attack].knows
     knows = _once(knows)
+    if knowledge.answers is not None:
+        knows = [_ITS_APP if line == KNOWS_MODEL else line for line in knows]
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
+    if knowledge.sends is not None and knowledge.sends.factors is not None:
+        knows.append("that clients send differences, and by what each client multiplies them")
     if knowledge.public is not None:
         knows.append("the public records that clients predict on; the architecture is that of its own students")
     return {
@@ -120,7 +126,7 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """Count what the server observed, and name what came in plaintext."""
+    """Count what the server observed in rounds, and name what came in plaintext in any reply."""
     rounds = 0
     status: Counter[str] = Counter()
     plaintext: dict[str, None] = {}
@@ -132,6 +138,9 @@ def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
                 if observation.num_examples is not None:
                     plaintext["num-examples"] = None
                 plaintext |= dict.fromkeys(observation.metrics)
+        for others in seed.record.others:
+            if others.way == "reply":
+                plaintext |= dict.fromkeys(others.metrics)
     return {
         "rounds": rounds,
         "replies": status["ok"],
@@ -215,6 +224,7 @@ def _notes_of_record(seed: Evidence) -> list[str]:
         notes.append(f"the run did not end, or goes on; {len(record)} rounds are used")
     if record.silence:
         notes.append(record.silence)
+    notes += record.gaps
     for damage in record.damage:
         notes.append(f"left out as damaged: {damage}")
     return _labelled(seed, notes)

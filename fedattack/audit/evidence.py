@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.attacks.matching import completed, named_for
+from fedattack.attacks.matching import as_models, completed, named_for
 from fedattack.attacks.replies import without_canaries
 from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
@@ -112,7 +112,7 @@ def _record_of(part: Part) -> Record:
 def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
     truth = read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None
     knowledge = read_knowledge(part.knowledge, trusted=trusted)
-    record = without_canaries(record, knowledge)
+    record = as_models(without_canaries(record, knowledge), knowledge)
     if truth is not None:
         _check_nodes(part, knowledge, truth)
         # Without the truth no model is evaluated, and the project that it comes from need not be at hand.

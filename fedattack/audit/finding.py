@@ -17,8 +17,9 @@ from fedattack.base.errors import ConfigError, ReportError, instead
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"
 TOO_FEW = "too few to tell"
+CANNOT_TELL = "cannot be told"
 NOT_APPLICABLE = "not applicable"
-VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
+VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
 
 CLAIM_VERDICTS = ("contradicted", "consistent", "cannot be checked")
 """Verdicts of the findings ``claim.…`` of :mod:`fedattack.claims`, for gates."""
@@ -433,6 +434,9 @@ class Condition:
 
     def _is_open(self, finding: Finding) -> bool:
         """Whether the finding says nothing either way."""
+        # A number that an attack found in what it cannot read passes no gate.
+        if finding.verdict == CANNOT_TELL:
+            return self.than != CANNOT_TELL
         if self.part == _VERDICT:
             return finding.verdict == NOT_APPLICABLE and self.than != NOT_APPLICABLE
         return getattr(finding, self.part) is None

@@ -7,7 +7,16 @@ from typing import Any
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
-from fedattack.audit.finding import FIRST_ALONE, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed
+from fedattack.audit.finding import (
+    CANNOT_TELL,
+    FIRST_ALONE,
+    LEAK,
+    NO_EVIDENCE,
+    NOT_APPLICABLE,
+    TOO_FEW,
+    Finding,
+    listed,
+)
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
 from fedattack.audit.significance import decided
@@ -63,7 +72,16 @@ def judge_attacks(
                 tested = judge(first, setting=setting, provenance=provenance).findings()
                 found = _tested_on(found, tested)
             findings += found
-    return decided(findings)
+    unread = [seed.truth.unread for seed in evidence if seed.truth is not None and seed.truth.unread]
+    return [_if_read(finding, unread[0]) if unread else finding for finding in decided(findings)]
+
+
+def _if_read(finding: Finding, unread: str) -> Finding:
+    """Take back that an attack found nothing in replies that are not understood; a leak that it found is one."""
+    reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
+    if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models:
+        return finding
+    return replace(finding, verdict=CANNOT_TELL, reason=f"{unread}: what no attack can read shows nothing")
 
 
 def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[Finding]:

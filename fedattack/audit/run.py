@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.audit.audited import audited_of, title_of
+from fedattack.audit.control import with_controls
 from fedattack.audit.describe import (
     curves_of,
     notes_of,
@@ -71,6 +72,7 @@ def audit_folder(
     provenance = provenance_of(study, evidence, setting)
     listings: list[Listing] = []
     findings = judge_attacks(evidence, setting=setting, provenance=provenance, listings=listings)
+    findings = with_controls(findings, study.get("controls", {}))
     if evidence[0].record.server == "isolating":
         findings += judge_isolation(
             evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")
@@ -113,6 +115,8 @@ def _truths(evidence: Sequence[Evidence], device: str, tell: Progress) -> Mappin
     if len(private) == len(evidence):
         facts["privacy"] = privacy_of(private)
     truth = evidence[0].truth
+    if truth is not None and truth.sent:
+        facts["sent"] = {"arrays": [dict(row) for row in truth.sent], "unread": truth.unread}
     if truth is not None:
         facts["holdings"] = {
             "clients": list(truth.clients),

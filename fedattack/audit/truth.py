@@ -191,6 +191,10 @@ class Truth:
     canaries
         Names of clients that an auditor put among the others to measure ε. They hold nothing, and are none of
         ``clients``; only ``nodes`` names them, too.
+    sent
+        How many clients send each array as what; empty where nobody saw that.
+    unread
+        Which arrays of most clients are not understood, so that no attack reads their models; empty if none are.
     """
 
     clients: tuple[str, ...]
@@ -212,6 +216,8 @@ class Truth:
     private: Mapping[str, ClientAttribute] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     canaries: tuple[str, ...] = ()
+    sent: tuple[Mapping[str, Any], ...] = ()
+    unread: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.origins):
@@ -252,6 +258,8 @@ def write_truth(
     privacy: Privacy | None = None,
     notes: Sequence[str] = (),
     canaries: Sequence[str] = (),
+    sent: Sequence[Mapping[str, Any]] = (),
+    unread: str = "",
 ) -> None:
     """Write all of :class:`Truth` but ``nodes`` and ``accuracy``.
 
@@ -303,10 +311,8 @@ def write_truth(
     files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
     files |= {name: write_sealed(folder / name, value) for name, value in objects.items()}
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    if notes:
-        holdings["notes"] = [*notes]
-    if canaries:
-        holdings["canaries"] = [*canaries]
+    optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread}
+    holdings |= {name: value for name, value in optional.items() if value}
     write_sealed(folder / HOLDINGS, holdings | {"files": files})
 
 
@@ -379,8 +385,20 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _Count = Annotated[int, Field(ge=0, le=2**50)]
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+@with_config(_STRICT)
+class _Sent(TypedDict):
+    array: Text
+    shape: Annotated[list[_Count], Field(max_length=32)]
+    dtype: Text
+    kind: Text
+    clients: _Count
+    least: NotRequired[_Finite]
+    most: NotRequired[_Finite]
 
 
 @with_config(_STRICT)
@@ -392,6 +410,8 @@ class _Holdings(TypedDict):
     data: Text
     notes: NotRequired[list[Annotated[str, StringConstraints(max_length=10_000)]]]
     canaries: NotRequired[list[Text]]
+    sent: NotRequired[list[_Sent]]
+    unread: NotRequired[Text]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -470,6 +490,8 @@ def read_truth(folder: Path) -> Truth:
         private=_read_private(folder / PRIVATE, len(clients)),
         answers=_read_answers(folder, holdings.get("files", {})),
         canaries=canaries,
+        sent=tuple(dict(row) for row in holdings.get("sent", ())),
+        unread=holdings.get("unread", ""),
     )
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
     named |= {*truth.nodes.values()} - {*canaries}

@@ -17,6 +17,7 @@ VIEWS = {
 }
 _KNOWLEDGE = {
     "model": "the clients' model",
+    "losses": "the clients' model and loss",
     "targets": "examples to ask about",
     "auxiliary": "examples of the attacker's own",
     "attributes": "attributes of the attacker's examples",

@@ -39,6 +39,8 @@ class AppWords:
         Options of attacks; what one process of an attack may hold, as in ``2GiB``.
     sensitive, holds, groups, without
         What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
+    app
+        Folder of the app of a run that is gathered.
     """
 
     changes: Sequence[str] = ()
@@ -53,6 +55,7 @@ class AppWords:
     holds: int | None = None
     groups: Path | None = None
     without: Sequence[str] = ()
+    app: Path | None = None
 
     def check_preset(self) -> None:
         """Refuse what only an app takes.
@@ -147,8 +150,11 @@ def audit_app(
             )
         try:
             with watch_bars() as watch:
-                posed = auditing.pose_all(parts, model=told.model, loss=told.loss, asked=asking.questions)
+                posed = auditing.pose_all(
+                    parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
+                )
                 attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
+                auditing.control_all(app, parts, attacked, watch)
             asking.report(out, attacked, posed)
         finally:
             _say_private(out, parts)
@@ -177,7 +183,16 @@ def _kept(app: "App", out: Path) -> Iterator[None]:
             raise
         part = parts[0]
         rounds = len(Record(part.record))
-        words = ["gather", str(part.record), str(witness_of(part)), "--out", f"{out}-gathered", "--trust"]
+        words = [
+            "gather",
+            str(part.record),
+            str(witness_of(part)),
+            "--out",
+            f"{out}-gathered",
+            "--trust",
+            "--app",
+            str(app.folder),
+        ]
         _show(
             f"note: the run of an app cannot be resumed; {rounds} rounds of {part.label} are kept, and `fedattack "
             f"{shlex.join(words)}`, called in {app.folder}, attacks them"
@@ -198,6 +213,7 @@ def gather_run(
 ) -> None:
     """Put a record and witnesses from several machines together, make all attacks that apply, and judge."""
     from fedattack.apps import auditing
+    from fedattack.apps.app import app_of
     from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
@@ -213,6 +229,7 @@ def gather_run(
         loss=told.loss,
         asked=asking.questions,
         trust=trust,
+        app=None if told.app is None else app_of(told.app),
     )
     if trust:
         commands._trusted(asked_of_knowledge(out))

@@ -362,6 +362,12 @@ def gather(
         str | None, typer.Option(help="The clients' model, in the place of the witnessed: module:function.")
     ] = None,
     loss: Annotated[str | None, typer.Option(help="The clients' loss, in the place of the witnessed.")] = None,
+    of_app: Annotated[
+        Path | None,
+        typer.Option(
+            "--app", help="Folder of the clients' app, whose code is run: it is asked for losses.", metavar="PATH"
+        ),
+    ] = None,
     options: Options = None,
     memory: Memory = None,
     device: Device = "auto",
@@ -394,6 +400,7 @@ def gather(
         holds=holds,
         groups=groups,
         without=without or [],
+        app=of_app,
     )
     gather_run(record, witnesses, told, out, device, fail_if, trust=trust, as_json=as_json)
 

@@ -18,6 +18,7 @@ from typing import Any
 from fedattack.base.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter, Reply
 from fedattack.record.format import RUN, Arrays, Server, View
+from fedattack.record.others import MAX_OTHERS, Others
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import SIGNING_KEY
@@ -145,6 +146,9 @@ class Recorder:
         self.run_error: str | None = None
         self.final: Arrays | None = None
         self.before_close: Callable[[], None] | None = None
+        self._others: list[Others] = []
+        self._others_size = 0
+        self._others_lock = threading.Lock()
 
     def open(self) -> None:
         """Create the record; once, until it is closed. A strategy that is started again gets another record.
@@ -165,6 +169,7 @@ class Recorder:
         self._error = self._lost = self.run_error = self.final = None
         self._foretold = self._began = False
         self._run = None
+        self._take_others()
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -208,6 +213,32 @@ class Recorder:
         self._writer.amend(view="aggregate", aggregation=SECAGG)
         self.view = "aggregate"
 
+    def note(self, others: Others) -> None:
+        """Take what a message beside the training of a round holds in plaintext; what is too much is named alone."""
+        size = others.size
+        others = replace(others, nodes=tuple(self._names_in_record.get(node, node) for node in others.nodes))
+        with self._others_lock:
+            if self._others_size + size > MAX_OTHERS:
+                self.leave_out(others.type, others.way, metrics=others.metrics)
+                return
+            self._others_size += size
+            last = self._others[-1] if self._others else None
+            again = last is not None and not {*last.nodes}.isdisjoint(others.nodes)
+            if last is not None and not again and last == replace(others, nodes=last.nodes):
+                others = replace(last, nodes=last.nodes + others.nodes)
+                self._others.pop()
+            self._others.append(others)
+
+    def leave_out(self, *kind: Any, **names: Any) -> None:
+        """Count messages that are not recorded; see :meth:`fedattack.record.others.Unrecorded.count`."""
+        if self._writer is not None:
+            self._writer.unrecorded.count(*kind, **names)
+
+    def _take_others(self) -> tuple[Others, ...]:
+        with self._others_lock:
+            taken, self._others, self._others_size = self._others, [], 0
+        return tuple(taken)
+
     def put(self, exchange: Exchange) -> None:
         """Hand over a finished round; never raises."""
         if self._thread is None and self._error is None:
@@ -216,7 +247,7 @@ class Recorder:
             return
         self._began = True
         try:
-            self._queue.put(exchange, timeout=_PATIENCE)
+            self._queue.put(replace(exchange, others=self._take_others()), timeout=_PATIENCE)
         except queue.Full:
             self.fail(f"round {exchange.number} could not be written within {_PATIENCE:.0f} s; the disk is too slow")
 
@@ -284,7 +315,7 @@ class Recorder:
                 if reply.status != "late":
                     node = self._names_in_record.get(reply.node, reply.node)
                     failed.append(Reply(node, "failed", reason=line))
-            writer.write(Exchange(exchange.number, None, failed, started=exchange.started, ended=exchange.ended))
+            writer.write(replace(exchange, common=None, replies=failed, aggregate=None, config={}, mean=None))
 
     def _as_recorded(self, exchange: Exchange) -> Exchange:
         """Reduce a round to the view of the record, with its nodes as the record knows them."""
@@ -304,7 +335,8 @@ class Recorder:
 
     def _end(self, writer: RecordWriter) -> None:
         try:
-            writer.close(final=self.final, error=self._error or self.run_error or self._lost)
+            error = self._error or self.run_error or self._lost
+            writer.close(final=self.final, error=error, others=self._take_others())
         except Exception as cause:
             self.fail(f"the model after the last round could not be written: {cause}")
             try:

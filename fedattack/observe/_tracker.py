@@ -5,22 +5,30 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Concatenate, ParamSpec
 
+import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedattack.observe._arrays import view_records
+from fedattack.observe._arrays import view_array, view_records
 from fedattack.observe._recorder import Recorder
 from fedattack.record import Exchange, Reply
 from fedattack.record.format import UNFINISHED, Arrays
+from fedattack.record.means import identical
+from fedattack.record.others import Others, Way
 
 COUNT_KEYS = ("num-examples", "num_examples")
 """Under which key clients of either generation send their example count, unless the strategy weights by another."""
 _LEGACY_CONFIG = "fitins.config"
-_LEGACY_STATUS = "fitres.status"
+_LEGACY_STATUS = "res.status"
+_TRAIN, _EVALUATE, _GET_PARAMETERS = "train", "evaluate", "get_parameters"
+
+# Models that may be the next common one and are held until that is known.
+_HELD = 4
 _SECAGG = "secaggplus"
 _CLOSED = "no reply before the round was closed"
 
@@ -47,8 +55,6 @@ def _contained(
 
     @functools.wraps(method)
     def run(tracker: "RoundTracker", *args: P.args, **kwargs: P.kwargs) -> None:
-        if tracker.aside:
-            return
         try:
             with tracker.lock:
                 method(tracker, *args, **kwargs)
@@ -56,6 +62,29 @@ def _contained(
             tracker.recorder.fail(f"{type(cause).__name__}: {cause}")
 
     return run
+
+
+@dataclass
+class _Model:
+    """A model beside the training of a round, which is in the record if it is the next common one.
+
+    Attributes
+    ----------
+    type, way
+        Of its messages.
+    arrays
+        The model.
+    named
+        The same with the names of their array records.
+    messages
+        How many messages carried it.
+    """
+
+    type: str
+    way: Way
+    arrays: Arrays
+    named: Arrays
+    messages: int = 1
 
 
 class RoundTracker:
@@ -67,13 +96,15 @@ class RoundTracker:
     - an evaluation with nothing pending,
     - the end of the run.
 
+    Of all other messages, such as queries, the recorder gets what they hold in plaintext, and their arrays' names.
+
     A reply that comes after that is late, and goes into the record with the next round. All methods may be called from
     several threads, as Flower's legacy server does.
 
     Attributes
     ----------
     aside
-        Whether messages tell nothing, because they are masked.
+        Whether messages of training tell nothing, because they are masked.
     count_keys
         Under which keys clients may send their example count, the first of which comes first.
     """
@@ -100,6 +131,8 @@ class RoundTracker:
         self._config: dict[str, Any] = {}
         self._legacy = False
         self._models: dict[tuple[int, ...], Arrays] = {}
+        self._perhaps: list[_Model] = []
+        self._knows_final = False
 
     @_contained
     def sent(self, messages: Sequence[Message], number: int | None = None) -> None:
@@ -112,14 +145,83 @@ class RoundTracker:
 
     def _note_all(self, messages: Sequence[Message], number: int | None) -> None:
         for message in messages:
-            kind = message.metadata.message_type.split(".")[0]
-            if kind == "evaluate":
-                if not self._is_waiting():
+            kind = _kind_of(message)
+            if kind != _TRAIN:
+                if kind == _EVALUATE and not self._is_waiting():
                     self.finish()
-                if message.has_content() and message.content.array_records:
-                    self.recorder.final = self._view_model(message.content)
-            elif kind == "train":
+                self._note_other(message)
+            elif not self.aside:
                 self._note(message, number)
+
+    def _note_other(self, message: Message) -> None:
+        """Note a message that the server sends, and that is no training."""
+        if not message.has_content():
+            return
+        kind, content = message.metadata.message_type, message.content
+        if values := _plain_values(content):
+            self.recorder.note(Others(kind, "sent", (str(message.metadata.dst_node_id),), values))
+        if not any(content.array_records.values()):
+            return
+        named = _named_arrays(content)
+        model = self._view_model(content) if _kind_of(message) == _EVALUATE else None
+        if model is None:
+            self.recorder.leave_out(kind, "sent", arrays=named)
+            return
+        if self.aside:
+            # The strategy's observer notes the model.
+            if self.recorder.final is None or not identical(model, self.recorder.final):
+                self.recorder.leave_out(kind, "sent", arrays=named)
+            return
+        if not self._knows_final:
+            self.recorder.final = model
+        self._hold(_Model(kind, "sent", model, named))
+
+    def _note_answer(self, message: Message) -> None:
+        """Note a reply to a message that is no training."""
+        kind, nodes = message.metadata.message_type, (str(message.metadata.src_node_id),)
+        if message.has_error():
+            error = message.error
+            reason = f"error {error.code}: {error.reason or 'no reason given'}"
+            self.recorder.note(Others(kind, "reply", nodes, reason=reason))
+        if not message.has_content():
+            return
+        content = message.content
+        values, reason = _plain_values(content), _fault_of(content)
+        if values or reason:
+            self.recorder.note(Others(kind, "reply", nodes, values, reason))
+        if not any(content.array_records.values()):
+            return
+        named = _named_arrays(content)
+        model = None
+        if kind == _GET_PARAMETERS and not self.aside:
+            # Flower's legacy server begins with a client's model.
+            with suppress(ValueError):
+                model = view_records(content.array_records, self._names)
+        if model is None:
+            self.recorder.leave_out(kind, "reply", arrays=named)
+        else:
+            self._hold(_Model(kind, "reply", model, named))
+
+    def _hold(self, model: _Model) -> None:
+        """Keep a model until it is known whether it is the next common one."""
+        for other in self._perhaps:
+            if other.arrays is model.arrays and (other.type, other.way) == (model.type, model.way):
+                other.messages += 1
+                return
+        self._perhaps.append(model)
+        while len(self._perhaps) > _HELD:
+            self._leave_out(self._perhaps.pop(0))
+
+    @_contained
+    def _settle(self, common: Arrays | None) -> None:
+        """Name those of the held models that are not the one which the record has."""
+        for model in self._perhaps:
+            if common is None or not identical(model.arrays, common):
+                self._leave_out(model)
+        self._perhaps = []
+
+    def _leave_out(self, model: _Model) -> None:
+        self.recorder.leave_out(model.type, model.way, arrays=model.named, messages=model.messages)
 
     def _note(self, message: Message, known: int | None) -> None:
         stated = _round_number(message)
@@ -135,6 +237,11 @@ class RoundTracker:
                 f"round {number}: a node was sent {before.kind} and {message.metadata.message_type}; a record holds "
                 "one exchange with each node a round: number the exchanges in config['server-round']"
             )
+        values = _plain_values(message.content)
+        if values != self._config:
+            # The round has what its first message held.
+            kind, nodes = message.metadata.message_type, (str(message.metadata.dst_node_id),)
+            self.recorder.note(Others(kind, "sent", nodes, values))
         sent = self._asked[message.metadata.dst_node_id] = _Sent(message, self._view_model(message.content))
         self._sent.append(sent)
         self._unindexed.append(sent)
@@ -168,6 +275,7 @@ class RoundTracker:
         number = self._number
         self._number = None
         common = _most_sent([sent.model for sent in self._sent])
+        self._settle(common)
         self.recorder.foretell(common, len(self._sent))
         replies: list[Reply] = []
         missing: list[Reply] = []
@@ -195,11 +303,14 @@ class RoundTracker:
     @_contained
     def ended_in(self, arrays: ArrayRecord) -> None:
         """Note the common model that the round led to."""
+        self._knows_final = True
         self.recorder.final = view_records({"arrays": arrays}, self._names)
 
     def close(self, error: str | None = None) -> None:
         """End the last round and the record; ``error`` says why the run ended early, if it did."""
         self._flush(UNFINISHED if error else _CLOSED)
+        # The last model of a run that failed is not recorded.
+        self._settle(None if error else self.recorder.final)
         self.recorder.close(error)
 
     @_contained
@@ -218,9 +329,7 @@ class RoundTracker:
         self._number = self._last = number
         self._started = time.time()
         self._legacy = _LEGACY_CONFIG in content.config_records
-        self._config = {}
-        for record in content.config_records.values():
-            self._config.update(record.items())
+        self._config = _plain_values(content)
         self._models = {}
         self.recorder.final = None
 
@@ -233,12 +342,16 @@ class RoundTracker:
         return self._models[key] or None
 
     def _take(self, message: Message) -> None:
+        if _kind_of(message) != _TRAIN:
+            self._note_answer(message)
+            return
+        if self.aside:
+            return
         match = self._match(message)
-        if match is not None:
-            if match.reply is None:
-                match.reply = self._read(message, match.node)
-                self._replies += 1
-                match.reply_number = self._replies
+        if match is not None and match.reply is None:
+            match.reply = self._read(message, match.node)
+            self._replies += 1
+            match.reply_number = self._replies
             return
         answers = message.metadata.reply_to_message_id
         if answers in self._overdue:
@@ -248,6 +361,11 @@ class RoundTracker:
             if reply.reason:
                 reason += f": {reply.reason}"
             self._late.append(replace(reply, status="late", reason=reason, of_round=number))
+        else:
+            # The server took a reply to what it never sent, or took it twice.
+            content = message.content if message.has_content() else RecordDict()
+            values, arrays = _plain_values(content), _named_arrays(content)
+            self.recorder.leave_out(message.metadata.message_type, "reply", arrays=arrays, metrics=values)
 
     def _read(self, message: Message, node: int) -> Reply:
         try:
@@ -280,13 +398,7 @@ def read_reply(
         error = message.error
         return Reply(node, "failed", reason=f"error {error.code}: {error.reason or 'no reason given'}")
     content = message.content
-    status: Mapping[str, Any] = content.config_records.get(_LEGACY_STATUS) or {}
-    values: dict[str, Any] = {}
-    for record in content.metric_records.values():
-        values.update(record.items())
-    for key, config in content.config_records.items():
-        if key != _LEGACY_STATUS:
-            values.update(config.items())
+    values = _plain_values(content)
     # A count that is no number is one more metric.
     count = None
     for key in count_keys:
@@ -297,9 +409,49 @@ def read_reply(
         arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None
     except ValueError as cause:
         return Reply(node, "failed", None, count, values, f"arrays that cannot be read: {cause}")
-    if status.get("code", 0) != 0:
-        return Reply(node, "failed", arrays, count, values, f"status {status['code']}: {status.get('message', '')}")
+    if fault := _fault_of(content):
+        return Reply(node, "failed", arrays, count, values, fault)
     return Reply(node, "ok", arrays, count, values)
+
+
+def _kind_of(message: Message) -> str:
+    """Return the first part of a message's type: ``train`` of ``train.warmup``."""
+    return message.metadata.message_type.split(".")[0]
+
+
+def _plain_values(content: RecordDict) -> dict[str, Any]:
+    """Return all metrics and configs; of several with one name the later ones with the names of their records."""
+    values: dict[str, Any] = {}
+    records: list[tuple[str, Mapping[str, Any]]] = [*content.metric_records.items(), *content.config_records.items()]
+    for key, record in records:
+        if key.endswith(_LEGACY_STATUS):
+            if record.get("message") and record.get("code", 0) == 0:
+                values[f"{key}.message"] = record["message"]
+            continue
+        for name, value in record.items():
+            values[f"{key}.{name}" if name in values else name] = value
+    return values
+
+
+def _fault_of(content: RecordDict) -> str:
+    """Say why a legacy client could not do what it was asked; empty if it could."""
+    records: Mapping[str, Mapping[str, Any]] = content.config_records
+    for key, record in records.items():
+        if key.endswith(_LEGACY_STATUS) and record.get("code", 0) != 0:
+            return f"status {record['code']}: {record.get('message', '')}"
+    return ""
+
+
+def _named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
+    """View all arrays by their records' names and their own; those that cannot be read have no shape and are bytes."""
+    arrays = {}
+    for key, record in content.array_records.items():
+        for name, array in record.items():
+            try:
+                arrays[f"{key}.{name}"] = view_array(array)
+            except ValueError:
+                arrays[f"{key}.{name}"] = np.frombuffer(array.data, dtype=np.uint8)
+    return arrays
 
 
 def count_keys_of(strategy: Any) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from fedattack.observe._recorder import SECAGG, Recorder
 from fedattack.record import Exchange, Reply
 from fedattack.record.format import UNFINISHED, Arrays, Status
 from fedattack.record.means import identical
+from fedattack.record.others import Others
 
 Results = list[tuple[ClientProxy, FitRes]]
 Failures = list[tuple[ClientProxy, FitRes] | BaseException]
@@ -63,6 +64,8 @@ class ObservedLegacyStrategy(Strategy):
         """Observe a strategy for a recorder that is there; whoever made it closes it."""
         observed = cls.__new__(cls)
         observed._record_by(inner, recorder, names)
+        # Whoever watches the messages sees evaluations, too.
+        observed._notes_evaluations = False
         return observed
 
     def _record_by(self, inner: Strategy, recorder: Recorder, names: Sequence[str] | None) -> None:
@@ -74,6 +77,7 @@ class ObservedLegacyStrategy(Strategy):
         self._waiting: int | None = None
         self._config: dict[str, Scalar] = {}
         self._started = 0.0
+        self._notes_evaluations = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
@@ -116,6 +120,10 @@ class ObservedLegacyStrategy(Strategy):
         if instructions:
             self._recorder.of_run(getattr(instructions[0][0], "run_id", None))
             self._config = dict(instructions[0][1].config)
+            for proxy, ins in instructions:
+                if dict(ins.config) != self._config:
+                    # The round has what its first message held.
+                    self._recorder.note(Others("train", "sent", (_node(proxy),), dict(ins.config)))
             self._waiting = server_round
             self._foretell(instructions[0][1].parameters, len(instructions))
         return instructions
@@ -143,9 +151,26 @@ class ObservedLegacyStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Delegate."""
+        """Delegate, and note what is sent."""
         with self._noting():
-            return self._inner.configure_evaluate(server_round, parameters, client_manager)
+            instructions = self._inner.configure_evaluate(server_round, parameters, client_manager)
+        if self._notes_evaluations:
+            with self._containing():
+                self._note_evaluations(instructions)
+        return instructions
+
+    def _note_evaluations(self, instructions: Sequence[tuple[ClientProxy, EvaluateIns]]) -> None:
+        recorded: dict[int, bool] = {}
+        for proxy, ins in instructions:
+            if ins.config:
+                self._recorder.note(Others("evaluate", "sent", (_node(proxy),), dict(ins.config)))
+            sent = id(ins.parameters)
+            model = view_tensors(ins.parameters.tensors, self._names)
+            if sent not in recorded:
+                final = self._recorder.final
+                recorded[sent] = not model or (final is not None and identical(model, final))
+            if not recorded[sent]:
+                self._recorder.leave_out("evaluate", "sent", arrays=model)
 
     def aggregate_evaluate(
         self,
@@ -153,7 +178,20 @@ class ObservedLegacyStrategy(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Delegate."""
+        """Note the results before the inner strategy may change them, and delegate."""
+        if self._notes_evaluations:
+            with self._containing():
+                for proxy, result in results:
+                    values: dict[str, Scalar] = {"loss": result.loss, "num_examples": result.num_examples}
+                    for name, value in result.metrics.items():
+                        values[f"metrics.{name}" if name in values else name] = value
+                    self._recorder.note(Others("evaluate", "reply", (_node(proxy),), values))
+                for failure in failures:
+                    if isinstance(failure, tuple):
+                        node, reason = _node(failure[0]), f"status {failure[1].status.code.value}"
+                    else:
+                        node, reason = "unknown", str(failure)
+                    self._recorder.note(Others("evaluate", "reply", (node,), reason=short(reason)))
         with self._noting():
             return self._inner.aggregate_evaluate(server_round, results, failures)
 
@@ -186,6 +224,14 @@ class ObservedLegacyStrategy(Strategy):
         except Exception as cause:
             # No error of the recording may reach the run.
             self._recorder.fail(f"round {server_round}: {cause}")
+
+    @contextmanager
+    def _containing(self) -> Iterator[None]:
+        """Let an error end the recording, and not the run."""
+        try:
+            yield
+        except Exception as cause:
+            self._recorder.fail(f"{type(cause).__name__}: {cause}")
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

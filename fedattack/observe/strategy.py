@@ -43,6 +43,8 @@ class ObservedStrategy(Strategy):
         self._inner = inner
         self._configure = inner.configure_train
         self._aggregate = inner.aggregate_train
+        self._configure_evaluate = inner.configure_evaluate
+        self._aggregate_evaluate = inner.aggregate_evaluate
         self._tracker = RoundTracker(Recorder(out, **options), names, count_keys_of(inner))
 
     def __getattr__(self, name: str) -> Any:
@@ -67,11 +69,12 @@ class ObservedStrategy(Strategy):
         if recorder.resumes:
             # If no round is left, this run ends in the model of the stopped run.
             self._tracker.ended_in(bound.arguments["initial_arrays"])
-        # The inner strategy runs itself, so that its own ``start`` finds its own state. Only the two methods that get
-        # the messages are shadowed meanwhile.
+        # The inner strategy runs itself, so that its own ``start`` finds its own state. Only the methods that get the
+        # messages are shadowed meanwhile.
         attributes = vars(self._inner)
         before = dict(attributes)
-        shadows = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
+        names = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+        shadows = {name: getattr(self, name) for name in names}
         attributes.update(shadows)
         try:
             result = self._inner.start(*args, **kwargs)
@@ -112,12 +115,16 @@ class ObservedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Delegate."""
-        return self._inner.configure_evaluate(server_round, arrays, config, grid)
+        """Delegate, and note the messages."""
+        messages = list(self._configure_evaluate(server_round, arrays, config, grid))
+        self._tracker.sent(messages, server_round)
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Delegate."""
-        return self._inner.aggregate_evaluate(server_round, replies)
+        """Note the replies before the inner strategy may change them, and delegate."""
+        replies = list(replies)
+        self._tracker.replied(replies)
+        return self._aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
         """Delegate."""

@@ -38,7 +38,7 @@ class CheckReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is damaged, the run was recorded to its end, and some client answered."""
+        """Whether nothing is damaged or missing, the run was recorded to its end, and some client answered."""
         return not self.problems and not self.notes
 
 
@@ -83,6 +83,7 @@ def check_record(path: Path | str) -> CheckReport:
         report.notes.append(f"the recording was cut short after {report.rounds} rounds: {record.manifest['error']}")
     if record.silence:
         report.notes.append(record.silence)
+    report.notes += record.gaps
     return report
 
 

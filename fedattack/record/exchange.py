@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedattack.record.format import Arrays, Status
+from fedattack.record.others import Others
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Exchange:
 
     ``common`` is the model that was sent to the clients and ``config`` what the server sent with it, ``aggregate``
     what a secure-aggregation server sees in place of replies, ``sketch`` a sketch of how far that moved the model, and
-    ``mean`` the recipe of :mod:`fedattack.record.means` by which this server may average.
+    ``mean`` the recipe of :mod:`fedattack.record.means` by which this server may average. ``others`` are the messages
+    that passed since the round before, and are no training.
     """
 
     number: int
@@ -64,3 +66,4 @@ class Exchange:
     started: float = field(default_factory=time.time)
     ended: float = field(default_factory=time.time)
     sketch: Arrays | None = None
+    others: Sequence[Others] = ()

@@ -214,7 +214,13 @@ class Thinning:
             if not self.keep.round(exchange.number - 1):
                 return None
             return replace(
-                exchange, common=self.model(exchange.common), replies=[], aggregate=None, sketch=None, config={}
+                exchange,
+                common=self.model(exchange.common),
+                replies=[],
+                aggregate=None,
+                sketch=None,
+                config={},
+                others=(),
             )
         sampled = [reply.node for reply in exchange.replies if reply.status != "late"]
         nodes = self.keep.nodes(sampled) if self.keep.some_clients else {reply.node for reply in exchange.replies}

@@ -110,7 +110,7 @@ def rewrite_record(
         if record.keep.round(round_.number):
             exchange = change(round_, exchange)
         writer.write(exchange)
-    writer.close(final=record.final, error=record.manifest["error"])
+    writer.close(final=record.final, error=record.manifest["error"], others=record.others_after)
     return Record(out, thinned=True)
 
 
@@ -155,7 +155,7 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
     recipe = _recipe(record)
     for round_ in record.lines:
         writer.write(replace(_exchange(round_), aggregate=round_.aggregate, sketch=round_.sketch, mean=recipe))
-    writer.close(final=record.final, error=record.manifest["error"])
+    writer.close(final=record.final, error=record.manifest["error"], others=record.others_after)
     return Record(out, thinned=True)
 
 
@@ -172,6 +172,7 @@ def _writer_of(
         versions=record.manifest["versions"],
         keep=keep,
         left_out=record.manifest["left_out"] or (),
+        unrecorded=record.unrecorded,
         **options,
     )
 
@@ -187,7 +188,9 @@ def _recipe(record: Record) -> str | None:
 def _exchange(round_: Round) -> Exchange:
     """Return what was recorded of a round, for the writer."""
     replies = list(map(_reply, round_.observations))
-    return Exchange(number=round_.number, common=round_.common, config=round_.config, replies=replies)
+    return Exchange(
+        number=round_.number, common=round_.common, config=round_.config, replies=replies, others=round_.others
+    )
 
 
 def records_in(folder: Path) -> dict[str, Path]:

@@ -34,6 +34,7 @@ from fedattack.record.format import (
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
 from fedattack.record.keep import Keep
 from fedattack.record.means import weighted_mean
+from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.sketch import SketchPlan
@@ -175,6 +176,8 @@ class Observation:
         self.sketch = round_.as_sketch(stored)
         self.arrays: Arrays | None = None if self.sketch is not None else round_.whole(stored, reply=True)
         self._index = index
+        if round_.sends_differences:
+            self.arrays = round_.moved(self.node, self.received, self.arrays)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Observation) and self._key == other._key
@@ -297,6 +300,11 @@ class Round:
         return _decoded(self._entry["config"])
 
     @property
+    def others(self) -> tuple[Others, ...]:
+        """Messages that passed since the round before, and are no training: what they hold in plaintext."""
+        return self._record.others_in(self._entry.get("others", ()), self.seq)
+
+    @property
     def where(self) -> str:
         """The round's place, for messages."""
         return f"{self._record.path}, round {self.number}"
@@ -395,6 +403,29 @@ class Round:
         """See :meth:`Record.whole`."""
         return self._record.whole(arrays, reply=reply)
 
+    @property
+    def sends_differences(self) -> bool:
+        """Whether replies tell how far the model moved; see :meth:`Record.read_as`."""
+        return self._record.factors is not None
+
+    def moved(self, node: str, received: Arrays | None, sent: Arrays | None) -> Arrays | None:
+        """Move a received model as far as a reply tells; ``None`` where one of them, or the factor, is not known."""
+        factor = (self._record.factors or {}).get(node)
+        if factor is None or received is None or sent is None:
+            return None
+        start, differences = received, sent
+
+        def read(name: str) -> NDArray[Any]:
+            before = start[name]
+            if name not in differences:
+                return before
+            after = before.astype(np.float64) + differences[name].astype(np.float64) / factor
+            if before.dtype.kind != "f":
+                after = np.rint(after)
+            return after.astype(before.dtype)
+
+        return StoredArrays(read, {name: name for name in dict.fromkeys([*start, *differences])})
+
 
 def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:
     return {f"{prefix}/{name}" for name in names or ()}
@@ -432,6 +463,8 @@ class Record:
         What was left out because of ``skip_damaged``, in words.
     unseen
         Nodes that :meth:`without` left out.
+    factors
+        By node, the factors that :meth:`read_as` was given; ``None`` where replies are taken as they are.
 
     Raises
     ------
@@ -468,6 +501,8 @@ class Record:
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
         self.unseen: frozenset[str] = frozenset()
+        self.factors: Mapping[str, float] | None = None
+        self._chosen: frozenset[str] = frozenset()
         self._new_names: dict[str, str] = {}
         self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
@@ -564,6 +599,33 @@ class Record:
         return ["the record is not signed yet: its recorder's key signs it when the run ends"]
 
     @property
+    def unrecorded(self) -> list[dict[str, Any]]:
+        """Messages of which something is not in the record, as FORMAT.md says."""
+        return list(self.manifest.get("unrecorded", ()))
+
+    @property
+    def gaps(self) -> list[str]:
+        """What reached server or clients and is not in the record, a sentence for each kind of message."""
+        return [in_words(entry) for entry in self.unrecorded]
+
+    @property
+    def others_after(self) -> tuple[Others, ...]:
+        """Messages that passed after the last round, and are no training: what they hold in plaintext."""
+        return self.others_in(self.manifest.get("others", ()), len(self.index.lines))
+
+    @property
+    def others(self) -> Iterator[Others]:
+        """All messages that are no training, in their order."""
+        for round_ in self.lines:
+            yield from round_.others
+        yield from self.others_after
+
+    def others_in(self, entries: Iterable[Mapping[str, Any]], line: int) -> tuple[Others, ...]:
+        """Read what stands of messages in a line or the manifest, without nodes that are left out."""
+        found = (Others.from_entry(entry, line).without(self.unseen) for entry in entries)
+        return tuple(others for others in found if others is not None)
+
+    @property
     def silence(self) -> str:
         """A sentence on a record in which no client ever answered, with the first one's reason; empty for others."""
         if not self._lines or not all(round_.empty for round_ in self):
@@ -624,7 +686,12 @@ class Record:
 
     def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
         """Put the arrays of :meth:`completed` beside those that are stored; of a ``reply`` that is no model, zeros."""
-        if arrays is None or not self._frozen:
+        if arrays is None:
+            return None
+        if self._chosen:
+            on_disk, every = self.on_disk(arrays), arrays
+            arrays = StoredArrays(every.__getitem__, {name: name for name in every if on_disk[name] in self._chosen})
+        if not self._frozen:
             return arrays
         stored, zero = arrays, reply and not PROTOCOLS[self.protocol].sends_back
 
@@ -635,6 +702,23 @@ class Record:
 
         names = dict.fromkeys([*(parameter.name for parameter in self.parameters), *stored])
         return StoredArrays(read, {name: name for name in names if name in stored or name in self._frozen})
+
+    def read_as(self, arrays: Sequence[str], factors: Mapping[str, float] | None) -> "Record":
+        """Return a view of this record in which replies are local models; what is on disk stays as it is.
+
+        Parameters
+        ----------
+        arrays
+            Names on disk of those arrays that are the model's; empty for all.
+        factors
+            By node, of replies that are differences: a reply is the factor times (local model − received). Replies of
+            other nodes have no arrays then. ``None`` where replies are models.
+        """
+        view = copy.copy(self)
+        view._chosen, view.factors = frozenset(arrays), factors
+        if arrays:
+            view.parameters = tuple(entry for entry in self.parameters if entry.name in view._chosen)
+        return view
 
     def without(self, nodes: Iterable[str]) -> "Record":
         """Return a view of this record in which nothing of some nodes is seen; common models and sums stay."""

@@ -113,6 +113,37 @@ class ReplyEntry(TypedDict):
 
 
 @with_config(_STRICT)
+class OthersEntry(TypedDict):
+    """What messages beside the training of a round hold in plaintext."""
+
+    type: Name
+    way: Literal["sent", "reply"]
+    nodes: Annotated[list[Name], Field(min_length=1)]
+    metrics: dict[Name, Metric]
+    reason: NotRequired[Value]
+
+
+@with_config(_STRICT)
+class UnrecordedArray(TypedDict):
+    """An array that is not in the record, as it was first seen."""
+
+    name: Name
+    shape: Annotated[list[Count], Field(max_length=64)]
+    dtype: Name
+
+
+@with_config(_STRICT)
+class UnrecordedEntry(TypedDict):
+    """Messages of which something is not in the record."""
+
+    type: Name
+    way: Literal["sent", "reply"]
+    messages: Annotated[int, Field(ge=1, le=2**50)]
+    arrays: Annotated[list[UnrecordedArray], Field(max_length=64)]
+    metrics: Annotated[list[Name], Field(max_length=64)]
+
+
+@with_config(_STRICT)
 class Line(TypedDict):
     """One round."""
 
@@ -126,6 +157,7 @@ class Line(TypedDict):
     common: Source | None
     replies: list[ReplyEntry]
     aggregate: Names | None
+    others: NotRequired[list[OthersEntry]]
     started: Name
     ended: Name
     previous: Name
@@ -207,6 +239,8 @@ class Manifest(TypedDict):
     signer: Base64 | None
     kept: NotRequired[Kept]
     left_out: NotRequired[list[LeftOut]]
+    others: NotRequired[list[OthersEntry]]
+    unrecorded: NotRequired[Annotated[list[UnrecordedEntry], Field(max_length=64)]]
 
 
 LINE_FORM: TypeAdapter[Line] = TypeAdapter(Line)

@@ -45,6 +45,7 @@ from fedattack.record.format import (
 from fedattack.record.index import file_of, read_index, read_manifest
 from fedattack.record.keep import Keep, Thinning
 from fedattack.record.means import identical, sample, weighted_mean
+from fedattack.record.others import Others, Unrecorded
 from fedattack.record.schema import MAX_NAME, Protocol
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
 from fedattack.record.sketch import SketchPlan
@@ -93,6 +94,13 @@ class RecordWriter:
         What goes into the record; all by default.
     left_out
         Arrays that were left out before, as a manifest lists them.
+    unrecorded
+        Messages that were not recorded before, as a manifest lists them.
+
+    Attributes
+    ----------
+    unrecorded
+        Counts messages of which something is not in the record. What it counts is in the manifest after the next round.
 
     Raises
     ------
@@ -119,6 +127,7 @@ class RecordWriter:
         key: Path | str | None = None,
         keep: Keep | None = None,
         left_out: Sequence[Mapping[str, Any]] = (),
+        unrecorded: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         keep = keep or Keep()
         for name, value, known in (
@@ -133,6 +142,7 @@ class RecordWriter:
         known_out = {entry["name"]: dict(entry) for entry in left_out}
         self._thinning = Thinning(keep, PROTOCOLS[protocol].sends_back, known_out)
         self._key = None if key is None else read_private_key(Path(key))
+        self.unrecorded = Unrecorded(unrecorded)
         self._seq = 0
         self._last_common: tuple[int, Arrays] | None = None
         self._last_mean: tuple[int, str, Arrays] | None = None
@@ -164,6 +174,8 @@ class RecordWriter:
             "kept": keep.to_entry() if keep.kinds else None,
             "left_out": [*known_out.values()],
         }
+        if unrecorded:
+            self._manifest["unrecorded"] = [*unrecorded]
         self._check_manifest(self._manifest)
         self._previous: str = self._manifest["id"]
         try:
@@ -216,6 +228,7 @@ class RecordWriter:
         resumed = {"after": last, "at": new["started"], "versions": new["versions"]}
         self._manifest = dict(old)
         self._thinning.left_out = {entry["name"]: entry for entry in old["left_out"] or ()}
+        self.unrecorded = Unrecorded(old.get("unrecorded", ()))
         for key in ("status", "error", "rounds", "final", "ended", "head"):
             self._manifest[key] = new[key]
         self._manifest["resumed"] = [*old.get("resumed", []), resumed]
@@ -284,7 +297,7 @@ class RecordWriter:
             If it cannot be written. The record then ends before this round and stays readable.
         """
         reduced = self._thinning.reduced(exchange)
-        if self._thinning.changed:
+        if self._thinning.changed or self.unrecorded.changed:
             self._note_left_out()
         if reduced is None:
             return
@@ -317,6 +330,10 @@ class RecordWriter:
             "started": _stamp(exchange.started),
             "ended": _stamp(exchange.ended),
         }
+        # What passed after the last round of a stopped run comes before this one.
+        others = [*self._manifest.get("others", ()), *(other.to_entry() for other in exchange.others)]
+        if others:
+            line["others"] = others
         try:
             row, check = seal_line(line, self._previous)
             unseal_line(row, f"round {exchange.number}")
@@ -326,9 +343,10 @@ class RecordWriter:
             raise
         self._previous = check
         self._seq += 1
+        self._manifest.pop("others", None)
         self._remember(exchange, self._seq - 1, usable)
 
-    def close(self, *, final: Arrays | None = None, error: str | None = None) -> None:
+    def close(self, *, final: Arrays | None = None, error: str | None = None, others: Sequence[Others] = ()) -> None:
         """End the record.
 
         Parameters
@@ -337,7 +355,11 @@ class RecordWriter:
             The common model after the last round, if the server knows it.
         error
             Why the record is cut short; ``None`` for a run that was recorded to its end.
+        others
+            Messages that passed after the last round, and are no training.
         """
+        if others:
+            self._manifest["others"] = [*self._manifest.get("others", ()), *(other.to_entry() for other in others)]
         if final is not None and error is None:
             final = self._thinning.model(final) or {}
             source = self._known_source(final)
@@ -358,9 +380,11 @@ class RecordWriter:
         self._lock.close()
 
     def _note_left_out(self, *, write: bool = True) -> None:
-        """Say in the manifest which arrays are left out; at once, so that no killed run calls a trained one frozen."""
+        """Say in the manifest what is left out; at once, so that no killed run calls a trained array frozen."""
         self._manifest["left_out"] = [*self._thinning.left_out.values()]
         self._thinning.changed = False
+        if unrecorded := self.unrecorded.entries():
+            self._manifest["unrecorded"] = unrecorded
         if write:
             self._check_manifest(self._manifest)
             self._write_manifest()

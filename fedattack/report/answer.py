@@ -6,6 +6,7 @@ from typing import Any
 
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import (
+    CANNOT_TELL,
     ERROR,
     FIRST_ALONE,
     LEAK,
@@ -135,6 +136,8 @@ def short_of(finding: Finding, explained: str) -> str:
         return "Not judged."
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
+    if finding.verdict == CANNOT_TELL:
+        return f"Cannot be told: {stopped(finding.reason)}"
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
     is_leak = finding.verdict == LEAK
@@ -194,7 +197,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
             f"The headline, {headline.name}, is {headline.verdict}; this measure shows a leak, at a price that was "
             "paid for looking at all of them."
         )
-    if finding.verdict == TOO_FEW:
+    if finding.verdict in (TOO_FEW, CANNOT_TELL):
         return [*sentences, stopped(finding.reason)]
     if finding.p_adjusted is not None:
         often = "Hardly an accident" if finding.verdict == LEAK else "It may be an accident"
@@ -283,7 +286,7 @@ def overview_of(
     return [*lines.values(), *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers else [])]
 
 
-_SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
+_SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
 
 
 def _says_more(finding: Finding, other: Finding) -> bool:
@@ -298,6 +301,7 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
         (LEAK, "leak shown", "leaks shown"),
         (NO_EVIDENCE, "question without a leak shown", "questions without a leak shown"),
         (TOO_FEW, "question with too few targets to tell", "questions with too few targets to tell"),
+        (CANNOT_TELL, "question that cannot be told", "questions that cannot be told"),
         (NOT_APPLICABLE, "question not judged", "questions not judged"),
     ):
         count = verdicts.count(verdict)

@@ -15,6 +15,7 @@ GLOSSARY = {
     "p": "How likely so high a number is by accident, if there is nothing to find.",
     "Leak shown": "The number is above guessing and above all that is trivial, and hardly by accident.",
     "Not shown": "That could not be shown here. Another attack may find more.",
+    "Cannot be told": "What most clients send is not understood, so that no attack could read their models.",
     "Too few to tell": "No result could have shown a leak, because there are too few targets or clients.",
     "Headline": "The number that was chosen before the run as the one that counts.",
     "Selected after the fact": "A number that was chosen by looking at the results. Its interval pays for that.",

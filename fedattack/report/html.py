@@ -17,6 +17,7 @@ from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot, in_columns
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
+from fedattack.report.sent import sent_kind
 from fedattack.report.validate import (
     read_claim,
     read_findings,
@@ -144,6 +145,7 @@ def template(name: str) -> Template:
         "options": options_of,
         "command": as_command,
         "in_columns": in_columns,
+        "sent_kind": sent_kind,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval}
     return environment.get_template(name)

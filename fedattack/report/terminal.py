@@ -11,8 +11,9 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.answer import in_short
+from fedattack.report.sent import sent_in_short
 from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, spread
 
 # Wider than any table of findings.
@@ -26,7 +27,7 @@ _BY_ITS_TEST = (
     "are exchanged, and the interval what other examples may give"
 )
 
-_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", NOT_APPLICABLE: "dim"}
+_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL: "yellow", NOT_APPLICABLE: "dim"}
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
     if any(map(is_by_its_test_alone, findings)):
         below.append(Text(_BY_ITS_TEST, style="yellow"))
+    if "sent" in run:
+        below.append(Text.assemble("\n", ("Clients send", "bold"), f" {printable(sent_in_short(run['sent']))}"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
     return Group(title, *map(_said, in_short(findings)), table, *below)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null
 from fedattack.audit.numbers import NOTHING, counted, interval, level, shown
 
 __all__ = [
@@ -34,6 +34,7 @@ _VERDICTS = {
     LEAK: "leak shown",
     NO_EVIDENCE: "not shown",
     TOO_FEW: "too few to tell",
+    CANNOT_TELL: "cannot be told",
     NOT_APPLICABLE: "not applicable",
 }
 _SYMBOLS = frozenset("εδσμ")

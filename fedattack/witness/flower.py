@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedattack.base.errors import short
 from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
-from fedattack.witness.seen import SERVER
+from fedattack.witness.seen import SERVER, AskedToTrain
 from fedattack.witness.store import RUN_FOLDER
 from fedattack.witness.watch import KEEP, Arrays, Watch, is_watched, watching
 
@@ -34,9 +34,13 @@ _LOCAL_DP = ("clipping_norm", "sensitivity", "epsilon", "delta")
 # Most apps have none, and do not import it.
 _DEFENCE_MOD = ("fedattack.defences.mods", "DefenceMod")
 _EMPTY = "_empty"
+_LONG = 1000
 # How version 1.0 of NumPy's format begins, and where the header's own text does.
 _NPY, _FIRST = b"\x93NUMPY\x01\x00", 10
 _INFO, _WARNING = 20, 30
+
+# By folder, as for Watch.by_steps: in a simulation each message comes to another copy of the app.
+_by_steps: dict[Path, dict[Any, tuple[str, ...]]] = {}
 
 WITNESS_FOLDER = "FEDATTACK_WITNESS"
 """Environment variable that names the folder of a :class:`WitnessMod` that was given none."""
@@ -164,9 +168,11 @@ class _Calls:
         # Mods and clients may take arrays out of the message.
         arrays = _models(message)
         known = known_rows(self._folder, node)
-        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays))
+        by_steps = _by_steps.setdefault(self._folder, {})
+        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
         watch.notes |= dict.fromkeys(sources.install())
-        return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id))
+        asked = _asked(message) if trains else None
+        return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
 
 
 def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
@@ -176,11 +182,11 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply.has_error():
         return replace(call, failed=f"an error reply of code {reply.error.code}")
     try:
-        sent, stated = _numpy(_models(reply)), _stated(reply)
+        sent, names, stated = _numpy(_models(reply)), _names(reply), _stated(reply)
     except Exception as cause:
         watch.note_error("the reply", cause)
         return call
-    return replace(call, sent=sent, stated=stated)
+    return replace(call, sent=sent, names=names, stated=stated)
 
 
 def _save(folder: Path, watch: Watch, call: Call) -> None:
@@ -194,8 +200,33 @@ def _save(folder: Path, watch: Watch, call: Call) -> None:
 def _models(message: Message) -> list[list[Any]]:
     if not message.has_content():
         return []
+    return [[record[name] for name in names] for record, names in _records(message)]
+
+
+def _names(message: Message) -> list[list[str]]:
+    return [names for _, names in _records(message)] if message.has_content() else []
+
+
+def _records(message: Message) -> list[tuple[Any, list[str]]]:
     records = message.content.array_records.values()
-    return [[array for name, array in record.items() if name != _EMPTY] for record in records]
+    return [(record, [name for name in record if name != _EMPTY]) for record in records]
+
+
+def _asked(message: Message) -> AskedToTrain:
+    """Return the form of a message; bytes, such as those of encryption, are left out."""
+    arrays = {name: tuple(record) for name, record in message.content.array_records.items()}
+    configs: dict[str, dict[str, Any]] = {}
+    for name, record in message.content.config_records.items():
+        configs[name] = {key: value for key, value in record.items() if _is_plain(value)}
+    return AskedToTrain(message.metadata.message_type, arrays, configs)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return len(value) <= _LONG and all(map(_is_plain, value))
+    if isinstance(value, str):
+        return len(value) <= _LONG and value.isprintable()
+    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _numpy(models: Sequence[Sequence[Any]]) -> list[Arrays]:

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import parse_json
+from fedattack.witness.comparing import kinds_of
 from fedattack.witness.sample import Examples
-from fedattack.witness.seen import Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
 from fedattack.witness.watch import Arrays, SeenModel, Watch, places_in
 
@@ -31,7 +33,7 @@ _ROLES = ("trained", "evaluated")
 # Of many examples the number is an estimate.
 _MORE = 1.05
 
-_EXTRAS = ("counts", "count", "changed", "augmented")
+_EXTRAS = ("counts", "count", "changed", "augmented", "stepwise")
 
 
 @dataclass(frozen=True)
@@ -42,24 +44,28 @@ class Call:
     ----------
     node, client, mods, run
         See :class:`fedattack.witness.Witness`.
-    sent
-        The arrays of each model that the client replied.
+    sent, names
+        The arrays of each model that the client replied, and their names.
     stated
         With how many examples it says it trained, if it says so.
     trains
         Whether it was asked to train.
     failed
         The kind of error that it ended by, else empty.
+    asked
+        How it was asked to train; ``None`` if it was not.
     """
 
     node: str
     client: str = ""
     mods: tuple[str, ...] = ()
     sent: Sequence[Arrays] = ()
+    names: Sequence[Sequence[str]] = ()
     stated: int | None = None
     trains: bool = False
     failed: str = ""
     run: str = ""
+    asked: AskedToTrain | None = None
 
 
 @dataclass
@@ -73,6 +79,7 @@ class Node:
     training: WitnessedTraining | None = None
     mods: tuple[str, ...] = ()
     private: Mapping[str, Any] = field(default_factory=dict)
+    asked: AskedToTrain | None = None
     notes: dict[str, None] = field(default_factory=dict)
     trained: Examples = field(init=False)
     evaluated: Examples = field(init=False)
@@ -82,7 +89,10 @@ class Node:
     # Whether its inputs changed from one round to the next, as those that are augmented do.
     changed: bool = False
     augmented: bool | None = None
+    # Whether its examples are all that a step takes.
+    stepwise: bool = False
     run: str = ""
+    sends: tuple[SentArray, ...] = ()
 
     def __post_init__(self) -> None:
         self.trained, self.evaluated = Examples(self.keep), Examples(self.keep)
@@ -116,13 +126,15 @@ class Node:
             tuple(notes)[:_NOTES],
             private=self.private,
             run=self.run,
+            asked=self.asked,
+            sends=self.sends,
         )
 
     def facts(self) -> tuple[Any, ...]:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
-        said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes)
-        return *said, counts, self.count, self.changed, self.augmented
+        said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes), self.sends
+        return *said, self.asked, counts, self.count, self.changed, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -156,6 +168,8 @@ class Node:
         said = read_witness(path)
         known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
         known.notes, known.run, known.private = dict.fromkeys(said.notes), said.run, said.private
+        known.asked = said.asked
+        known.sends = said.sends
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
@@ -229,6 +243,8 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
             _served.pop(path, None)
             before = known.facts()
             known.client, known.mods = call.client or known.client, call.mods or known.mods
+            # Settings may change from round to round: that they do is no news.
+            known.asked = known.asked or call.asked
             news = not path.exists()
             if call.failed:
                 watch.note(
@@ -274,6 +290,8 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
         watch.note(
             "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
         )
+    if call.trains and trained:
+        watch.guard("what the client sends", _add_sends, known, call, trained[0])
     for model in [*trained, *shared]:
         if model.describe is not None and (known.model is None or trained):
             described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
@@ -282,6 +300,30 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
                 known.model = replace(described, personal=personal, frozen=frozen)
             break
     return news
+
+
+def _add_sends(watch: Watch, known: Node, call: Call, model: SeenModel) -> None:
+    """Note what each array of the reply is, beside what it was in earlier calls."""
+    after = model.state() if model.state is not None else []
+    # A reply of several models, such as that of a GAN, is compared array by array.
+    names = [name for of_model in call.names for name in of_model]
+    sent = [array for of_model in call.sent for array in of_model]
+    # What SecAgg+ masks is in no record of arrays.
+    if not after or not sent:
+        return
+    if len(sent) > MOST_ARRAYS:
+        watch.note(f"the client sends {len(sent)} arrays: what they are is not noted")
+        return
+    now = kinds_of(
+        names,
+        sent,
+        watch.received(),
+        before=model.state_at_start(),
+        after=after,
+        learns=model.learns() if model.learns is not None else [name for name, _ in after],
+        mods=call.mods,
+    )
+    known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
 
 
 def _not_sent(
@@ -318,6 +360,10 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     own = trained[0].trained
     for model in trained[1:]:
         own.join(model.trained)
+    if trained[0].stepwise and not known.stepwise:
+        # What was noted of it before has no labels, and another form.
+        known.stepwise = True
+        known.trained, known.evaluated = Examples(known.keep), Examples(known.keep)
     before = known.trained.total
     news = known.trained.join(own)
     grew = before > 0 and known.trained.total > before

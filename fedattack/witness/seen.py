@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.witness.sent import SentArray
+
 SERVER = "server"
 """The node of what the server's own process did."""
 
@@ -123,6 +125,25 @@ class WitnessedTraining:
 
 
 @dataclass(frozen=True)
+class AskedToTrain:
+    """The form of the message by which the server last asked the client to train, without its arrays' numbers.
+
+    Attributes
+    ----------
+    type
+        The message's type, such as ``train``.
+    arrays
+        By the name of each record of arrays, the names of these.
+    configs
+        By the name of each record of settings, these, as far as they are numbers, texts or lists of them.
+    """
+
+    type: str
+    arrays: Mapping[str, tuple[str, ...]]
+    configs: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Witness:
     """What was seen of one node.
 
@@ -147,6 +168,10 @@ class Witness:
     private
         Of a client that trains by DP-SGD, the keys of a privacy claim about one round; see
         :func:`fedattack.claims.make_claim`.
+    asked
+        ``None`` where the client was not asked to train.
+    sends
+        What each array of its replies is; nothing where it is not known.
     """
 
     node: str
@@ -159,6 +184,8 @@ class Witness:
     notes: tuple[str, ...] = ()
     run: str = ""
     private: Mapping[str, Any] = field(default_factory=dict)
+    asked: AskedToTrain | None = None
+    sends: tuple[SentArray, ...] = ()
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

@@ -20,7 +20,8 @@ from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.structured import fault
 from fedattack.base.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
-from fedattack.witness.seen import HASH, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import HASH, AskedToTrain, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.sent import MOST_ARRAYS, Kind, SentArray
 
 RUN_FOLDER = "run-"
 """What the name of the folder of one run begins with, before Flower's id of the run."""
@@ -67,6 +68,28 @@ class _Training(TypedDict):
     together: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
 
 
+_Plain = bool | int | _Number | Text
+_Names = Annotated[list[Text], Field(max_length=100_000)]
+
+
+@with_config(_STRICT)
+class _Asked(TypedDict):
+    type: Text
+    arrays: dict[Text, _Names]
+    configs: dict[Text, dict[Text, _Plain | list[_Plain]]]
+
+
+@with_config(_STRICT)
+class _Sent(TypedDict):
+    name: Text
+    shape: Annotated[list[_Count], Field(max_length=32)]
+    dtype: Text
+    kind: Kind
+    of: Text
+    least: _Number | None
+    most: _Number | None
+
+
 @with_config(_STRICT)
 class _About(TypedDict):
     node: Text
@@ -79,6 +102,8 @@ class _About(TypedDict):
     notes: list[Text]
     run: Text
     private: dict[Text, Text | _Count | _Number]
+    asked: _Asked | None
+    sends: Annotated[list[_Sent], Field(max_length=MOST_ARRAYS)]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -120,6 +145,8 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
     about["notes"] = [short(note) for note in witness.notes]
     about["run"] = witness.run
     about["private"] = dict(witness.private)
+    about["asked"] = None if witness.asked is None else dict(vars(witness.asked))
+    about["sends"] = [{**vars(array), "shape": [*array.shape]} for array in witness.sends]
     text = json.dumps(about, ensure_ascii=False, allow_nan=False)
     arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
     for name, array in (memory or {}).items():
@@ -178,6 +205,8 @@ def read_witness(path: Path) -> Witness:
         notes=tuple(about["notes"]),
         run=about["run"],
         private=about["private"],
+        asked=_asked(about["asked"]),
+        sends=tuple(map(_sent, about["sends"])),
     )
 
 
@@ -247,6 +276,25 @@ def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
         why=about["why"],
         personal=tuple(about["personal"]),
         frozen=None if frozen is None else folder / FROZEN / frozen,
+    )
+
+
+def _asked(about: _Asked | None) -> AskedToTrain | None:
+    if about is None:
+        return None
+    arrays = {name: tuple(names) for name, names in about["arrays"].items()}
+    return AskedToTrain(about["type"], arrays, about["configs"])
+
+
+def _sent(about: _Sent) -> SentArray:
+    return SentArray(
+        name=about["name"],
+        shape=tuple(about["shape"]),
+        dtype=about["dtype"],
+        kind=about["kind"],
+        of=about["of"],
+        least=about["least"],
+        most=about["most"],
     )
 
 

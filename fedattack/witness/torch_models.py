@@ -182,6 +182,9 @@ def _function_of(frame: FrameType) -> FunctionType | None:
 
 def describe(model: SeenModel) -> WitnessedModel:
     """Return what a witness says of a model of PyTorch."""
+    if model.stepwise:
+        why = f"the labels of {model.name} are not one number an example: only the app itself knows its loss"
+        return WitnessedModel(None, {}, model.input_shape, 0, None, why)
     module = model.model
     assert isinstance(module, nn.Module)  # noqa: S101 - for mypy
     made = _search(module, model.signature)

@@ -25,6 +25,7 @@ from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, w
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
+from fedattack.witness.step import Reader, Step, count_examples, tensors_of
 from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
 
 _LABELLED = {
@@ -57,6 +58,8 @@ _OWN = "own"
 
 _NODES = 64
 
+_CALLS = 8
+
 _undo: list[Callable[[], Any]] = []
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
@@ -71,6 +74,8 @@ class _Taken:
     # Where in memory each input begins, by which a loss inside of the model shows what the labels are.
     memory: dict[int, str]
     labels: str | None = None
+    # What it became.
+    begun: Pass | None = None
 
 
 def install() -> None:
@@ -113,10 +118,17 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         local = watch.local
         if local.open is None:
             return original(self, *args, **kwargs)
+        reader: StepReader | None = local.reader
+        if reader is not None:
+            watch.guard("a step", reader.begin_call, args, kwargs)
         try:
             output = original(self, *args, **kwargs)
         finally:
             local.open = local.taken = None
+            if reader is not None:
+                reader.inside = False
+        if reader is not None:
+            watch.guard("a step", reader.end_call, self, output, begun)
         if begun is not None:
             watch.guard("what a model returned", _returned if type(begun) is Pass else _settle, begun, output)
         return output
@@ -132,7 +144,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     if model is None:
         if module in _parameterless or getattr(module, "_is_replica", False):
             return None
-        inner = _unwrapped(module)
+        inner = unwrapped(module)
         model = watch.models.get(id(inner))
         if model is None:
             if next(module.parameters(), None) is None:
@@ -144,6 +156,11 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     local.open = module
     if model is None:
         return None
+    if local.reader is None and (watch.by_steps or not local.has_read):
+        # Of the first step it is not known yet whether its labels will be seen.
+        local.reader, local.has_read = StepReader(watch), True
+    if watch.by_steps and model.kind in watch.by_steps:
+        return None
     x = args[0] if len(args) == 1 and not kwargs else _only_input(module, args, kwargs)
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         taken = local.taken = _taken(watch, model, args, kwargs)
@@ -151,6 +168,89 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
     trains = torch.is_grad_enabled() and (not x.requires_grad or x.is_leaf)
     return model.start(_array(x), trains=trains)
+
+
+class StepReader(Reader):
+    """Reads the steps of one thread whose models have labels that no loss shows, and notes their examples.
+
+    It lies beneath all modes that the app itself has switched on, which come and go in their own order.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+        self._begun: list[tuple[SeenModel, Pass | _Taken | None]] = []
+        self._is_needed = True
+        self.put_beneath()
+
+    def begin_call(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what a model is called with."""
+        if not self._is_needed and not watch.by_steps:
+            self.remove()
+            watch.local.reader = None
+            return
+        before = self.step
+        if before is not None and (not before.trains or not torch.is_grad_enabled() or len(before.calls) >= _CALLS):
+            self._take_evaluated()
+        self.inside = True
+        self.begin(args, kwargs)
+
+    def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
+        """Note what it returned, and wait for a gradient."""
+        model = watch.models.get(id(unwrapped(module)))
+        if self.step is None or model is None:
+            return
+        self._begun.append((model, begun))
+        self.returned(module, output)
+        if self.step.trains:
+            step = self.step
+            for tensor in tensors_of(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(lambda gradient: watch.guard("a step", self._take_trained, step))
+
+    def _take_trained(self, watch: Watch, step: Step) -> None:
+        """Note the examples of a step, once a gradient has come back, unless their labels are known."""
+        if step is not self.step:
+            return
+        begun, self._begun = self._begun, []
+        self.end()
+        if any(_has_labels(one) for _, one in begun):
+            self._is_needed = False
+            return
+        model = begun[0][0]
+        rows = step.rows()
+        if not model.stepwise:
+            model.take_steps()
+        watch.by_steps[model.kind] = fields(rows)
+        one = model.start(rows, trains=True)
+        one.labels, one.differentiated = [0] * len(rows), True
+
+    def _take_evaluated(self) -> None:
+        """Note what was only evaluated, as far as it is like what is trained."""
+        step, begun, self._begun = self.end(), self._begun, []
+        model = next((model for model, _ in begun if model.kind in self._watch.by_steps), None)
+        if step is None or model is None:
+            return
+        rows, wanted = step.rows(), self._watch.by_steps[model.kind]
+        if not wanted:
+            self._watch.note(f"{model.name} was called, and no step of its training was read: not covered")
+            return
+        if {*wanted} <= {*fields(rows)}:
+            if not model.stepwise:
+                model.take_steps()
+            one = model.start(pack({place: rows[place] for place in wanted}), trains=False)
+            one.labels = [0] * len(rows)
+
+    def end_reading(self) -> None:
+        """Stop, and note what is under way."""
+        self.remove()
+        self._take_evaluated()
+
+
+def _has_labels(begun: Pass | _Taken | None) -> bool:
+    """Say whether a call's labels were seen; who tells a loss of its own needs none."""
+    one = begun.begun if isinstance(begun, _Taken) else begun
+    return one is not None and one.labels is not None
 
 
 def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
@@ -162,12 +262,12 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     values = None if place is None else taken.rows[place]
     if loss is None:
         # Without labels an example has no loss of the model's own.
-        begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
-        return _returned(watch, begun, output)
+        taken.begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
+        return _returned(watch, taken.begun, output)
     if model.own_loss is None:
         model.own_loss = _recognised(model, place, values, tensor, loss) or _OWN
     rows = taken.rows if model.own_loss == _OWN else inputs
-    begun = model.start(rows, trains=taken.trains, inputs=inputs)
+    begun = taken.begun = model.start(rows, trains=taken.trains, inputs=inputs)
     # Labels that are not one number an example, such as those of tokens, are a part of it.
     begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
     classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
@@ -251,7 +351,7 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
     if tensor is None or not shape or shape[0] != begun.count:
         if begun in model.pending:
             model.pending.remove(begun)
-        watch.note(f"{model.name} does not return one output an example: this call of it was left out")
+        watch.read_steps(model)
         return
     model.classes = shape[1] if len(shape) > 1 else 1
     node = tensor.grad_fn
@@ -396,7 +496,6 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
         # A batch of sequences, say, of which the first axis is time.
         if begun in model.pending:
             model.pending.remove(begun)
-        watch.note(f"{name} has not as many labels as {model.name} has inputs: what it was called with is left out")
         return
     if begun.labels is None:
         begun.labels = _labels(name, target, begun.count)
@@ -503,7 +602,8 @@ def _learned(module: nn.Module) -> set[str]:
     return learned
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the model in what compiles it, spreads it, or takes its gradients example by example."""
     while type(module).__name__ in _WRAPPERS:
         inner = getattr(module, _WRAPPERS[type(module).__name__], None)
         if not isinstance(inner, nn.Module):
@@ -532,18 +632,12 @@ def _taken(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[
     tensors = {place: value for place, value in given.items() if isinstance(value, Tensor) and value.ndim}
     plain = (Tensor, int, float, str)
     others = [place for place, value in given.items() if not isinstance(value, plain)]
-    what = ""
-    if others:
-        what = f"{others[0]}, which is no tensor"
-    elif any(value.is_complex() for value in tensors.values()):
-        what = "complex numbers"
-    elif len({len(value) for value in tensors.values()}) != 1:
-        what = "tensors of several lengths, or none"
-    if what:
-        watch.note(f"{model.name} was called with {what}: not covered, its examples are unknown")
+    if any(value.is_complex() for value in tensors.values()):
+        watch.note(f"{model.name} was called with complex numbers: not covered, its examples are unknown")
         return None
-    if [value.ndim for value in tensors.values()] == [1]:
-        watch.note(f"{model.name} was called with a tensor of 1 axes: no examples in rows")
+    lengths = {len(value) for value in tensors.values()}
+    if others or lengths != {count_examples(args, kwargs)} or [value.ndim for value in tensors.values()] == [1]:
+        watch.read_steps(model)
         return None
     rows = pack({place: _array(value) for place, value in tensors.items()})
     leaves = [value for value in tensors.values() if value.requires_grad and not value.is_leaf]

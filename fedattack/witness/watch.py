@@ -28,6 +28,9 @@ KEEP = 1000
 MODELS = 32
 """Models that are watched in one call of a client."""
 
+START_BYTES = 2**28
+"""Bytes of a model's state up to which it is kept as it was before training."""
+
 _PASSES = 1024
 
 _SMALL = 2**16
@@ -81,7 +84,9 @@ class Pass:
 
     def come_back(self, gradient: Any) -> None:
         """Note that a gradient came back; as a hook, it leaves the gradient as it is."""
-        self.differentiated = True
+        if not self.differentiated:
+            self.differentiated = True
+            self.model.note_labels(self.labels)
 
 
 class Batches:
@@ -122,6 +127,8 @@ class SeenModel:
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
         Which entries of its state training may change; all where nothing says so.
+    stepwise
+        Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
     """
 
     def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
@@ -133,27 +140,71 @@ class SeenModel:
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
         self.learns: Callable[[], Collection[str]] | None = None
         self.own_loss: str | None = None
-        self.trained = Examples(watch.keep, known=watch.known)
-        self.evaluated = Examples(watch.keep, known=watch.known)
-        self.pending: list[Pass] = []
+        self.stepwise = False
+        self._watch = watch
+        self._has_labels = False
+        self._start: State = []
         # What is known to move it, or to throw its gradients away.
         self.moved_by: dict[int, weakref.ref[Any]] = {}
-        # Small batches that are not hashed yet, as float32; and passes that are decided, but not counted yet.
-        self._unhashed: list[tuple[Pass, bytes]] = []
-        self._decided: list[tuple[Examples, Pass]] = []
+        self._empty()
         self._seed = watch.seed
-        # What was differentiated, and waits with too many others for a step.
-        self.waiting = Batches()
-        # What was differentiated and given up while no optimizer had made a step: a step by hand may lie between.
-        self.given_up = Batches()
-        self.uses = 0
         self.steps = 0
-        self.batch_sizes: Counter[int] = Counter()
         self.private: Callable[[], dict[str, Any]] | None = None
         self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
         self.losses: dict[str, str | None] = {}
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
+
+    @property
+    def kind(self) -> Any:
+        """What models of the same kind have in common in all calls of a client, each with classes of its own."""
+        return repr(self.signature)
+
+    def _empty(self) -> None:
+        """Begin without any example."""
+        self.trained = Examples(self._watch.keep, known=self._watch.known)
+        self.evaluated = Examples(self._watch.keep, known=self._watch.known)
+        self.pending: list[Pass] = []
+        # Small batches that are not hashed yet, as float32; and passes that are decided, but not counted yet.
+        self._unhashed: list[tuple[Pass, bytes]] = []
+        self._decided: list[tuple[Examples, Pass]] = []
+        # What was differentiated, and waits with too many others for a step.
+        self.waiting = Batches()
+        # What was differentiated and given up while no optimizer had made a step: a step by hand may lie between.
+        self.given_up = Batches()
+        self.uses = 0
+        self.batch_sizes: Counter[int] = Counter()
+
+    def note_labels(self, labels: Sequence[Label] | None) -> None:
+        """Note whether the labels of what is trained are seen; without any, steps are read from now on."""
+        if labels is not None:
+            self._has_labels = True
+        elif not self._has_labels and not self.stepwise:
+            self._watch.read_steps(self)
+
+    def take_steps(self) -> None:
+        """Begin anew, with examples that are all that a step takes."""
+        self._empty()
+        self.stepwise = True
+
+    def note_start(self, received: Sequence[Arrays]) -> None:
+        """Keep the state as it is now, to which the state after training is compared.
+
+        Arrays that the client received are there already. Of others, what is larger than :data:`START_BYTES` in all is
+        not kept.
+        """
+        now = self.state() if self.state is not None else []
+        arrays = [array for _, array in now]
+        for state in received:
+            if same(arrays, state):
+                self._start = [(name, array) for (name, _), array in zip(now, state, strict=True)]
+                return
+        if sum(array.nbytes for array in arrays) <= START_BYTES:
+            self._start = [(name, array.copy()) for name, array in now]
+
+    def state_at_start(self) -> State:
+        """Return the state before training; nothing if it was not kept."""
+        return self._start
 
     def start(self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True) -> Pass:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
@@ -289,11 +340,17 @@ class Local(threading.local):
         The same for scikit-learn, which may itself call a model of PyTorch.
     recent
         What a source notes of models that were called before.
+    reader
+        What reads the steps of this thread, while it may be needed.
+    has_read
+        Whether there was one.
     """
 
     open: object = None
     estimator: object = None
     taken: Any = None
+    reader: Any = None
+    has_read: bool = False
 
     def __init__(self) -> None:
         self.recent: deque[Any] = deque(maxlen=_RECENT)
@@ -317,6 +374,9 @@ class Watch:
         What was stated by :func:`trained_on` and :func:`evaluated_on`.
     private_by
         By the id of an optimizer that a private one calls, what gives the keys of a privacy claim.
+    by_steps
+        By the signature of a model whose labels are not seen, the places of what its training steps take; none yet
+        where no step was read. It outlives the call.
     """
 
     seed: int = 0
@@ -328,6 +388,7 @@ class Watch:
     stated: SeenModel | None = None
     steps: int = 0
     private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
+    by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 
@@ -351,6 +412,10 @@ class Watch:
         self.note(f"{what} was not seen ({short(f'{kind}: {cause}', 120) if own else kind})")
         _log.info("fedattack.witness: %s was not seen (%s: %s)", what, kind, cause)
 
+    def read_steps(self, model: SeenModel) -> None:
+        """Read whole steps of such models from their next call on."""
+        self.by_steps.setdefault(model.kind, ())
+
     def model_of(self, model: object, make: Callable[[], SeenModel]) -> SeenModel | None:
         """Return what was seen of a model, or ``None`` if there are too many."""
         known = self.models.get(id(model))
@@ -359,6 +424,7 @@ class Watch:
                 self.note(f"the client called more than {MODELS} models; the others were not watched")
                 return None
             known = self.models[id(model)] = make()
+            self.guard("the state of a model before training", _note_start, known)
         return known
 
     def state(self, x: NDArray[Any], labels: Sequence[Label] | None, *, trained: bool) -> None:
@@ -381,6 +447,10 @@ class Watch:
                     "differentiated by"
                 )
             self.guard("what became of the last batches", _end, model, without_steps)
+
+
+def _note_start(watch: Watch, model: SeenModel) -> None:
+    model.note_start(watch.received())
 
 
 def _end(watch: Watch, model: SeenModel, without_steps: bool) -> None:
@@ -427,8 +497,14 @@ def watching(watch: Watch) -> Iterator[Watch]:
         with _stacked(watch):
             yield watch
     finally:
+        if watch.local.reader is not None:
+            watch.guard("the last step", _end_reading)
         with _lock:
             _watches.remove(watch)
+
+
+def _end_reading(watch: Watch) -> None:
+    watch.local.reader.end_reading()
 
 
 @contextmanager

@@ -47,14 +47,14 @@ def choose(names):
 def test_all_that_applies_is_made_and_judged(part):
     posed = pose_all([part])
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    assert attacked.scored == ("sia", "membership", "inversion")
+    assert attacked.scored == ("sia", "membership", "inversion", "plaintext")
     assert attacked.failed == {}
-    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion"]
+    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "plaintext"]
     assert "torch.nn:Linear" in attacked.trusted
     findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     headlines = [finding.attack for finding in findings if finding.headline]
     assert headlines[0] == "sia"
-    assert {*headlines} == {"sia", "membership", "inversion"}
+    assert {*headlines} == {"sia", "membership", "inversion", "plaintext"}
     (recognised,) = (finding for finding in findings if finding.metric == "recognised")
     assert recognised.n == 6
 
@@ -63,7 +63,7 @@ def test_all_that_applies_is_made_and_judged(part):
 def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    assert attacked.scored == ("sia", "membership")
+    assert attacked.scored == ("sia", "membership", "plaintext")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
@@ -129,6 +129,15 @@ def test_replies_without_arrays_are_told(tmp_path):
         pose_all([Part(tmp_path, "")])
 
 
+def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
+    writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
+    writer.close()
+    with pytest.raises(RunError, match=r"clients send empty replies to training messages, .* whether embeddings give"):
+        pose_all([Part(tmp_path, "")])
+
+
 def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
     writer = RecordWriter(tmp_path / "record")
     replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
@@ -138,19 +147,21 @@ def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
         pose_all([Part(tmp_path, "")])
 
 
-def test_what_clients_answer_besides_training_messages_is_told_not_to_be_recorded(tmp_path):
+def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
     part = Part(tmp_path, "")
     silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
+    passed = (
+        r"; 2 query replies with arrays out.values \(200, 4\) are not in this record; nobody asked whether embeddings "
+        "give a party's columns back, or gradients a label to a party"
+    )
     for exchanges, message in (
-        ([], "the run: the server sent no training message: training messages and their replies alone are recorded"),
-        (
-            [silent],
-            "no client answered a training message in any of 1 rounds: no reply .*; training messages and their",
-        ),
+        ([], f"the run: the server sent no training message{passed}"),
+        ([silent], f"no client answered a training message in any of 1 rounds: no reply .*{passed}"),
         ([[Reply("a", "failed", reason="error 1: no"), silent[1]]], "in any of 1 rounds: error 1: no$"),
     ):
         shutil.rmtree(part.record, ignore_errors=True)
         writer = RecordWriter(part.record)
+        writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))}, messages=2)
         for number, replies in enumerate(exchanges, 1):
             writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
         writer.close()

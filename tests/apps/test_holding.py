@@ -90,6 +90,14 @@ def test_targets_are_balanced_limited_and_in_no_order():
     assert choose(holding, most=60, seed=1).targets != chosen.targets
 
 
+def test_where_nobody_has_any_all_targets_are_of_clients():
+    holding = hold([witness(name, World.trains[name]) for name in "012"])
+    chosen = choose(holding, most=60, seed=0)
+    holders = [tuple(holding.holders[key]) for key in chosen.targets]
+    assert [holders.count((name,)) for name in "012"] == [20, 20, 20]
+    assert not chosen.evaluation
+
+
 def test_even_shares():
     for sizes, total in (([1, 9, 9], 11), ([5, 0, 2], 100), ([4, 4, 4], 9), ([], 3)):
         shares = even(sizes, total)

@@ -51,7 +51,7 @@ def audited_here(project: Project, out: Path, monkeypatch) -> tuple[dict, list, 
     write_study(out, {"commands": ["fedattack audit ."], "seeds": [0]})
     posed = pose_all([part])
     attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
-    assert attacked.scored == ("sia", "membership")
+    assert attacked.scored == ("sia", "membership", "plaintext")
     return judged(out, attacked.trusted), [*posed[0].notes], attacked.trusted
 
 

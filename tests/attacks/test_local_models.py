@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
-from fedattack.attacks.knowledge import ModelKnowledge
+from fedattack.attacks.knowledge import ModelKnowledge, Sends
 from fedattack.attacks.local_models import REBUILD, local_models
+from fedattack.attacks.matching import as_models, named_for
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.learning import full_gradient, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -167,3 +168,49 @@ def test_a_protocol_without_a_rule_and_a_model_that_fedsgd_cannot_step_are_refus
         RecordWriter(tmp_path / protocol, protocol=protocol).close()
         with pytest.raises(NeedsError, match=f"of the protocol {protocol}, from which no local model is rebuilt"):
             rebuilt(Record(tmp_path / protocol), Knowledge(model=MODEL))
+
+
+@pytest.mark.parametrize("factor", [1.0, -1.0, -5.0])
+def test_a_reply_of_differences_is_read_as_the_received_model_moved_by_them(tmp_path, factor):
+    draw = np.random.default_rng(1)
+    models = {
+        node: {name: array + draw.normal(size=array.shape).astype(np.float32) for name, array in STATE.items()}
+        for node in ("0", "1")
+    }
+
+    def write(path, arrays_of):
+        writer = RecordWriter(path)
+        writer.write(Exchange(1, STATE, [Reply(node, "ok", arrays=arrays_of(node), num_examples=3) for node in models]))
+        writer.close()
+        return Record(path)
+
+    plain = write(tmp_path / "models", models.__getitem__)
+    differences = write(
+        tmp_path / "differences",
+        lambda node: {name: np.float32(factor) * (models[node][name] - STATE[name]) for name in STATE},
+    )
+    known = Knowledge(model=MODEL, sends=Sends((), {"0": factor}))
+    view = as_models(differences, known)
+    (item,), (whole,) = rebuilt(view, known), rebuilt(plain, Knowledge(model=MODEL))
+    # Of the other node no factor is known.
+    assert [*item] == ["0"]
+    for name, array in item["0"].items():
+        np.testing.assert_allclose(array, whole["0"][name], atol=1e-5)
+    moved = next(iter(view)).observations[0].update()
+    for name, array in moved.items():
+        np.testing.assert_allclose(array, models["0"][name] - STATE[name], atol=1e-5)
+
+
+def test_of_a_doubled_list_the_model_s_arrays_are_taken(tmp_path):
+    names = [*map(str, range(2 * len(STATE)))]
+    doubled = dict(zip(names, [*STATE.values(), *GRADIENT.values()], strict=True))
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, doubled, [Reply("0", "ok", arrays=doubled, num_examples=3)]))
+    writer.close()
+    known = Knowledge(model=MODEL, sends=Sends(tuple(names[: len(STATE)])))
+    view = named_for(as_models(Record(tmp_path / "record"), known), MODEL)
+    (models,) = rebuilt(view, known)
+    assert [*models["0"]] == [*STATE]
+    for name, array in models["0"].items():
+        np.testing.assert_array_equal(array, STATE[name])
+    assert [*next(iter(view)).common] == [*STATE]

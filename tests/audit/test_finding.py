@@ -70,7 +70,7 @@ def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
         ({"metric": "tpr-at-0.1.2pct"}, "is no name"),
         ({"attack": ""}, "is no name"),
         ({"attack": "sia-0.1"}, "'sia-0.1' is no name"),
-        ({"verdict": "maybe"}, "expected one of leak, no evidence, too few to tell, not applicable"),
+        ({"verdict": "maybe"}, "expected one of leak, no evidence, too few to tell, cannot be told, not applicable"),
         ({"verdict": "not applicable", "reason": " "}, "reason is empty"),
         ({"value": None, "low": None, "high": None}, "has no value but the verdict 'leak'"),
         ({"low": 0.6}, "ascending"),
@@ -325,3 +325,12 @@ def test_too_few_to_tell_is_an_answer_to_other_gates():
     assert not parse_fail_if("verdict != too few to tell").crossed([few])
     assert not parse_fail_if("verdict == not applicable").crossed([few])
     assert not parse_fail_if("sia.asr > 0.7").crossed([few])
+
+
+def test_a_gate_is_not_passed_by_what_cannot_be_told():
+    unread = finding(verdict="cannot be told", reason="clients send bytes", headline=True)
+    for condition in ("verdict == leak", "verdict == no evidence", "sia.asr > 0.9"):
+        with pytest.raises(ConfigError, match="clients send bytes"):
+            parse_fail_if(condition).crossed([unread])
+    assert parse_fail_if("verdict == cannot be told").crossed([unread])
+    assert parse_fail_if("verdict != no evidence").crossed([unread])

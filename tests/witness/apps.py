@@ -90,7 +90,8 @@ def witness_of(client, folder: Path, *, received=(), sent=(), stated=None, train
     with watching(watch):
         result = client()
     replied = [arrays_of(model) for model in (sent or ([result] if isinstance(result, nn.Module) else []))]
-    save(folder, watch, Call(node, sent=replied, stated=stated, trains=trains))
+    names = [[str(place) for place in range(len(model))] for model in replied]
+    save(folder, watch, Call(node, sent=replied, names=names, stated=stated, trains=trains))
     return next(witness for witness in read_witnesses(folder) if witness.node == node)
 
 

@@ -15,6 +15,7 @@ from fedattack.witness import (
     read_witnesses,
     write_witness,
 )
+from fedattack.witness.sent import SentArray
 from fedattack.witness.store import witness_file
 
 
@@ -40,6 +41,10 @@ FULL = Witness(
     training=WitnessedTraining("SGD", 0.1, 0.9, 0.0, (16, 4), 30, 3.0, None),
     mods=("LocalDpMod(epsilon=1.0)",),
     notes=("something was not covered",),
+    sends=(
+        SentArray("0", (2, 3), "float32", "weights", "a.weight"),
+        SentArray("1", (), "float32", "difference times a factor", "a.bias", -2.0, 0.5),
+    ),
 )
 
 
@@ -50,7 +55,7 @@ def assert_same(one: Witness, other: Witness) -> None:
             assert getattr(a, name).dtype == getattr(b, name).dtype
             assert np.array_equal(getattr(a, name), getattr(b, name))
         assert (a.total, a.counts) == (b.total, b.counts)
-    for name in ("node", "client", "model", "training", "mods", "notes"):
+    for name in ("node", "client", "model", "training", "mods", "notes", "sends"):
         assert getattr(one, name) == getattr(other, name)
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy as imported_by_name
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
+from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
 from fedattack.witness.watch import Watch, watching
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
@@ -120,8 +121,10 @@ def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
     assert sorted(seen_loss.trained.y) == pytest.approx(sorted(target.tolist()))
     assert seen_loss.trained.counts == {}
     own = witness_of(lambda: client(lambda out, y: (out - y).square().mean()), tmp_path, node="2")
-    assert seen(own.trained) == hashes_of(X)
-    assert set(own.trained.y) == {-1}
+    # Only the project knows this loss: an example is all that a step takes.
+    assert set(own.trained.y) == {0}
+    rows = {row.tobytes() for row in np.column_stack([X, target])}
+    assert {np.column_stack([one["0"][None], one["met0"]]).tobytes() for one in own.trained.x} == rows
     assert (own.model.loss, own.model.why) == (None, "no loss of PyTorch was seen")
 
 
@@ -707,7 +710,7 @@ class Two(nn.Module):
 def test_what_is_not_covered_becomes_a_note(tmp_path):
     lengths = witness_of(lambda: Two()(X, X[:1]), tmp_path)
     assert lengths.evaluated.total == 0
-    assert lengths.notes[0].startswith("Two was called with tensors of several lengths")
+    assert lengths.notes[0].startswith("Two was called, and no step of its training was read")
 
     class Asked(Net):
         def forward(self, x, how):
@@ -719,7 +722,7 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
 
     objects = witness_of(lambda: Asked()(X, object()), tmp_path, node="5")
     assert objects.evaluated.total == 0
-    assert objects.notes[0].startswith("Asked was called with 1, which is no tensor")
+    assert objects.notes[0].startswith("Asked was called, and no step of its training was read")
 
     def by_hand():
         model = Net()
@@ -754,7 +757,8 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
 
     sequences = witness_of(time_first, tmp_path, node="6")
     assert sequences.trained.total == 0
-    assert "not as many labels" in sequences.notes[0]
+    assert "a step was not seen" in sequences.notes[0]
+    assert "rows are no examples" in sequences.notes[0]
 
     def all_compiled():
         model = Net()
@@ -769,7 +773,7 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
 
     odd = witness_of(lambda: Shapeless()(X), tmp_path, node="4")
     assert odd.evaluated.total == 0
-    assert "does not return one output an example" in odd.notes[0]
+    assert "no step of its training was read" in odd.notes[0]
 
 
 def test_a_source_that_fails_does_not_disturb_the_run(tmp_path, monkeypatch):
@@ -850,9 +854,9 @@ def test_what_pytorch_traces_exports_and_scripts_it_does_as_without(tmp_path):
     kept = []
     witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path)
     assert state(kept[0]) == plain
-    assert seen(witness.trained) == hashes_of(X)
     # A scripted loss shows no labels.
-    assert set(witness.trained.y) == {-1}
+    assert fields(witness.trained.x) == ("0",)
+    assert sorted(witness.trained.x["0"].tolist()) == sorted(X.tolist())
     assert witness.evaluated.total == 0
 
 

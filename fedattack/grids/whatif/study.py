@@ -11,7 +11,7 @@ from fedattack.attacks import ATTACKS, Attack, Knowledge, KnownDefence, write_kn
 from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.attacks.matching import named_for
 from fedattack.audit.untried import lacking
-from fedattack.base.errors import ConfigError, FedAttackError, RunError
+from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunError
 from fedattack.base.files import make_private, write_json
 from fedattack.base.machine import MEMORY
 from fedattack.base.untrusted import remove_inside
@@ -174,6 +174,11 @@ def _write_part(job: WhatIf, part: Part, copy: Part, alteration: Alteration, see
         copy_record(record, copy.record)
         copy_knowledge(part, copy)
         return False
+    if known.sends is not None:
+        raise NeedsError(
+            f"{part.record}: clients send differences, or other arrays beside their models, and what-if alters models "
+            "alone; put the defence into the app, and audit it"
+        )
     if not record.left_out:
         # By its name a running variance is known, which noise must not make negative.
         record = named_for(record, known.model)

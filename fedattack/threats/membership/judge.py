@@ -1,14 +1,19 @@
-"""Judge membership inference: how well members are told from examples that nobody trained on.
+"""Judge membership inference: how well members are told from examples on which their client did not train.
 
 Members are targets that one client holds, asked of that client. Non-members are targets that nobody holds. Each is
 dealt to one client, so that all of a client's non-members have the labels that its members have: otherwise the labels
 alone would tell them apart. Where it is known from whose data a non-member comes, it is asked of that client.
 
+Where too few targets are nobody's, the non-members of a client are other clients' members. Then each target has one
+part alone: it is a member of its owner, or a non-member of another client, but never both. So no two answers are about
+the same target, and the same exchanges are exact: to exchange a member of a client with another's example is to
+exchange who holds them.
+
 A finding is a leak if exchanging members with non-members, within each client and label, seldom finds as much.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.answers import both
@@ -48,6 +53,9 @@ from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
+# What a finding's setting says where non-members are other clients' members.
+NON_MEMBERS = {"non-members": "other clients' examples (FedMIA's own setting)"}
+
 # Scores of members and of non-members, seed by seed.
 Scored = list[tuple[Floats, Floats]]
 
@@ -65,6 +73,11 @@ _ONE_PER_MILLE = 0.001
 
 # Fewer targets of a kind have no ROC.
 _FEWEST = 8
+
+# Whose a client's non-members are: drawn from its own data, of anybody's, or other clients' members.
+_SAME_CLIENT = "same client"
+_NOBODYS = "nobody"
+_AMONG_CLIENTS = "other clients"
 
 # A client's own held-out examples are its non-members if they leave this part of the targets.
 _MOST = 0.5
@@ -143,10 +156,15 @@ class MembershipCase(TargetsCase):
     @property
     def same_client(self) -> bool:
         """Whether a client's non-members come from its own data, as far as they can be dealt so."""
-        return self._dealing[2]
+        return self._dealing[2] == _SAME_CLIENT
+
+    @property
+    def among_clients(self) -> bool:
+        """Whether a client's non-members are other clients' members, since too few targets are nobody's."""
+        return self._dealing[2] == _AMONG_CLIENTS
 
     @cached_property
-    def _dealing(self) -> tuple[Pairs, Pairs, bool]:
+    def _dealing(self) -> tuple[Pairs, Pairs, str]:
         draw = np.random.default_rng((self.seed, _DEALING))
         scores = self.scored(self.methods[0])
         members = draw.permutation(np.flatnonzero(self.owner >= 0))
@@ -157,9 +175,14 @@ class MembershipCase(TargetsCase):
         homes = np.where(self.null, self.truth.origins, self.truth.owners)
         names, numbers = np.unique(homes, return_inverse=True)
         own = self._deal(members, nobody[homes[nobody] != ""], labels * len(names) + numbers)
+        if min(map(len, anybody)) < _FEWEST:
+            among = self._deal_among_clients(members, labels, draw)
+            if min(map(len, among)) >= _FEWEST:
+                return *among, _AMONG_CLIENTS
         # To be told from a client's own data is worth many targets, but not most of them.
-        same_client = _size(own) >= _MOST * _size(anybody)
-        return (*(own if same_client else anybody), same_client)
+        if _size(own) >= _MOST * _size(anybody):
+            return *own, _SAME_CLIENT
+        return *anybody, _NOBODYS
 
     def _deal(self, members: Rows, nobody: Rows, groups: Rows) -> tuple[Pairs, Pairs]:
         """Deal targets of nobody to the members of the same group."""
@@ -178,9 +201,28 @@ class MembershipCase(TargetsCase):
         chosen = _joined(kept)
         return Pairs(chosen, self.owner[chosen]), Pairs(_joined(rows_of_others), _joined(columns_of_others))
 
+    def _deal_among_clients(self, members: Rows, labels: Rows, draw: np.random.Generator) -> tuple[Pairs, Pairs]:
+        """Pair targets of one label and two owners: one is a member of its owner, of whom the other is asked, too."""
+        kept: list[Rows] = []
+        rows_of_others: list[Rows] = []
+        for label in np.unique(labels[members]):
+            rows = members[labels[members] == label]
+            pairs = rows[paired(self.owner[rows], draw)]
+            pairs = draw.permuted(pairs, axis=0)
+            kept.append(pairs[0])
+            rows_of_others.append(pairs[1])
+        chosen = _joined(kept)
+        columns = self.owner[chosen]
+        return Pairs(chosen, columns), Pairs(_joined(rows_of_others), columns)
+
     @cached_property
     def elsewhere(self) -> Pairs:
-        """Members of other clients, each asked of the next client: harder to tell from this client's own."""
+        """Members of other clients, each asked of the next client: harder to tell from this client's own.
+
+        There are none where the non-members are such already.
+        """
+        if self.among_clients:
+            return Pairs(_joined([]), _joined([]))
         members, _ = self.dealt
         columns = (members.columns + 1) % len(self.clients)
         pairs = Pairs(members.rows, columns)
@@ -214,12 +256,11 @@ class AggregateCase(MembershipCase):
     @cached_property
     def elsewhere(self) -> Pairs:
         """There are no other clients."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return Pairs(nothing, nothing)
+        return Pairs(_joined([]), _joined([]))
 
 
 class MembershipJudge(Judge[MembershipCase]):
-    """States how well members can be told from examples that nobody trained on.
+    """States how well members can be told from examples on which their client did not train.
 
     Its findings are
 
@@ -237,25 +278,42 @@ class MembershipJudge(Judge[MembershipCase]):
     headline = "tpr-at-1pct-fpr"
     notes = (
         "Non-members are targets that nobody holds, with the labels of each client's members, and from the same "
-        "client's data where that is known. The null run asks of "
-        "examples that nobody holds which of them are members, where none is.",
+        "client's data where that is known. Where there are too few such targets, non-members are other clients' "
+        "examples, and each finding says so. The null run asks which of the non-members are members, where none is.",
     )
 
     def __init__(
         self, cases: Sequence[MembershipCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
-        self.judged_cases = [case for case in cases if min(map(len, case.dealt)) >= _FEWEST]
+        enough = [case for case in cases if min(map(len, case.dealt)) >= _FEWEST]
+        # The two settings ask other questions. Runs of both are not pooled: that with targets of nobody comes first.
+        of_nobody = [case for case in enough if not case.among_clients]
+        self.judged_cases = of_nobody or enough
+        self._among_clients = bool(enough) and not of_nobody
+
+    def finding(self, metric: str, label: str, **numbers: Any) -> Finding:
+        """Make a finding that says, where it is so, that non-members are other clients' examples."""
+        finding = super().finding(metric, label, **numbers)
+        if not self._among_clients:
+            return finding
+        setting = finding.setting | NON_MEMBERS
+        return replace(finding, label=f"{finding.label}, against other clients' examples", setting=setting)
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach:
         """Count members and non-members of their labels, as they would be dealt; of enough of them p can be small."""
         del needed
-        counts = [_fewest(run, alone=cls.case is not AggregateCase) for run in runs]
+        alone = cls.case is not AggregateCase
+        counts, whose = [_fewest(run, alone=alone) for run in runs], "nobody holds"
+        if alone and max(counts) < _FEWEST:
+            among = [_fewest_among_clients(run) for run in runs]
+            if max(among) >= _FEWEST:
+                counts, whose = among, "other clients hold"
         there = max(counts) >= _FEWEST
         return Reach(
             least_p(2.0 ** min(sum(counts), DRAWS.bit_length())) if there else 1.0,
-            f"{max(counts)} targets that somebody holds beside as many of their labels that nobody holds",
+            f"{max(counts)} targets that somebody holds beside as many of their labels that {whose}",
             f"{_FEWEST} of each",
             "targets=20",
         )
@@ -265,7 +323,7 @@ class MembershipJudge(Judge[MembershipCase]):
         if not self.judged_cases:
             reason = (
                 f"fewer than {_FEWEST} targets that one seen client holds, or fewer than {_FEWEST} of the same labels "
-                "that nobody holds"
+                "that nobody holds, and likewise that other clients hold"
             )
             return [self.unmeasured(self.headline, "Members found at 1% false positives", reason, headline=True)]
         main = self._main
@@ -429,6 +487,12 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _whose(self) -> str:
         """Say whose data the non-members come from, and what follows."""
+        if self._among_clients:
+            return (
+                "judged against other clients' examples, which is FedMIA's own setting, since too few targets are "
+                "nobody's; it asks whether this client trained on an example, and not whether anybody did, so that "
+                "what is common to a client's data cannot be told from its single examples"
+            )
         if all(case.same_client for case in self.judged_cases):
             return "non-members come from the data of the same clients"
         if any((case.truth.origins != "").any() for case in self.judged_cases):
@@ -511,8 +575,13 @@ class MembershipJudge(Judge[MembershipCase]):
             is_member = np.repeat([1, 0], [len(members), len(others)])
             features = np.column_stack([flat(targets.x[rows]), case.labels[rows]])
             forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced")
-            folds = StratifiedKFold(4, shuffle=True, random_state=_FOREST)
-            beliefs = cross_val_predict(forest, features, is_member, cv=folds, method="predict_proba")[:, 1]
+            if case.among_clients:
+                # What it may know is whose data an example looks like.
+                asked = np.concatenate([members.columns, others.columns])
+                beliefs = _beliefs_of_owners(forest, features, case.owner[rows], asked)
+            else:
+                folds = StratifiedKFold(4, shuffle=True, random_state=_FOREST)
+                beliefs = cross_val_predict(forest, features, is_member, cv=folds, method="predict_proba")[:, 1]
             scores.append((beliefs[is_member == 1], beliefs[is_member == 0]))
         return scores
 
@@ -596,15 +665,18 @@ class MembershipJudge(Judge[MembershipCase]):
             "worst-client",
             "Members found at 1% false positives",
             self._per_client,
-            ", at the threshold of all; the null is how often this client is accused of the examples that nobody holds "
-            "and that have its members' labels",
+            ", at the threshold of all; the null is how often this client is accused of the non-members that have its "
+            "members' labels",
             chance=_ONE_PERCENT,
             test=self._exchanges.significance(statistic, f"{_WITHIN_CELLS}, the most exposed client each time"),
             bars=self._bars(self._most_exposed_without_model()),
             by="excess",
         )
 
-    def _epsilon(self) -> Finding:
+    def _epsilon(self) -> Finding | None:
+        if self._among_clients:
+            # Between a client's member and another's there are two changes: ε bounds each, and not both.
+            return None
         declared = [_declared(case) for case in self.judged_cases]
         delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
@@ -764,13 +836,67 @@ class AggregateMembershipJudge(MembershipJudge):
     )
 
 
-def _fewest(run: Prepared, *, alone: bool) -> int:
-    """Return how many members are left at most, each with a non-member of its label; ``alone``: held by one client."""
+def paired(owners: Rows, draw: np.random.Generator) -> Rows:
+    """Pair as many places as can be, so that the two of each pair have different owners.
+
+    Returns
+    -------
+    ndarray
+        (2, pairs): places, each at most once.
+    """
+    names, numbers, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    if len(names) < 2:
+        return np.zeros((2, 0), dtype=np.int64)
+    places = draw.permutation(len(owners))
+    # Nobody may have more than all others together.
+    largest = numbers[places] == sizes.argmax()
+    spare = np.cumsum(largest) > len(owners) - sizes.max()
+    places = places[~(largest & spare)]
+    # In the order of owners, the place that is half of all further on is another's. A drawn order mixes the owners.
+    order = draw.permutation(len(names))
+    places = places[np.argsort(order[numbers[places]], kind="stable")]
+    half = len(places) // 2
+    return np.stack([places[:half], places[half : 2 * half]])
+
+
+def _beliefs_of_owners(forest: RandomForestClassifier, features: Floats, owners: Rows, asked: Rows) -> Floats:
+    """Return by cross-validation how likely a classifier takes each example for one of the client who is asked."""
+    beliefs = np.zeros((len(owners), max(owners.max(), asked.max()) + 1))
+    for fit, test in KFold(4, shuffle=True, random_state=_FOREST).split(features):
+        forest.fit(features[fit], owners[fit])
+        beliefs[np.ix_(test, forest.classes_)] = forest.predict_proba(features[test])
+    return np.asarray(beliefs[np.arange(len(asked)), asked])
+
+
+def _numbered_labels(run: Prepared) -> Rows:
+    """Return the number of each target's label; none where targets and truth do not fit."""
     owners, targets = run.truth.owners, run.knowledge.targets
     if targets is None or len(targets.y) != len(owners):
-        return 0
+        return np.zeros(0, dtype=np.int64)
     labels = targets.y if np.issubdtype(targets.y.dtype, np.integer) and targets.y.ndim == 1 else np.zeros(len(owners))
-    _, numbers = np.unique(labels, return_inverse=True)
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _fewest_among_clients(run: Prepared) -> int:
+    """Return how many members are left at most, each with another client's example of its label."""
+    numbers = _numbered_labels(run)
+    if not len(numbers):
+        return 0
+    owners = run.truth.owners
+    held = ~np.isin(owners, [NOBODY, SEVERAL])
+    pairs = 0
+    for label in np.unique(numbers[held]):
+        sizes = np.unique(owners[held & (numbers == label)], return_counts=True)[1]
+        pairs += min(int(sizes.sum()) // 2, int(sizes.sum() - sizes.max()))
+    return pairs
+
+
+def _fewest(run: Prepared, *, alone: bool) -> int:
+    """Return how many members are left at most, each with a non-member of its label; ``alone``: held by one client."""
+    numbers = _numbered_labels(run)
+    if not len(numbers):
+        return 0
+    owners = run.truth.owners
     held = ~np.isin(owners, [NOBODY, SEVERAL]) if alone else owners != NOBODY
     held, free = (np.bincount(numbers[which]) for which in (held, owners == NOBODY))
     size = min(len(held), len(free))

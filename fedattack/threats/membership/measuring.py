@@ -1,6 +1,6 @@
 """The pieces of membership inference: some replies of a round, or the round's shadow models, in whatever process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,11 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attacks._groups import Group
-from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks._groups import Group, replied_in
+from fedattack.attacks.knowledge import Answers, Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding
 from fedattack.learning import per_record_loss
 from fedattack.learning.importing import given, one_line
+from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, losses_at
 from fedattack.threats.membership.references import Shadows
@@ -98,6 +99,18 @@ class OfShadows:
     plain: Floats
     adaptive: Floats | None
     population: Floats
+
+
+def answered(record: Record, answers: Answers) -> Iterator[OfReplies]:
+    """Yield what the replies of each round show by what the clients' own app says."""
+    rows = answers.rows()
+    for position, round_ in enumerate(record):
+        group = replied_in(position, round_, rows)
+        chosen = [rows[round_.seq, node] for node in group.nodes]
+        if chosen:
+            products, norms = answers.products[chosen].T, answers.norms[chosen].T
+            losses, unknown = answers.losses[chosen].T, np.full(norms.shape, np.nan)
+            yield OfReplies(group, losses, None, products, norms, answers.lengths[chosen], unknown)
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,20 @@ A federated server sees what no other attacker sees: updates of clients that did
 :mod:`fedattack.threats.membership.fedmia`, and the guide beside it for the attacks that it is compared with.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import count_groups, groups_of
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import LocalModels, local_models, readable
@@ -29,7 +30,7 @@ from fedattack.record import Observation, Record
 from fedattack.record.format import PROTOCOLS, Arrays
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import rows_at_once
-from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies
+from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies, answered
 from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
 
@@ -105,48 +106,20 @@ class Membership(MembershipOptions, Attack):
 
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
-        "the model's architecture and loss",
+        KNOWS_MODEL,
         "examples with their labels, of which it asks for each client whether it trained on them",
         "for methods with shadow models, auxiliary examples and how clients train",
         "for adaptive methods, the clients' defence and its settings, but not what it draws",
     )
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.model is None or knowledge.targets is None:
+        if knowledge.targets is None:
             raise AssertionError("checked by run")
         notes: list[str] = []
-        player = self._player(record, knowledge, notes)
-        torch_device = pick_device(device)
-        local = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
-        meter = Meter(
-            model=knowledge.model,
-            targets=knowledge.targets,
-            rebuild=local.rebuild,
-            frozen=tuple(knowledge.frozen or ()) if PROTOCOLS[record.protocol].sends_model else None,
-            player=player,
-            shadows=self.shadows,
-            step=_step(record),
-            seed=seed,
-            device=torch_device,
-            bound=self.memory // 10,
-        )
-        shadowed = spread([round_.number for round_ in record], self.shadow_rounds)
-        if player is not None and len(shadowed) < len(record):
-            notes.append(
-                f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
-                "likelihood ratio and RMIA are about these, and FedMIA about all"
-            )
-        pieces = _Pieces(record, meter, local, notes, shadowed if player is not None else ())
-        found = fan_out(
-            meter,
-            pieces,
-            count=pieces.count,
-            workers=self.workers,
-            memory=self.memory,
-            carried=pieces.carried,
-            paths=player.defence.paths if player is not None and player.defence is not None else (),
-            device=torch_device,
-        )
+        if knowledge.answers is not None:
+            found: Iterable[OfReplies | OfShadows] = answered(record, knowledge.answers)
+        else:
+            found = self._measured(record, knowledge, seed, pick_device(device), notes)
         tally = _Tally()
         rounds: list[int] = []
         of_pieces: list[str] = []
@@ -175,6 +148,44 @@ class Membership(MembershipOptions, Attack):
             notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
         facts = {"clients": list(record.nodes), "rounds": rounds, "trained": trained}
         return in_form(self.name, knowledge.targets, scores, np.stack(tally.per_round), notes, **facts)
+
+    def _measured(
+        self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
+    ) -> Iterable[OfReplies | OfShadows]:
+        """Measure the replies, and shadow models beside them, in pieces."""
+        if knowledge.model is None or knowledge.targets is None:
+            raise AssertionError("checked by run")
+        player = self._player(record, knowledge, notes)
+        local = local_models(record, knowledge, seed=seed, device=device, notes=notes)
+        meter = Meter(
+            model=knowledge.model,
+            targets=knowledge.targets,
+            rebuild=local.rebuild,
+            frozen=tuple(knowledge.frozen or ()) if PROTOCOLS[record.protocol].sends_model else None,
+            player=player,
+            shadows=self.shadows,
+            step=_step(record),
+            seed=seed,
+            device=device,
+            bound=self.memory // 10,
+        )
+        shadowed = spread([round_.number for round_ in record], self.shadow_rounds)
+        if player is not None and len(shadowed) < len(record):
+            notes.append(
+                f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
+                "likelihood ratio and RMIA are about these, and FedMIA about all"
+            )
+        pieces = _Pieces(record, meter, local, notes, shadowed if player is not None else ())
+        return fan_out(
+            meter,
+            pieces,
+            count=pieces.count,
+            workers=self.workers,
+            memory=self.memory,
+            carried=pieces.carried,
+            paths=player.defence.paths if player is not None and player.defence is not None else (),
+            device=device,
+        )
 
     def _player(self, record: Record, knowledge: Knowledge, notes: list[str]) -> Knowledge | None:
         """Return what shadow models are trained with, if there are to be any."""

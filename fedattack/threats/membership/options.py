@@ -18,7 +18,7 @@ class MembershipOptions(options.WorkersOptions, options.MemoryOptions):
     needs: ClassVar[Needs] = Needs(
         views=("individual",),
         protocols=tuple(PROTOCOLS),
-        knowledge=("model", "targets"),
+        knowledge=("losses", "targets"),
         takes=("rounds", "clients", "frozen", "structures"),
     )
 

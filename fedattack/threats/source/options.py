@@ -18,6 +18,6 @@ class SourceOptions(options.WorkersOptions):
     needs: ClassVar[Needs] = Needs(
         views=("individual",),
         protocols=tuple(PROTOCOLS),
-        knowledge=("model", "targets"),
+        knowledge=("losses", "targets"),
         takes=("rounds", "clients", "frozen", "structures"),
     )

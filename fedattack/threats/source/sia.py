@@ -5,7 +5,7 @@ local model has the smallest loss on a target record is the most likely source (
 over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
@@ -17,10 +17,10 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks._groups import Group, count_groups, groups_of
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks._groups import Group, count_groups, groups_of, replied_in
+from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
-from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.knowledge import Answers, Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding, local_models
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
@@ -65,32 +65,24 @@ class SourceInference(SourceOptions, Attack):
         {"clients": "clients", "rounds": "rounds"},
     )
     knows: ClassVar[tuple[str, ...]] = (
-        "the model's architecture and loss",
+        KNOWS_MODEL,
         "target records with their labels, known to be somebody's training data but not whose",
     )
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.model is None or knowledge.targets is None:
+        if knowledge.targets is None:
             raise AssertionError("checked by run")
         targets = knowledge.targets
-        torch_device = pick_device(device)
         columns = {node: column for column, node in enumerate(record.nodes)}
         notes: list[str] = []
         strange: list[str] = []
-        local = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
-        size = sum(parameter.numel() for parameter in knowledge.model.build().parameters())
-        most = min(_MOST, max(1, _BOUND // (4 * size)))
+        found: Iterable[tuple[Group, NDArray[np.float64]]]
+        if knowledge.answers is not None:
+            found = _answered(record, knowledge.answers)
+        else:
+            found = self._computed(record, knowledge, seed, pick_device(device), notes)
         by_round: dict[int, NDArray[np.float64]] = {}
         counts = np.ones(len(columns))
-        found = fan_out(
-            partial(_losses, knowledge.model, targets, local.rebuild, torch_device),
-            (group for at, round_ in enumerate(record) for _, group in groups_of(at, round_, local, most)),
-            count=count_groups(record, most),
-            workers=self.workers,
-            memory=_MEMORY,
-            carried=4 * size * most,
-            device=torch_device,
-        )
         for group, values in found:
             of_round = by_round.setdefault(group.position, np.full((len(targets), len(columns)), np.nan))
             for node, count, of_client in zip(group.nodes, group.counts, values, strict=True):
@@ -108,7 +100,9 @@ class SourceInference(SourceOptions, Attack):
                 f"attack {self.name} needs at least one usable reply, and {record.path} holds none{why_left_out(notes)}"
             )
         stacked = np.stack(losses)
-        combined = combine_rounds(stacked)
+        # The score takes exp(−loss), a probability where labels are classes: other losses have any scale.
+        scale = 1.0 if knowledge.answers is None else max(1.0, float(np.nanmedian(stacked)))
+        combined = combine_rounds(stacked / scale)
         prior = np.full(len(columns), 1 / len(columns))
         if knowledge.prior == "examples":
             prior = counts / counts.sum()
@@ -129,6 +123,34 @@ class SourceInference(SourceOptions, Attack):
             },
             notes=(*notes, *strange),
         )
+
+    def _computed(
+        self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
+    ) -> Iterable[tuple[Group, NDArray[np.float64]]]:
+        """Compute the losses (clients, targets) of the usable replies, in pieces."""
+        if knowledge.model is None or knowledge.targets is None:
+            raise AssertionError("checked by run")
+        local = local_models(record, knowledge, seed=seed, device=device, notes=notes)
+        size = sum(parameter.numel() for parameter in knowledge.model.build().parameters())
+        most = min(_MOST, max(1, _BOUND // (4 * size)))
+        return fan_out(
+            partial(_losses, knowledge.model, knowledge.targets, local.rebuild, device),
+            (group for at, round_ in enumerate(record) for _, group in groups_of(at, round_, local, most)),
+            count=count_groups(record, most),
+            workers=self.workers,
+            memory=_MEMORY,
+            carried=4 * size * most,
+            device=device,
+        )
+
+
+def _answered(record: Record, answers: Answers) -> Iterator[tuple[Group, NDArray[np.float64]]]:
+    """Yield the usable replies of each round with the losses (clients, targets) that the clients' own app gives."""
+    rows = answers.rows()
+    for position, round_ in enumerate(record):
+        group = replied_in(position, round_, rows)
+        if group.nodes:
+            yield group, answers.losses[[rows[round_.seq, node] for node in group.nodes]]
 
 
 def _losses(

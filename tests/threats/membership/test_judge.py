@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.ensemble import RandomForestClassifier as Forest
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.reach import Prepared
 from fedattack.audit.roc import tpr_at
 from fedattack.audit.run import audit_folder
 from fedattack.audit.significance import DRAWS, decided
@@ -454,7 +456,7 @@ def test_the_implied_epsilon_is_held_against_the_declared_one(declared):
     assert found.baselines == ({} if declared is None else {"declared ε": declared})
 
 
-@pytest.mark.parametrize(("n", "nobody"), [(5, 900), (100, 4), (0, 100), (100, 0)])
+@pytest.mark.parametrize(("n", "nobody"), [(5, 900), (14, 4), (0, 100), (14, 0)])
 def test_too_few_targets_give_one_finding_without_a_value(n, nobody):
     found = judged(case(shift=3.0, n=n, nobody=nobody))
     assert [*found] == ["tpr-at-1pct-fpr"]
@@ -516,6 +518,161 @@ def test_behind_sums_a_member_is_what_any_client_holds():
     assert "tpr-at-1pct-fpr-elsewhere" not in found
     assert "worst-client" not in found
     assert "worst-client" not in judged(single, replace(single, seed=1), by=AggregateMembershipJudge)
+
+
+AGAINST_CLIENTS = "against other clients' examples"
+
+
+@pytest.mark.parametrize("nobody", [0, 7])
+def test_without_targets_of_nobody_non_members_are_other_clients_examples(nobody):
+    """Perfect scores find all members; and each finding says what they were told from."""
+    single = case(shift=50.0, n=300, nobody=nobody)
+    found = judged(single)
+    headline = found["tpr-at-1pct-fpr"]
+    assert (headline.value, headline.verdict, found["auc"].value) == (1.0, LEAK, 1.0)
+    assert {*found} == {"tpr-at-1pct-fpr", "tpr-at-0.1pct-fpr", "auc", "worst-client", "balanced-accuracy"}
+    assert all(finding.label.endswith(AGAINST_CLIENTS) for finding in found.values())
+    assert all(finding.setting == {"a": 1} | judge.NON_MEMBERS for finding in found.values())
+    assert headline.reason.startswith("judged against other clients' examples, which is FedMIA's own setting")
+    assert "cannot be told from its single examples: " in headline.reason
+
+
+def test_with_targets_of_nobody_findings_do_not_speak_of_other_clients_examples():
+    found = judged(case(shift=3.0, n=100, nobody=900))
+    assert not any(AGAINST_CLIENTS in finding.label or finding.setting != {"a": 1} for finding in found.values())
+
+
+def test_runs_with_targets_of_nobody_are_judged_and_not_pooled_with_others():
+    alone, other = judged(case(shift=3.0)), case(shift=3.0, n=100, nobody=0, seed=1)
+    both = judged(case(shift=3.0), other)
+    assert both["tpr-at-1pct-fpr"].n == alone["tpr-at-1pct-fpr"].n
+    assert AGAINST_CLIENTS not in both["tpr-at-1pct-fpr"].label
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_each_target_has_one_part_and_a_client_s_non_members_have_its_members_labels(skewed):
+    single = case(shift=0.0, n=300, nobody=0)
+    if skewed:
+        labels = single.scores.arrays["labels"]
+        labels[single.owner == 0] = 0
+        labels[single.owner == 1] = 1
+    members, others = single.dealt
+    assert single.among_clients
+    assert len({*members.rows, *others.rows}) == 2 * len(members) == 2 * len(others)
+    assert (members.columns == single.owner[members.rows]).all()
+    assert (others.columns != single.owner[others.rows]).all()
+    assert Counter(single.cells(members)) == Counter(single.cells(others))
+
+
+def test_behind_sums_there_are_no_other_clients():
+    single = case(shift=3.0, nobody=0, attack="membership-aggregate", columns=1)
+    assert judged(single, by=AggregateMembershipJudge)["tpr-at-1pct-fpr"].verdict == NOT_APPLICABLE
+
+
+def pairs_at_most(sizes):
+    """Slow and obvious: take one of each of the two owners with most left, until but one owner has any."""
+    sizes, pairs = sorted(sizes), 0
+    while len(sizes) > 1 and sizes[-2]:
+        sizes[-1] -= 1
+        sizes[-2] -= 1
+        sizes, pairs = sorted(sizes), pairs + 1
+    return pairs
+
+
+@pytest.mark.parametrize("sizes", [[5], [1, 1], [9, 2, 3], [3, 3, 3], [4, 4, 1], [2, 7], [1, 1, 1, 1, 1], [6, 3, 3]])
+def test_as_many_pairs_of_different_owners_as_can_be(sizes):
+    draw = np.random.default_rng(3)
+    owners = draw.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    first, second = judge.paired(owners, draw)
+    assert len(first) == pairs_at_most(sizes)
+    assert len({*first, *second}) == 2 * len(first)
+    assert (owners[first] != owners[second]).all()
+
+
+def test_owners_are_paired_with_all_others():
+    draw = np.random.default_rng(3)
+    owners = np.repeat(np.arange(4), 5)
+    met = {
+        tuple(sorted(owners[list(pair)])) for _ in range(50) for pair in zip(*judge.paired(owners, draw), strict=True)
+    }
+    assert len(met) == 6
+
+
+def all_exchanges(single):
+    """The area's p by all exchanges, one after the other: who of a client's pairs is its own."""
+    members, others = single.dealt
+    scores = single.scored("fedmia")
+    cells = {}
+    for flag, pairs in ((True, members), (False, others)):
+        for cell, score in zip(single.cells(pairs), pairs.of(scores), strict=True):
+            cells.setdefault(cell, []).append((score, flag))
+    ways = []
+    for cell in cells.values():
+        size = sum(flag for _, flag in cell)
+        ways.append([{*chosen} for chosen in combinations(range(len(cell)), size)])
+    values, as_it_is = [], None
+    for chosen in product(*ways):
+        inside, outside, same = [], [], True
+        for places, cell in zip(chosen, cells.values(), strict=True):
+            for place, (score, flag) in enumerate(cell):
+                (inside if place in places else outside).append(score)
+                same &= flag == (place in places)
+        values.append(sum((a > b) + (a == b) / 2 for a in inside for b in outside))
+        as_it_is = values[-1] if same else as_it_is
+    return np.mean([value >= as_it_is - 1e-9 for value in values])
+
+
+def test_p_is_that_of_all_exchanges_of_owners():
+    single = case(shift=0.8, n=18, nobody=0, seed=2)
+    labels = single.scores.arrays["labels"]
+    labels[:] = 0
+    found = judged(single)["auc"]
+    assert found.n == 9
+    assert found.p == pytest.approx(all_exchanges(single), abs=4 * np.sqrt(0.25 / DRAWS))
+
+
+AMONG_CLIENTS = {
+    "each client against the others": calibration.World(others=0, relative=True),
+    "labels of each client, 3 clients": calibration.World(
+        clients=3, others=0, relative=True, by_label=2.0, unequal=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AMONG_CLIENTS)
+def test_who_learned_nothing_is_seldom_a_leak_against_other_clients_examples(name):
+    """The declared error is 5 %: of 100 runs more than 13 have p ≤ 0.05 once in 1,000 times."""
+    low = Counter()
+    with calibration.quick():
+        for seed in range(100):
+            single = AMONG_CLIENTS[name].case(seed, np.random.default_rng((5, seed)))
+            assert single.among_clients
+            found = MembershipJudge([single], setting={}, provenance={})
+            tests = (found._exchanges.tpr_at(0.01), found._exchanges.area, found._exchanges.best_balanced_accuracy)
+            for number, statistic in enumerate(tests):
+                low[number] += found._exchanges.significance(statistic, "").p <= 0.05
+    assert binom.sf(13, 100, 0.05) < 0.001
+    assert max(low.values()) <= 13
+
+
+def test_a_client_s_look_alone_is_no_leak_against_other_clients_examples():
+    """Examples that show whose data they are must not make a leak, though scores tell whose they are."""
+    single = case(shift=1.5, n=400, nobody=0)
+    assert judged(single)["tpr-at-1pct-fpr"].verdict == LEAK
+    single.knowledge.targets.x[np.arange(400), 0] += 10.0 * single.owner
+    found = judged(single)
+    assert found["auc"].verdict == found["tpr-at-1pct-fpr"].verdict == NO_EVIDENCE
+    assert found["auc"].baselines["examples alone, without any model"] > 0.95
+
+
+def test_what_can_be_reached_against_other_clients_examples():
+    single = case(shift=0.0, n=100, nobody=0)
+    reach = MembershipJudge.reach([Prepared(single.truth, single.knowledge)], 0.05)
+    assert reach.least <= 0.001
+    assert reach.size.startswith(f"{len(single.dealt[0])} targets")
+    assert reach.size.endswith("that other clients hold")
+    behind_sums = AggregateMembershipJudge.reach([Prepared(single.truth, single.knowledge)], 0.05)
+    assert behind_sums.least == 1.0
 
 
 @pytest.fixture(scope="module")

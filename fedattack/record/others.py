@@ -1,0 +1,162 @@
+"""Messages beside the training of rounds: evaluations, queries and their replies.
+
+A record holds what they carry in plaintext, and names what it does not hold of them, such as arrays.
+"""
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from fedattack.base.errors import short
+from fedattack.record.format import decode_metric, encode_metric, keep_name
+
+MAX_OTHERS = 4 * 2**20
+"""Characters of what messages beside the training of one round hold in plaintext; what is beyond is named alone."""
+
+MAX_KINDS = 64
+"""Kinds of messages that a manifest tells apart among those that are not in the record."""
+
+MAX_NAMES = 64
+"""Names of arrays, and of metrics, of one such kind."""
+
+FURTHER = "*"
+"""The type under which messages are counted once there are :data:`MAX_KINDS` kinds."""
+
+_MAX_SIDE = 2**50
+
+Way = Literal["sent", "reply"]
+"""Whether the server sent a message, or got it."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """What messages beside the training of a round hold in plaintext; of some that are alike, with all their nodes.
+
+    Attributes
+    ----------
+    type
+        Flower's type of the message, such as ``evaluate`` or ``query.forward``.
+    way
+        Whether the server sent it, or got it as a reply.
+    nodes
+        To whom, or from whom.
+    metrics
+        All configs and metrics.
+    reason
+        Why a reply has nothing, where an error came in its place.
+    line
+        How many lines of the record stand before it.
+    """
+
+    type: str
+    way: Way
+    nodes: tuple[str, ...]
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    line: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many characters they take."""
+        return len(json.dumps(self.to_entry()))
+
+    def to_entry(self) -> dict[str, Any]:
+        """Return what a line or the manifest says."""
+        entry: dict[str, Any] = {
+            "type": keep_name(self.type),
+            "way": self.way,
+            "nodes": list(map(keep_name, self.nodes)),
+            "metrics": {keep_name(str(key)): encode_metric(value) for key, value in self.metrics.items()},
+        }
+        if self.reason:
+            entry["reason"] = short(self.reason)
+        return entry
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], line: int) -> "Others":
+        """Read what :meth:`to_entry` gave, from before the line of this number."""
+        metrics = {key: decode_metric(value) for key, value in entry["metrics"].items()}
+        return cls(entry["type"], entry["way"], tuple(entry["nodes"]), metrics, entry.get("reason", ""), line)
+
+    def without(self, nodes: Iterable[str]) -> "Others | None":
+        """Return the same without some nodes; ``None`` if no node is left."""
+        left = tuple(node for node in self.nodes if node not in {*nodes})
+        if not left:
+            return None
+        return Others(self.type, self.way, left, self.metrics, self.reason, self.line)
+
+
+class Unrecorded:
+    """Counts messages of which something is not in the record, and names what; from any thread.
+
+    Attributes
+    ----------
+    changed
+        Whether there are kinds that :meth:`entries` did not return yet.
+    """
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self.changed = False
+        for entry in entries:
+            self._entries[_key(entry)] = dict(entry)
+
+    def count(
+        self,
+        type: str,  # noqa: A002 - Flower's word
+        way: Way,
+        *,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        metrics: Iterable[str] = (),
+        messages: int = 1,
+    ) -> None:
+        """Count messages of one kind; shapes and types of their arrays are those of the first."""
+        described = []
+        for name, array in list((arrays or {}).items())[:MAX_NAMES]:
+            shape = [min(side, _MAX_SIDE) for side in array.shape]
+            described.append({"name": keep_name(name), "shape": shape, "dtype": str(array.dtype)})
+        names = [keep_name(str(name)) for name in metrics][:MAX_NAMES]
+        new = {"type": keep_name(type), "way": way, "messages": 0, "arrays": described, "metrics": names}
+        with self._lock:
+            key = _key(new)
+            if key not in self._entries and len(self._entries) >= MAX_KINDS - 2:
+                new |= {"type": FURTHER, "arrays": [], "metrics": []}
+                key = _key(new)
+            if key not in self._entries:
+                self._entries[key] = new
+                self.changed = True
+            self._entries[key]["messages"] += messages
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return what the manifest says."""
+        with self._lock:
+            self.changed = False
+            return [dict(entry) for entry in self._entries.values()]
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    arrays = tuple(array["name"] for array in entry["arrays"])
+    return entry["type"], entry["way"], arrays, tuple(entry["metrics"])
+
+
+def in_words(entry: Mapping[str, Any]) -> str:
+    """Say what of some messages is not in the record: ``30 query replies with arrays embedding (200, 4) are not …``."""
+    kind = "" if entry["type"] == FURTHER else f"{entry['type']} "
+    one, many = ("reply", "replies") if entry["way"] == "reply" else ("message to a client", "messages to clients")
+    words = f"{entry['messages']:,} {kind}{one if entry['messages'] == 1 else many}"
+    if entry["type"] == FURTHER:
+        words += " of further kinds"
+    parts = []
+    if entry["arrays"]:
+        arrays = [f"{array['name']} ({', '.join(map(str, array['shape']))})" for array in entry["arrays"]]
+        parts.append(f"arrays {short(', '.join(arrays), 160)}")
+    if entry["metrics"]:
+        parts.append(f"metrics {short(', '.join(entry['metrics']), 160)}")
+    if parts:
+        words += f" with {' and '.join(parts)}"
+    return f"{words} {'is' if entry['messages'] == 1 else 'are'} not in this record"

@@ -1,0 +1,28 @@
+"""What clients send, in words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_FEW = 3
+
+
+def sent_kind(row: Mapping[str, Any]) -> str:
+    """Return what an array is, with the factor of a difference."""
+    if "least" not in row:
+        return str(row["kind"])
+    least, most = f"{row['least']:.4g}", f"{row['most']:.4g}"
+    return f"{row['kind']}: {least}" if least == most else f"{row['kind']}: {least} … {most}"
+
+
+def sent_in_short(sent: Mapping[str, Any]) -> str:
+    """Name a few arrays of each kind."""
+    names: dict[str, list[str]] = {}
+    for row in sent["arrays"]:
+        arrays = names.setdefault(row["kind"], [])
+        if row["array"] not in arrays:
+            arrays.append(row["array"])
+    said = []
+    for kind, arrays in names.items():
+        more = f" and {len(arrays) - _FEW} more" if len(arrays) > _FEW else ""
+        said.append(f"{', '.join(arrays[:_FEW])}{more}: {kind}")
+    return "; ".join(said) + (". No attack can read that" if sent["unread"] else "")

@@ -1,0 +1,72 @@
+"""The examples that are nearest to what clients send in plaintext: of all that is known, what a judge needs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.record import Record
+from fedattack.threats.plaintext.values import likeness, parts_of, plain_replies, vectors_of
+
+MOST = 2_000
+"""Vectors that are looked at."""
+
+# Examples that vectors are compared with at once.
+_AT_ONCE = 4_096
+
+
+def nearest_examples(
+    record: Record, x: NDArray[Any], owners: Sequence[Sequence[str]]
+) -> Mapping[str, NDArray[Any]] | None:
+    """Return, for what clients send, the nearest example of each client and of nobody.
+
+    Parameters
+    ----------
+    record
+        What the server saw.
+    x
+        (n, …): all examples that are known.
+    owners
+        (n,): the clients that hold each, none for one of nobody.
+
+    Returns
+    -------
+    dict or None
+        ``x`` (m, size) float32 and ``owners`` (m,): an example once for each client that holds it, "" for nobody.
+        ``None`` where no reply holds as many numbers as an example has.
+    """
+    if not len(x):
+        return None
+    flat = np.asarray(x, dtype=np.float32).reshape(len(x), -1)
+    found = [np.zeros((0, flat.shape[1]))]
+    for reply in plain_replies(record):
+        for vector in vectors_of(reply.values).values():
+            found.append(parts_of(vector, flat.shape[1]))
+    vectors = np.concatenate(found)
+    if not len(vectors):
+        return None
+    vectors = vectors[np.linspace(0, len(vectors) - 1, min(MOST, len(vectors))).astype(int)]
+    names = sorted({name for of_example in owners for name in of_example})
+    chosen: set[tuple[int, str]] = set()
+    for name in [*names, ""]:
+        rows = np.array([row for row, held in enumerate(owners) if (name in held if name else not held)], dtype=int)
+        if len(rows):
+            chosen |= {(row, name) for row in rows[_nearest(vectors, flat[rows])].tolist()}
+    pairs = sorted(chosen)
+    return {
+        "x": flat[[row for row, _ in pairs]],
+        "owners": np.array([name for _, name in pairs], dtype=np.str_),
+    }
+
+
+def _nearest(vectors: NDArray[Any], examples: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the example that is likest to each vector."""
+    best, place = np.full(len(vectors), -1.0), np.zeros(len(vectors), dtype=np.int64)
+    for start in range(0, len(examples), _AT_ONCE):
+        alike = likeness(vectors, examples[start : start + _AT_ONCE])
+        of_block = alike.max(axis=1)
+        better = of_block > best
+        best[better] = of_block[better]
+        place[better] = start + alike.argmax(axis=1)[better]
+    return place

@@ -1,0 +1,157 @@
+"""Read the numbers, lists and texts that replies hold in plaintext, and put numbers of one family together."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.record import Record
+
+COUNT = "num-examples"
+"""What the example count of a reply is called here."""
+
+LEAST = 3
+"""Numbers that make a family: fewer are no vector."""
+
+MOST = 2**20
+"""Numbers of the longest vector that is read."""
+
+# Sizes of numbers that bytes are taken for.
+_USUAL = 1e-6, 1e6
+
+# Rows of more digits are no running numbers.
+_NUMBER = re.compile(r"\d{1,9}")
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What one reply holds in plaintext.
+
+    Attributes
+    ----------
+    node
+        Whose reply it is.
+    line
+        How many lines of the record stand before it.
+    type
+        ``train``, or Flower's type of another message.
+    values
+        By their names, all metrics and configs, with the example count.
+    count
+        The example count; ``None`` without one.
+    """
+
+    node: str
+    line: int
+    type: str
+    values: Mapping[str, Any]
+    count: float | None
+
+
+def plain_replies(record: Record) -> Iterator[Plain]:
+    """Yield what each reply of a record holds in plaintext, those to evaluations and queries last."""
+    for round_ in record:
+        for seen in round_.observations:
+            values = dict(seen.metrics)
+            if seen.num_examples is not None:
+                values = {COUNT: seen.num_examples} | values
+            if values:
+                yield Plain(seen.node, round_.seq, "train", values, seen.count)
+    for others in record.others:
+        if others.way == "reply" and others.metrics:
+            for node in others.nodes:
+                yield Plain(node, others.line, others.type, others.metrics, None)
+
+
+def families_of(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Put names together that differ in running numbers alone, such as ``px0`` … ``px63``.
+
+    Returns
+    -------
+    dict
+        By the names with ``#`` for their numbers, at least :data:`LEAST` names of numbers, in the order of these.
+    """
+    found: dict[str, list[tuple[tuple[int, ...], str]]] = {}
+    for name, value in values.items():
+        places = _NUMBER.findall(name)
+        if places and _is_number(value):
+            found.setdefault(_NUMBER.sub("#", name), []).append((tuple(map(int, places)), name))
+    families = {}
+    for stem, members in found.items():
+        if len(members) >= LEAST:
+            families[stem] = tuple(name for _, name in sorted(members))
+    return families
+
+
+def vectors_of(values: Mapping[str, Any]) -> dict[str, Vector]:
+    """Return all vectors that may hold values of an example: families of numbers, lists, and bytes as numbers."""
+    vectors: dict[str, Vector] = {}
+    for stem, names in families_of(values).items():
+        vectors[stem] = np.array([float(values[name]) for name in names])
+    for name, value in values.items():
+        if isinstance(value, list):
+            flat = _flat(value)
+            if flat is not None:
+                vectors[name] = flat
+        elif isinstance(value, bytes):
+            vectors[name] = _of_bytes(value)
+    return {
+        name: vector for name, vector in vectors.items() if LEAST <= len(vector) <= MOST and np.isfinite(vector).all()
+    }
+
+
+def _flat(value: list[Any]) -> Vector | None:
+    """Return a list of numbers, or of such lists, as a vector; ``None`` for one of something else."""
+    flat: list[float] = []
+    left = [value]
+    while left:
+        entry = left.pop()
+        if isinstance(entry, list):
+            left += reversed(entry)
+        elif _is_number(entry):
+            flat.append(float(entry))
+        else:
+            return None
+    return np.array(flat)
+
+
+def _of_bytes(value: bytes) -> Vector:
+    """Read bytes as floating-point numbers if all of them are of a usual size, else as whole numbers."""
+    for dtype in ("<f4", "<f8"):
+        if len(value) % np.dtype(dtype).itemsize == 0:
+            numbers = np.frombuffer(value, dtype).astype(np.float64)
+            usual = (np.abs(numbers) >= _USUAL[0]) & (np.abs(numbers) <= _USUAL[1])
+            if (usual | (numbers == 0)).all():
+                return numbers
+    return np.frombuffer(value, np.uint8).astype(np.float64)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def parts_of(vector: Vector, size: int) -> Vector:
+    """Cut a vector into examples of a size, (examples, size); none where it does not hold whole ones."""
+    if size < LEAST or not len(vector) or len(vector) % size:
+        return np.zeros((0, size))
+    return vector.reshape(-1, size)
+
+
+def likeness(vectors: NDArray[Any], examples: NDArray[Any]) -> NDArray[np.float32]:
+    """Return how alike vectors (n, size) and examples (m, size) are, up to a scale and an offset: |correlation|.
+
+    What is the same throughout is like nothing.
+    """
+    return np.asarray(np.abs(_standard(vectors) @ _standard(examples).T))
+
+
+def _standard(rows: NDArray[Any]) -> NDArray[np.float32]:
+    centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
+    norms = np.linalg.norm(centred, axis=1, keepdims=True)
+    return np.asarray(np.where(norms > 1e-9, centred / np.maximum(norms, 1e-9), 0.0), dtype=np.float32)

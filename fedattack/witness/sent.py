@@ -1,0 +1,102 @@
+"""What the arrays of a client's replies are: kinds, shapes and factors, and no values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+ZEROS = "zeros"
+UNCHANGED = "as received"
+WEIGHTS = "weights"
+CHANGED = "weights, changed"
+DIFFERENCE = "difference"
+SCALED = "difference times a factor"
+CHANGED_DIFFERENCE = "difference, changed"
+SLICE = "slice of a model's array"
+OTHER_TYPE = "weights as the bytes of another type"
+NO_FLOATS = "no floats"
+KEPT = "not sent"
+UNKNOWN = "not understood"
+
+Kind = Literal[
+    "zeros",
+    "as received",
+    "weights",
+    "weights, changed",
+    "difference",
+    "difference times a factor",
+    "difference, changed",
+    "slice of a model's array",
+    "weights as the bytes of another type",
+    "no floats",
+    "not sent",
+    "not understood",
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+"""Kinds of arrays; where calls differ the later one of these counts."""
+
+AS_WEIGHTS = (WEIGHTS, CHANGED)
+AS_DIFFERENCES = (DIFFERENCE, SCALED, CHANGED_DIFFERENCE)
+
+MOST_ARRAYS = 2048
+"""Arrays of a client of which the kinds are noted."""
+
+
+@dataclass(frozen=True)
+class SentArray:
+    """What one array of a client's replies is.
+
+    Attributes
+    ----------
+    name, shape, dtype
+        As it was sent.
+    kind
+        One of :data:`KINDS`.
+    of
+        The entry of the model's state that it belongs to; empty if there is none.
+    least, most
+        By what the difference after − before was multiplied, in the calls of the client; ``None`` for other kinds.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+    of: str = ""
+    least: float | None = None
+    most: float | None = None
+
+
+def joined_kinds(before: Sequence[SentArray], now: Sequence[SentArray]) -> tuple[SentArray, ...]:
+    """Join what the arrays were in earlier calls with what they are in this one."""
+    known = {array.name: array for array in before}
+    return tuple(_joined_kind(known.get(array.name), array) for array in now)
+
+
+def _joined_kind(before: SentArray | None, now: SentArray) -> SentArray:
+    if before is None:
+        return now
+    kinds = {before.kind, now.kind}
+    kind = max(kinds, key=KINDS.index)
+    mixed = kinds & {*AS_WEIGHTS} and kinds & {*AS_DIFFERENCES}
+    if mixed or before.shape != now.shape:
+        return replace(now, kind=UNKNOWN, least=None, most=None)
+    factors = [each for each in (before.least, before.most, now.least, now.most) if each is not None]
+    if kind not in AS_DIFFERENCES or not factors:
+        return replace(now, kind=kind, least=None, most=None)
+    return replace(now, kind=kind, least=min(factors), most=max(factors))
+
+
+def summed_up(tables: Sequence[Sequence[SentArray]]) -> list[dict[str, Any]]:
+    """Count of how many clients each array is of each kind: a row for each array, shape and kind."""
+    rows: dict[tuple[str, tuple[int, ...], str, str], list[SentArray]] = {}
+    for table in tables:
+        for array in table:
+            rows.setdefault((array.name, array.shape, array.dtype, array.kind), []).append(array)
+    found = []
+    for (name, shape, dtype, kind), arrays in rows.items():
+        factors = [each for array in arrays for each in (array.least, array.most) if each is not None]
+        row: dict[str, Any] = {"array": name, "shape": [*shape], "dtype": dtype, "kind": kind, "clients": len(arrays)}
+        if factors:
+            row |= {"least": min(factors), "most": max(factors)}
+        found.append(row)
+    return found

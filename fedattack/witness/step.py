@@ -1,0 +1,403 @@
+"""One step of training in PyTorch, whatever it computes: what goes into the models, and what their outputs then meet.
+
+A step begins with the call of a model that no other model makes, and ends where a gradient comes back. An example of it
+is one row of the *leaves*: of all tensors that the model is called with, and of all others that its outputs meet
+outside of models, such as labels, masks, or noise. The step may also be kept as a *tape*, and played again with other
+examples in the leaves' place: then the app's own code says which loss they have.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from fedattack.base.errors import DataError
+from fedattack.base.structured import SEPARATOR, pack
+
+CALL, MET = "call", "met"
+"""How places of leaves begin: ``call1`` is of the second call of a step, ``met0`` what its outputs met first."""
+
+_WIDTHS = (16, 64, 256)
+"""Lengths that lists of varying length are padded to, such as the boxes of an image."""
+
+PADDING = float(np.finfo(np.float32).min)
+"""What they are padded with: a number, so that an example stays finite."""
+
+# What ends a step, or changes how a tensor is watched, is no part of the computation.
+_ASIDE = {"backward", "__set__", "requires_grad_", "register_hook"}
+_IN_PLACE = "__setitem__"
+
+
+@dataclass
+class Step:
+    """One step, from the first call of a model on.
+
+    Attributes
+    ----------
+    count
+        Number of its examples.
+    calls
+        Arguments by position and by name of each call.
+    met
+        The tensors that outputs met, in their order.
+    trains
+        Whether gradients were on.
+    odd
+        How long a tensor was that outputs met, and that has no row an example; 0 where there was none. What is as long
+        as an output is wide, such as weights of classes, is the same for all examples.
+    """
+
+    count: int
+    trains: bool
+    odd: int = 0
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    met: list[Tensor] = field(default_factory=list)
+
+    def trees(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the leaves stand in, with the place of each."""
+        for index, (args, kwargs) in enumerate(self.calls):
+            before = f"{CALL}{index}{SEPARATOR}" if index else ""
+            for name, value in [*((str(at), value) for at, value in enumerate(args)), *kwargs.items()]:
+                yield f"{before}{name}", value
+        for index, value in enumerate(self.met):
+            yield f"{MET}{index}", value
+
+    def rows(self) -> NDArray[Any]:
+        """Return the step's examples (n,), of structured type.
+
+        Raises
+        ------
+        DataError
+            If there are none that can be told apart.
+        """
+        if self.odd:
+            raise DataError(
+                f"a model was called with {self.count} rows, and met {self.odd} labels: rows are no examples"
+            )
+        leaves: dict[str, NDArray[Any]] = {}
+        for place, tree in self.trees():
+            _read_leaves(place, tree, self.count, leaves)
+        if not leaves:
+            raise DataError("a step has no tensor with one row an example")
+        try:
+            return pack(leaves)
+        except ValueError as cause:
+            raise DataError(str(cause)) from None
+
+
+def count_examples(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return how many examples a call has: lists of one length, as detectors take them, or the rows of a tensor."""
+    values = [*args, *kwargs.values()]
+    lists = [len(value) for value in values if isinstance(value, list)]
+    if lists and (len(lists) > 1 or _are_items(next(value for value in values if isinstance(value, list)))):
+        return lists[0] if len({*lists}) == 1 else 0
+    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor) and leaf.ndim]
+    return len(tensors[0]) if tensors else 0
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """Return all tensors of what a model or a function returned."""
+    return [value for value in tree_flatten(output)[0] if isinstance(value, Tensor)]
+
+
+def _are_items(values: Sequence[Any]) -> bool:
+    """Say whether a list holds an entry for each example, and not several tensors of all examples."""
+    if any(isinstance(value, Mapping) for value in values):
+        return True
+    shapes = {tuple(value.shape) for value in values if isinstance(value, Tensor)}
+    return len(shapes) > 1
+
+
+def _read_leaves(place: str, tree: Any, count: int, leaves: dict[str, NDArray[Any]]) -> None:
+    """Add what of a tree has a row, or a run of rows, for each example."""
+    if isinstance(tree, Tensor):
+        if tree.ndim and len(tree) and not len(tree) % count:
+            each = len(tree) // count
+            array = to_array(tree)
+            leaves[place] = array if each == 1 else array.reshape(count, each, *array.shape[1:])
+    elif isinstance(tree, list) and len(tree) == count:
+        _read_items(place, tree, leaves)
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            _read_leaves(f"{place}{SEPARATOR}{name}", value, count, leaves)
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            _read_leaves(f"{place}{SEPARATOR}#{index}", value, count, leaves)
+
+
+def _read_items(place: str, items: Sequence[Any], leaves: dict[str, NDArray[Any]]) -> None:
+    """Add lists that hold one entry an example."""
+    parts: list[dict[str, NDArray[Any]]] = []
+    for item in items:
+        part: dict[str, NDArray[Any]] = {}
+        for name, value in item.items() if isinstance(item, Mapping) else [("", item)]:
+            array = to_array(value) if isinstance(value, Tensor) else _numbers(value)
+            if array is not None:
+                part[f"{place}{SEPARATOR}{name}" if name else place] = array
+        parts.append(part)
+    for name in parts[0]:
+        arrays = [part[name] for part in parts if name in part]
+        if len(arrays) == len(parts):
+            leaves[name] = _stacked(arrays, padded=name != place)
+
+
+def _numbers(value: Any) -> NDArray[Any] | None:
+    """Return numbers in lists as an array; ``None`` if it is something else."""
+    try:
+        array = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError):
+        return None
+    return array
+
+
+def _stacked(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
+    """Put one array an example together; those of varying length are padded."""
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1 and (not padded or arrays[0].ndim == 0):
+        return np.stack(arrays)
+    inner = max((array.shape[1:] for array in arrays if array.size), default=())
+    longest = max(len(array) if array.size else 0 for array in arrays)
+    width = next((width for width in _WIDTHS if longest <= width), None)
+    if width is None or any(array.size and array.shape[1:] != inner for array in arrays):
+        raise DataError(f"examples of shapes {sorted(shapes)[:2]} …, which differ in more than their length")
+    together = np.full((len(arrays), width, *inner), PADDING, dtype=np.float32)
+    for row, array in zip(together, arrays, strict=True):
+        if array.size:
+            row[: len(array)] = array
+    return together
+
+
+def to_array(tensor: Tensor) -> NDArray[Any]:
+    """Copy a tensor to an array; NumPy has no bfloat16, and complex numbers are no numbers of an example.
+
+    Raises
+    ------
+    DataError
+        If it is complex.
+    """
+    if tensor.is_complex():
+        raise DataError("an input of complex numbers")
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.detach().float()
+    return np.array(tensor.numpy(force=True))
+
+
+def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
+    """Return a tree with other examples in it.
+
+    Parameters
+    ----------
+    place, tree, count
+        As the step had it, with so many examples.
+    leaves
+        By place, (m, …): the rows of other examples.
+    """
+    if isinstance(tree, Tensor):
+        array = leaves.get(place)
+        if array is None:
+            return tree
+        shape = array.shape if tree.ndim == array.ndim else (array.shape[0] * array.shape[1], *array.shape[2:])
+        tensor = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(tree.dtype).reshape(shape).to(tree.device)
+    if isinstance(tree, list) and len(tree) == count:
+        return _fill_items(place, tree, leaves)
+    if isinstance(tree, Mapping):
+        filled = {name: fill_leaves(f"{place}{SEPARATOR}{name}", value, count, leaves) for name, value in tree.items()}
+        return filled if type(tree) is dict else type(tree)(filled)  # type: ignore[call-arg]
+    if type(tree) in (list, tuple):
+        return type(tree)(
+            fill_leaves(f"{place}{SEPARATOR}#{index}", value, count, leaves) for index, value in enumerate(tree)
+        )
+    return tree
+
+
+def _fill_items(place: str, items: Sequence[Any], leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
+    first = items[0]
+    if not isinstance(first, Mapping):
+        array = leaves.get(place)
+        return list(items) if array is None else [_as_given(first, row) for row in array]
+    size = max(len(array) for name, array in leaves.items() if name.startswith(f"{place}{SEPARATOR}"))
+    filled = []
+    for index in range(size):
+        item = dict(first)
+        for name, value in first.items():
+            array = leaves.get(f"{place}{SEPARATOR}{name}")
+            if array is not None:
+                item[name] = _as_given(value, array[index])
+        filled.append(item)
+    return filled
+
+
+def _as_given(value: Any, given: NDArray[Any] | Tensor) -> Any:
+    """Return what one example has in the place of a value, without padding."""
+    row = np.asarray(given)
+    if row.ndim and row.dtype.kind == "f":
+        row = row[~(row == PADDING).reshape(len(row), -1).all(axis=1)]
+    if isinstance(value, Tensor):
+        return torch.from_numpy(np.ascontiguousarray(row)).to(value.dtype).to(value.device)
+    return row.tolist()
+
+
+@dataclass
+class Slot:
+    """A tensor that the tape makes, by the order of making."""
+
+    number: int
+
+
+@dataclass
+class Leaf:
+    """A tree of the step, by its place."""
+
+    place: str
+    tree: Any
+
+
+@dataclass
+class Line:
+    """One thing that a step computes."""
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    makes: list[int]
+
+
+class Reader(TorchFunctionMode):
+    """Reads what one thread computes outside of models.
+
+    Parameters
+    ----------
+    keeps_tape
+        Whether to keep what is computed, so that it can be played again.
+    """
+
+    def __init__(self, *, keeps_tape: bool = False) -> None:
+        super().__init__()
+        self.step: Step | None = None
+        self.inside = False
+        self.keeps_tape = keeps_tape
+        self.lines: list[Line] = []
+        # Tensors stay alive meanwhile, or another would get the id of one that is gone.
+        self._made: dict[int, tuple[int, Tensor]] = {}
+        self._leaves: dict[int, tuple[str, Tensor]] = {}
+
+    def put_beneath(self) -> None:
+        """Begin to read, beneath all modes that the app has switched on: these come and go in their own order."""
+        others = []
+        while _get_current_function_mode_stack():
+            others.append(_pop_mode())
+        _push_mode(self)
+        for mode in reversed(others):
+            _push_mode(mode)
+
+    def remove(self) -> None:
+        """Stop reading."""
+        others = []
+        while stack := _get_current_function_mode_stack():
+            if stack[-1] is self:
+                _pop_mode()
+                break
+            others.append(_pop_mode())
+        for mode in reversed(others):
+            _push_mode(mode)
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+        """Note the call of a model; a new step begins, unless one is under way."""
+        trains = torch.is_grad_enabled()
+        if self.step is None or not (self.step.trains and trains):
+            count = count_examples(args, kwargs)
+            self.step = Step(count, trains) if count else None
+            self.lines, self._made, self._leaves = [], {}, {}
+        if self.step is not None:
+            self.step.calls.append((self._known(args), self._known(kwargs)))
+        return self.step
+
+    def returned(self, module: nn.Module, output: Any) -> None:
+        """Note what a model returned."""
+        if self.step is None:
+            return
+        args, kwargs = self.step.calls[-1]
+        index = len(self.step.calls) - 1
+        before = f"{CALL}{index}{SEPARATOR}" if index else ""
+        if self.keeps_tape:
+            filled = [Leaf(f"{before}{at}", value) for at, value in enumerate(args)]
+            named = {name: Leaf(f"{before}{name}", value) for name, value in kwargs.items()}
+            self._write(module, filled, named, output)
+        else:
+            self._make(output)
+
+    def end(self) -> Step | None:
+        """Return the step that is under way, which is over."""
+        step, self.step = self.step, None
+        self._made, self._leaves = {}, {}
+        return step
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.inside or self.step is None or getattr(func, "__name__", "") in _ASIDE:
+            return func(*args, **kwargs)
+        flat, form = tree_flatten((args, kwargs))
+        if not any(id(value) in self._made for value in flat if isinstance(value, Tensor)):
+            return func(*args, **kwargs)
+        written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
+        output = func(*args, **kwargs)
+        if self.keeps_tape:
+            own_args, own_kwargs = tree_unflatten(written, form)
+            self._write(func, own_args, own_kwargs, output)
+        else:
+            self._make(output)
+        return output
+
+    def _meet(self, value: Tensor) -> Any:
+        """Return what a tensor is in the tape: made by it, a leaf, or the same for all examples."""
+        known = self._known(value)
+        step = self.step
+        if known is not value or step is None:
+            return known
+        if value.requires_grad or isinstance(value, nn.Parameter) or not value.ndim or not len(value):
+            return value
+        if len(value) % step.count:
+            if len(value) > 1 and not any(made.shape[-1:] == value.shape[:1] for _, made in self._made.values()):
+                step.odd = len(value)
+            return value
+        leaf = self._leaves.get(id(value))
+        if leaf is None:
+            leaf = self._leaves[id(value)] = f"{MET}{len(step.met)}", value
+            step.met.append(value)
+        return Leaf(leaf[0], value)
+
+    def _known(self, tree: Any) -> Any:
+        """Put slots in the place of what the tape has made."""
+
+        def slot(value: Any) -> Any:
+            made = self._made.get(id(value)) if isinstance(value, Tensor) else None
+            return value if made is None else Slot(made[0])
+
+        return tree_map(slot, tree)
+
+    def _write(self, function: Callable[..., Any], args: Any, kwargs: Any, output: Any) -> None:
+        makes = self._make(output)
+        if makes or getattr(function, "__name__", "") == _IN_PLACE:
+            self.lines.append(Line(function, args, kwargs, makes))
+
+    def _make(self, output: Any) -> list[int]:
+        numbers = []
+        for value in tensors_of(output):
+            number = self._made[id(value)][0] if id(value) in self._made else len(self._made)
+            self._made[id(value)] = number, value
+            numbers.append(number)
+        return numbers
+
+    def slot_of(self, value: Tensor) -> int | None:
+        """Return the number of a tensor that the tape has made."""
+        made = self._made.get(id(value))
+        return None if made is None else made[0]

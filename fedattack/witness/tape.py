@@ -1,0 +1,339 @@
+"""Play a step of somebody's training again: their own code says which loss other examples have, under other weights."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from fedattack.base.errors import DataError, short
+from fedattack.base.structured import fields, leaves_of
+from fedattack.learning.importing import one_line
+from fedattack.witness.step import Leaf, Line, Reader, Slot, Step, fill_leaves, tensors_of
+from fedattack.witness.torch_source import unwrapped
+
+_TRIED = 3
+_CHUNK = 64
+_CLOSE = 1e-4
+_SEED = 0
+
+_BATCH_NORM = nn.modules.batchnorm._NormBase
+_DROPOUT = nn.modules.dropout._DropoutNd
+
+
+class _StepRead(BaseException):
+    """Ends a handler as soon as it has shown one step; nothing that an app catches."""
+
+
+class Tape:
+    """What a step computes, from the call of its models to the loss.
+
+    Attributes
+    ----------
+    step
+        The step that was read.
+    models
+        The models that it calls, in the order of their calls.
+    copies
+        In how many copies an example is played, which together are one batch.
+    together
+        Whether many examples can be played at once, each for itself, by :func:`torch.vmap`.
+    """
+
+    def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int]) -> None:
+        self.step = step
+        self._lines = [replace(line, function=_plain(line.function)) for line in lines]
+        self._losses = losses
+        found = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
+        self.models: list[nn.Module] = list(dict.fromkeys(found))
+        self.rows = step.rows()
+        self.copies = step.count
+        self.together = False
+
+    def play(self, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
+        """Compute the loss of a batch, (m, …) by place, in the place of the step's own."""
+        torch.manual_seed(_SEED)
+        made: dict[int, Tensor] = {}
+
+        def resolve(value: Any) -> Any:
+            if isinstance(value, Slot):
+                return made[value.number]
+            if isinstance(value, Leaf):
+                tree = tree_map(resolve, value.tree, is_leaf=lambda one: isinstance(one, Slot))
+                return fill_leaves(value.place, tree, self.step.count, leaves)
+            return value
+
+        def is_leaf(value: Any) -> bool:
+            return isinstance(value, Slot | Leaf)
+
+        for line in self._lines:
+            args = tree_map(resolve, line.args, is_leaf=is_leaf)
+            kwargs = tree_map(resolve, line.kwargs, is_leaf=is_leaf)
+            output = line.function(*args, **kwargs)
+            made.update(zip(line.makes, tensors_of(output), strict=True))
+        return torch.stack([made[number].sum() for number in self._losses]).sum()
+
+    def loss_of(self, leaves: Mapping[str, NDArray[Any]], row: int) -> float:
+        """Compute the loss of one example, in :attr:`copies` copies."""
+        return self._loss_in_copies(leaves, row, self.copies)
+
+    def _loss_in_copies(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
+        with torch.no_grad():
+            return float(
+                self.play({place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()})
+            )
+
+    def losses_of(self, leaves: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Compute the loss of each example, (n,)."""
+        count = len(next(iter(leaves.values())))
+        if not self.together:
+            return np.array([self.loss_of(leaves, row) for row in range(count)])
+        found = [self._losses_together(leaves, slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
+        return np.concatenate(found)
+
+    def _losses_together(self, leaves: Mapping[str, NDArray[Any]], rows: slice) -> NDArray[np.float64]:
+        names = [*leaves]
+
+        def loss(*row: Tensor) -> Tensor:
+            copies = {name: one.expand(self.copies, *one.shape) for name, one in zip(names, row, strict=True)}
+            return self.play(copies)
+
+        tensors = [torch.from_numpy(np.ascontiguousarray(leaves[name][rows])) for name in names]
+        with torch.no_grad():
+            losses: NDArray[np.float64] = torch.vmap(loss, randomness="same")(*tensors).double().numpy(force=True)
+        return losses
+
+    def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
+        """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
+        with torch.enable_grad():
+            loss = self.play(
+                {place: np.repeat(array[row : row + 1], self.copies, 0) for place, array in leaves.items()}
+            )
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        parts = zip(gradients, parameters, strict=True)
+        flat = [
+            torch.zeros(one.numel()) if gradient is None else gradient.reshape(-1).float() for gradient, one in parts
+        ]
+        return torch.cat(flat).cpu()
+
+    def prepare(self, leaves: Mapping[str, NDArray[Any]]) -> None:
+        """Switch off what is random, and find in how few copies an example can be played.
+
+        Raises
+        ------
+        DataError
+            If an example has no loss of its own: its rows are no examples, or the loss is random.
+        """
+        self._calm(leaves)
+        self._check_rows(leaves)
+        tried = range(min(_TRIED, len(next(iter(leaves.values())))))
+        try:
+            whole = [self.loss_of(leaves, row) for row in tried]
+        except Exception as cause:  # the app's own code may raise anything
+            raise DataError(f"the app's step does not take copies of one example ({one_line(cause)})") from None
+        again = [self.loss_of(leaves, row) for row in tried]
+        if not np.allclose(whole, again, rtol=_CLOSE, atol=1e-7, equal_nan=True):
+            raise DataError("the loss of one example differs from time to time under one seed: it cannot be asked for")
+        single = [self._try(leaves, row, 1) for row in tried]
+        if np.allclose(whole, single, rtol=_CLOSE, atol=1e-7):
+            self.copies = 1
+        try:
+            together = self._losses_together(leaves, slice(0, len(whole)))
+        except Exception:  # what PyTorch cannot vectorise is played one by one
+            return
+        self.together = np.allclose(whole, together, rtol=_CLOSE, atol=1e-7)
+
+    def _try(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
+        """Compute a loss; NaN where the app's own code raises, whatever it is."""
+        try:
+            return self._loss_in_copies(leaves, row, copies)
+        except Exception:
+            return math.nan
+
+    def _calm(self, leaves: Mapping[str, NDArray[Any]]) -> None:
+        """Put the models into evaluation where the step also works so; else their dropout and batch norm alone."""
+        modes = [(part, part.training) for model in self.models for part in model.modules()]
+        for model in self.models:
+            model.eval()
+        # A model may return losses in training alone.
+        if math.isnan(self._try(leaves, 0, self.copies)):
+            for part, mode in modes:
+                part.training = mode and not isinstance(part, _BATCH_NORM | _DROPOUT)
+
+    def _check_rows(self, leaves: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse rows whose outputs depend on one another, such as the nodes of a graph.
+
+        Raises
+        ------
+        DataError
+            If they do.
+        """
+        first = next((line for line in self._lines if line.function is self.models[0]), None)
+        count = min(self.step.count, len(next(iter(leaves.values()))))
+        if first is None or count < 2:
+            return
+        batch = {place: array[:count] for place, array in leaves.items()}
+        # A row of time depends on those before it alone, so that the last is looked at, too.
+        order = np.r_[0, count - 2 : 0 : -1, count - 1]
+        others = {place: array[order] for place, array in batch.items()}
+        outputs = []
+        with torch.no_grad():
+            for each in (batch, others):
+                args = [fill_leaves(leaf.place, leaf.tree, self.step.count, each) for leaf in first.args]
+                kwargs = {
+                    name: fill_leaves(leaf.place, leaf.tree, self.step.count, each)
+                    for name, leaf in first.kwargs.items()
+                }
+                torch.manual_seed(_SEED)
+                found = tensors_of(self.models[0](*args, **kwargs))
+                outputs.append([value[[0, -1]].double() for value in found if value.ndim and len(value) == count])
+        for one, other in zip(*outputs, strict=True):
+            if not torch.allclose(one, other, rtol=_CLOSE, atol=1e-6, equal_nan=True):
+                raise DataError(
+                    "what the model says of one row depends on the other rows, as of the nodes of a graph: rows are no "
+                    "examples, and no loss is that of one"
+                )
+
+    def state(self) -> list[tuple[str, Tensor]]:
+        """Return names and tensors of all models' states, each once."""
+        found: dict[int, tuple[str, Tensor]] = {}
+        for model in self.models:
+            for name, value in model.state_dict().items():
+                if isinstance(value, Tensor):
+                    found.setdefault(value.data_ptr() if value.numel() else id(value), (name, value))
+        return [*found.values()]
+
+    def estimate_statistics(self, leaves: Mapping[str, NDArray[Any]], norms: Sequence[nn.Module]) -> None:
+        """Take the statistics of batch norms from these examples, where nobody sends them."""
+        size = self.step.count
+        total = len(next(iter(leaves.values())))
+        kept = []
+        for norm in norms:
+            kept.append((norm, norm.momentum))
+            norm.reset_running_stats()  # type: ignore[operator]
+            norm.momentum, norm.training = None, True  # type: ignore[assignment]
+        with torch.no_grad():
+            for start in range(0, total - size + 1 or 1, size):
+                rows = np.arange(start, start + size) % total
+                self.play({place: array[rows] for place, array in leaves.items()})
+        for norm, momentum in kept:
+            norm.momentum, norm.training = momentum, False
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a model as it is in what wraps it; Opacus's wrapper would take each gradient for one of a batch."""
+    if not isinstance(function, nn.Module):
+        return function
+    getattr(function, "disable_hooks", _nothing)()
+    return unwrapped(function)
+
+
+def _nothing() -> None:
+    """Stand for what other wrappers have not."""
+
+
+def read_tape(handler: Callable[[], object]) -> Tape:
+    """Call what trains, up to its first step, and return the tape of it.
+
+    Raises
+    ------
+    DataError
+        If it makes no step of PyTorch that can be read.
+    """
+    reader = Reader(keeps_tape=True)
+    found: list[tuple[Step, list[Line], list[int]]] = []
+
+    def end(losses: Sequence[Tensor]) -> None:
+        slots = [reader.slot_of(loss) for loss in losses]
+        if reader.step is not None and all(slot is not None for slot in slots):
+            found.append((reader.step, reader.lines, [slot for slot in slots if slot is not None]))
+            raise _StepRead
+
+    with _calls_read(reader), _ends_read(end):
+        reader.put_beneath()
+        try:
+            handler()
+        except _StepRead:
+            pass
+        finally:
+            reader.remove()
+    if not found:
+        raise DataError("the app's handler ended without a step of PyTorch: no call of backward() came from a model")
+    return Tape(*found[0])
+
+
+@contextmanager
+def _calls_read(reader: Reader) -> Iterator[None]:
+    original = nn.Module.__call__
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if reader.inside or next(self.parameters(), None) is None:
+            return original(self, *args, **kwargs)
+        reader.begin(args, kwargs)
+        reader.inside = True
+        try:
+            output = original(self, *args, **kwargs)
+        finally:
+            reader.inside = False
+        reader.returned(self, output)
+        return output
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
+    """Call ``end`` with what is differentiated, wherever that is asked for."""
+    of_tensor, of_all, grad = Tensor.backward, torch.autograd.backward, torch.autograd.grad
+
+    def listed(tensors: Any) -> list[Tensor]:
+        return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+    def backward(self: Tensor, *args: Any, **kwargs: Any) -> None:
+        end([self])
+        of_tensor(self, *args, **kwargs)
+
+    def backward_all(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        end(listed(tensors))
+        of_all(tensors, *args, **kwargs)
+
+    def grad_of(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        end(listed(outputs))
+        return grad(outputs, *args, **kwargs)
+
+    Tensor.backward, torch.autograd.backward, torch.autograd.grad = backward, backward_all, grad_of  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Tensor.backward, torch.autograd.backward, torch.autograd.grad = of_tensor, of_all, grad  # type: ignore[method-assign]
+
+
+def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return examples as the leaves of a step: what they hold by place, and the labels where one number is missing.
+
+    Raises
+    ------
+    DataError
+        If the step takes other things than the examples hold.
+    """
+    wanted, have = fields(tape.rows), leaves_of(x)
+    missing = [place for place in wanted if place not in have]
+    if len(missing) == 1 and tape.rows.dtype[missing[0]].shape == ():
+        have[missing[0]] = y
+        missing = []
+    if missing:
+        raise DataError(
+            f"a step of the app takes {short(', '.join(missing), 80)}, and the examples hold "
+            f"{short(', '.join(leaves_of(x)), 80)} alone"
+        )
+    return {place: have[place] for place in wanted}

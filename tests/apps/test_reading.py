@@ -1,0 +1,114 @@
+"""How replies are read: as weights, as differences, or not at all."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.apps.posing import pose
+from fedattack.apps.reading import read_sends
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks.knowledge import Sends
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.report import read_run
+from fedattack.witness.sent import SentArray
+from tests.apps.test_holding import World
+from tests.apps.worlds import write_record
+
+TRUSTED = ("torch.nn:Linear",)
+
+
+def sent(kind: str, *, of=("weight", "bias"), first=0, factor=None, shapes=((4, 6), (4,))) -> tuple[SentArray, ...]:
+    arrays = []
+    for place, name in enumerate(of):
+        shape = shapes[place % 2]
+        arrays.append(SentArray(str(first + place), shape, "float32", kind, name, factor, factor))
+    return tuple(arrays)
+
+
+WEIGHTS, UNKNOWN = sent("weights"), sent("not understood")
+
+
+def witnesses(*tables):
+    seen = World.witnesses(10**6)
+    return [replace(one, sends=table) for one, table in zip(seen, tables, strict=False)] + seen[len(tables) :]
+
+
+def test_weights_are_read_as_they_are_and_so_is_what_nobody_saw():
+    assert read_sends(witnesses((), (), ())).rows == ()
+    reading = read_sends(witnesses(WEIGHTS, WEIGHTS, WEIGHTS))
+    assert (reading.known, reading.unread, reading.notes) == (None, "", ())
+    rows = [(row["array"], row["kind"], row["clients"]) for row in reading.rows]
+    assert rows == [("0", "weights", 3), ("1", "weights", 3)]
+
+
+def test_differences_have_the_factor_of_each_client():
+    tables = [sent("difference times a factor", factor=factor) for factor in (-2.0, -4.0, -8.0)]
+    reading = read_sends(witnesses(*tables))
+    nodes = [one.node for one in World.witnesses(10**6)[:3]]
+    assert reading.known == Sends((), dict(zip(nodes, (-2.0, -4.0, -8.0), strict=True)))
+    assert "times -8 … -2; the attacker is assumed to know the factor" in reading.notes[0]
+
+
+def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
+    doubled = (*WEIGHTS, *sent("not understood", first=2))
+    reading = read_sends(witnesses(doubled, doubled, doubled))
+    assert (reading.known, reading.unread) == (Sends(("0", "1")), "")
+    assert "beside their model clients send 2 (not understood), 3 (not understood)" in reading.notes[0]
+
+
+UNREADABLE = ("not understood", "no floats", "slice of a model's array", "weights as the bytes of another type")
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_most_clients_send_and_is_no_model_is_unread(kind):
+    reading = read_sends(witnesses(sent(kind), sent(kind), WEIGHTS))
+    assert reading.unread.startswith(f"2 of 3 clients send 0 ({kind}), 1 ({kind}); expected the model's weights")
+    few = read_sends(witnesses(sent(kind), WEIGHTS, WEIGHTS))
+    assert few.unread == ""
+    assert "1 of 3 clients send something else" in few.notes[0]
+
+
+def test_models_of_other_shapes_are_unread():
+    tables = [sent("weights", shapes=((width, 6), (width,))) for width in (4, 5, 6)]
+    assert "of 3 different forms" in read_sends(witnesses(*tables)).unread
+
+
+@pytest.fixture
+def part(tmp_path) -> Part:
+    write_record(tmp_path / "record", ["100", "101", "102"])
+    return Part(tmp_path, "")
+
+
+def judged(part: Part):
+    knowledge = read_knowledge(part.knowledge, trusted=TRUSTED)
+    ATTACKS["sia"].run(Record(part.record), knowledge, device="cpu").save(part.scores("sia"))
+    return {finding.name: finding for finding in audit_folder(part.folder, device="cpu", trusted=TRUSTED)}
+
+
+def test_what_is_not_understood_is_never_no_evidence(part):
+    pose(part, witnesses(WEIGHTS, WEIGHTS, WEIGHTS), most=90)
+    plain = judged(part)
+    pose(part, witnesses(UNKNOWN, UNKNOWN, UNKNOWN), most=90)
+    assert read_truth(part.truth).unread.startswith("3 of 3 clients send 0 (not understood)")
+    found = judged(part)
+    assert found.keys() == plain.keys()
+    for name, finding in found.items():
+        # A leak that is found in spite of it stays one.
+        expected = {"no evidence": "cannot be told", "too few to tell": "cannot be told"}
+        assert finding.verdict == expected.get(plain[name].verdict, plain[name].verdict)
+    assert "cannot be told" in {finding.verdict for finding in found.values()}
+    run = read_run(part.folder)
+    assert [row["kind"] for row in run["sent"]["arrays"]] == ["not understood", "not understood"]
+    assert run["sent"]["unread"] == read_truth(part.truth).unread
+
+
+def test_knowledge_of_differences_is_written_and_read(part):
+    tables = [sent("difference times a factor", factor=factor) for factor in (-2.0, -4.0, -8.0)]
+    posed = pose(part, witnesses(*tables), most=90)
+    knowledge = read_knowledge(part.knowledge, trusted=TRUSTED)
+    assert knowledge.sends == posed.knowledge.sends
+    assert np.all([factor < 0 for factor in knowledge.sends.factors.values()])

@@ -1,0 +1,159 @@
+"""Plaintext that holds examples is found, and plaintext that holds none is not."""
+
+import numpy as np
+import pytest
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
+from fedattack.audit.truth import read_truth, write_truth
+from fedattack.base.errors import DataError
+from fedattack.threats.plaintext.exchange import Nearest
+from fedattack.threats.plaintext.judge import _checked
+from fedattack.threats.plaintext.section import _apart, _beside, _explained, _vectors
+from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
+
+
+def rows_of(finding):
+    return {(row["name"], row["type"]): row for row in finding.series["beside"]}
+
+
+def listed(client, number, x):
+    return {"first": (3 * x[number]).tolist()}
+
+
+def nested(client, number, x):
+    return {"image": x[0].reshape(4, 4).tolist()}
+
+
+def raw(client, number, x):
+    return {"raw": x[0].tobytes()}
+
+
+def two(client, number, x):
+    return {"both": x[:2].ravel().tolist()}
+
+
+@pytest.mark.parametrize("says", [None, listed, nested, raw, two])
+@pytest.mark.parametrize("beside", ["train", "evaluate", "query.forward"])
+def test_examples_beside_the_model_are_found_in_whatever_form(says, beside, tmp_path):
+    finding = judged(write_plain_run(tmp_path, *([says] if says else []), beside=beside))
+    assert (finding.name, finding.headline, finding.verdict) == ("plaintext.own-examples", True, LEAK)
+    assert (finding.value, finding.n) == (1.0, CLIENTS)
+    assert finding.p == pytest.approx(1 / 720, abs=1e-3)
+    assert finding.chance == pytest.approx(1 / CLIENTS, abs=0.02)
+    (row,) = finding.series["vectors"]
+    each = 2 if says is two else 1
+    assert row["equal"] == row["vectors"] == each * CLIENTS * ROUNDS
+
+
+def test_the_page_says_what_is_an_example(tmp_path):
+    finding = judged(write_plain_run(tmp_path))
+    assert _explained([finding]).words == [
+        "px#: 18 of 18 vectors beside the model are a training example of the client that sent them."
+    ]
+    assert _vectors(finding).rows == [["px#", "18", "100%", "18 of 18"]]
+    told = {row[0]: row[2:] for row in _beside(finding).rows}
+    assert told["px#"] == [f"{SIZE} numbers", "18, of 6 clients", "6", "none", "yes, each client"]
+    assert told["loss"] == ["number", "18, of 6 clients", "18", "none", "no, it changes"]
+    assert told["num-examples"] == ["number", "18, of 6 clients", "1", "none", "no, all send the same"]
+
+
+def test_other_vectors_of_the_same_length_hide_no_example(tmp_path):
+    draw = np.random.default_rng(3)
+
+    def says(client, number, x):
+        return pixels(client, number, x) | {f"noise-{each}": draw.uniform(size=SIZE).tolist() for each in "abc"}
+
+    finding = judged(write_plain_run(tmp_path, says))
+    assert (finding.value, finding.verdict) == (1.0, LEAK)
+
+
+def test_an_ordinary_app_does_not_cry_wolf(tmp_path):
+    finding = judged(write_plain_run(tmp_path, plain))
+    assert (finding.value, finding.n, finding.p, finding.verdict) == (0.0, CLIENTS, None, NO_EVIDENCE)
+    assert finding.reason == "no reply holds a list or a family of numbers that could be an example"
+    assert _explained([finding]).words == ["No list and no text beside the model tells examples or clients."]
+
+
+def test_vectors_of_another_length_are_no_examples(tmp_path):
+    finding = judged(write_plain_run(tmp_path, lambda client, number, x: {"few": x[0, :5].tolist()}))
+    assert (finding.value, finding.verdict) == (0.0, NO_EVIDENCE)
+    assert finding.reason == f"no list or family of numbers is as long as an example ({SIZE} numbers)"
+
+
+def test_noise_as_long_as_an_example_stays_at_chance(tmp_path):
+    draw = np.random.default_rng(5)
+    ps = []
+    for seed in range(20):
+        folder = write_plain_run(tmp_path / str(seed), lambda *_: {"v": draw.uniform(size=SIZE).tolist()}, seed=seed)
+        ps.append(judged(folder).p)
+    assert sum(p <= 0.05 for p in ps) <= 4
+
+
+def test_three_clients_are_too_few(tmp_path):
+    finding = judged(write_plain_run(tmp_path, clients=3))
+    assert (finding.value, finding.verdict) == (1.0, TOO_FEW)
+    assert finding.series["vectors"][0]["equal"] == 9
+
+
+def test_values_by_example_and_names_of_sites_are_told_without_a_test(tmp_path):
+    def says(client, number, x):
+        site = {"site": f"hospital-{client}", "scanner": "ab"[client % 2], "raw": b"\0\1"}
+        return {"losses": (x[:, 0] + number).tolist(), **site}
+
+    finding = judged(write_plain_run(tmp_path, says))
+    assert (finding.verdict, finding.p) == (NO_EVIDENCE, None)
+    rows = rows_of(finding)
+    assert (rows["losses", "train"]["by_example"], rows["losses", "train"]["numbers"]) == (CLIENTS * ROUNDS, EACH)
+    told = {name: _apart(row) for (name, _), row in rows.items()}
+    assert told == {
+        "num-examples": "no, all send the same",
+        "losses": "no, it changes",
+        "site": "yes, each client",
+        "scanner": "into 2 groups",
+        "raw": "no, all send the same",
+    }
+    assert _explained([finding]).words == [
+        "losses is a list with one value for each of the client's examples.",
+        "The text site is the same in all rounds, and names each client.",
+        "The text scanner is the same in all rounds, and names 2 groups of clients.",
+    ]
+
+
+def test_without_examples_nothing_is_said_of_vectors(tmp_path):
+    folder = write_plain_run(tmp_path)
+    truth = read_truth(folder / "truth")
+    write_truth(
+        folder / "truth",
+        clients=[*truth.clients],
+        classes=[*truth.classes],
+        counts=truth.counts,
+        evaluation=truth.evaluation,
+        targets=truth.targets,
+    )
+    finding = judged(folder)
+    assert (finding.value, finding.verdict) == (None, NOT_APPLICABLE)
+    assert "no example of one array of numbers is known of a client" in finding.reason
+
+
+def test_a_damaged_answer_is_refused():
+    good = {"x": np.zeros((2, 3), np.float32), "owners": np.array(["a", ""])}
+    assert len(_checked(good, 0).x) == 2
+    for bad in (
+        {"x": good["x"]},
+        good | {"owners": np.array(["a"])},
+        good | {"x": np.full((2, 3), np.nan, np.float32)},
+    ):
+        with pytest.raises(DataError, match="seed 0: the truth's answer 'plaintext'"):
+            _checked(bad, 0)
+
+
+def test_exchanges_are_counted_by_hand():
+    share = np.array([[1.0, 0.0], [0.5, 0.5]])
+    found = Nearest({"px#": (share, np.eye(3)), "other": (0 * share, np.zeros((3, 3)))})
+    assert found.best == "px#"
+    assert found.own("px#").tolist() == [1.0, 0.5, 1.0, 1.0, 1.0]
+    drawn = found.draw(np.random.default_rng(0), 4_000)
+    assert drawn.mean() == pytest.approx((0.5 + 0.5 + 3 / 3) / 5, abs=0.02)
+    assert {round(5 * value, 6) for value in drawn} == {
+        first + second for first in (1.5, 0.5) for second in (0.0, 1.0, 3.0)
+    }

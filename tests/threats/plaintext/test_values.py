@@ -1,0 +1,62 @@
+"""Numbers, lists and texts are read from replies as they are."""
+
+import numpy as np
+
+from fedattack.record import Record
+from fedattack.threats.plaintext.truths import nearest_examples
+from fedattack.threats.plaintext.values import families_of, likeness, parts_of, plain_replies, vectors_of
+from tests.threats.plaintext.world import CLIENTS, EACH, SIZE, write_plain_run
+
+
+def test_names_that_differ_in_numbers_alone_are_a_family_in_the_order_of_these():
+    values = {
+        "px10": 3.0,
+        "px2": 2.0,
+        "px1": 1.0,
+        "a_1_0": 1,
+        "a_0_1": 0,
+        "a_0_0": 7,
+        "loss": 1.0,
+        "top5": 1.0,
+        "b1": "x",
+    }
+    assert families_of(values) == {"px#": ("px1", "px2", "px10"), "a_#_#": ("a_0_0", "a_0_1", "a_1_0")}
+
+
+def test_what_is_no_finite_number_is_in_no_vector():
+    assert not vectors_of({"a1": 1.0, "a2": float("nan"), "a3": True, "l": [1, "x", 2], "m": [1.0, 2.0, float("inf")]})
+    assert list(vectors_of({"l": [[1, 2], [3, 4]]})["l"]) == [1, 2, 3, 4]
+
+
+def test_bytes_are_read_as_numbers():
+    vectors = vectors_of({"raw": np.arange(8, dtype="<f4").tobytes()})
+    assert list(vectors["raw"]) == list(range(8))
+    assert len(vectors_of({"raw": bytes(range(200, 232))})["raw"]) == 32
+
+
+def test_scale_offset_and_rounding_do_not_matter_and_constants_are_like_nothing():
+    x = np.random.default_rng(0).uniform(size=(3, 50))
+    alike = likeness(np.stack([np.round(-3 * x[1] + 100, 2), np.full(50, 7.0)]), x)
+    assert alike[0].argmax() == 1
+    assert alike[0, 1] > 0.9999
+    assert (alike[1] == 0).all()
+    assert parts_of(x[0], 50).shape == (1, 50)
+    assert parts_of(x[0], 25).shape == (2, 25)
+    assert parts_of(x[0], 40).shape == (0, 40)
+
+
+def test_all_replies_are_read_with_their_counts(tmp_path):
+    record = Record(write_plain_run(tmp_path, beside="evaluate") / "record")
+    replies = list(plain_replies(record))
+    assert [reply.type for reply in replies[:: 3 * CLIENTS]] == ["train", "evaluate"]
+    assert [(reply.count, len(reply.values)) for reply in replies[:: 3 * CLIENTS]] == [(EACH, 1), (None, SIZE + 1)]
+
+
+def test_the_nearest_example_of_each_client_and_of_nobody_is_kept(tmp_path):
+    record = Record(write_plain_run(tmp_path) / "record")
+    x = np.random.default_rng(0).uniform(size=(6, SIZE)).astype(np.float32)
+    found = nearest_examples(record, x, [("a", "b"), ("a",), (), ("b",), (), ("a",)])
+    assert {*found["owners"].tolist()} == {"a", "b", ""}
+    assert all((row == x).all(axis=1).any() for row in found["x"])
+    assert nearest_examples(record, x[:, :7], [()] * 6) is None
+    assert nearest_examples(record, x[:0], []) is None

@@ -1,0 +1,89 @@
+"""A run whose replies say what a test wants beside the model; its models tell nothing."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.audit.evidence import read_evidence
+from fedattack.audit.finding import Finding
+from fedattack.audit.judging import judge_attacks
+from fedattack.audit.truth import NOBODY, note_node, write_truth
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.others import Others
+
+CLIENTS, EACH, SIZE, ROUNDS = 6, 20, 16, 3
+MODEL = ModelKnowledge(spec="mlp", input_shape=(SIZE,), classes=4, hidden=8)
+
+Says = Callable[[int, int, np.ndarray], Mapping[str, Any]]
+"""Given a client, a round and the client's examples, what stands beside the model."""
+
+
+def pixels(client: int, number: int, x: np.ndarray) -> dict[str, Any]:
+    """The first example, pixel by pixel, in another scale and rounded."""
+    values = np.round(255 * x[0] + 40, 1)
+    return {"loss": 0.5 / number + client} | {f"px{place}": float(value) for place, value in enumerate(values)}
+
+
+def plain(client: int, number: int, x: np.ndarray) -> dict[str, Any]:
+    return {"loss": 0.5 / number + client, "accuracy": 0.1 * number}
+
+
+def write_plain_run(
+    folder: Path,
+    says: Says = pixels,
+    *,
+    protocol: str = "fedavg",
+    clients: int = CLIENTS,
+    beside: str = "train",
+    seed=0,
+) -> Path:
+    """Write record, knowledge and truth; ``beside`` is the type of message whose replies say it."""
+    draw = np.random.default_rng(seed)
+    x = draw.uniform(size=(2 * clients * EACH, SIZE)).astype(np.float32)
+    y = draw.integers(4, size=len(x))
+    own = [x[client * EACH : (client + 1) * EACH] for client in range(clients)]
+    common = {"predictions": np.zeros((5, 4), np.float32)}
+    if protocol != "fedmd":
+        common = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(3, np.float32)}
+    writer = RecordWriter(folder / "record", seed=seed, facts={"lr": 0.1}, protocol=protocol)
+    for number in range(1, ROUNDS + 1):
+        replies, others = [], []
+        for client in range(clients):
+            values = says(client, number, own[client])
+            sent = {name: array + draw.normal(size=array.shape).astype(np.float32) for name, array in common.items()}
+            replies.append(Reply(f"node{client}", "ok", sent, EACH, values if beside == "train" else {}))
+            if beside != "train":
+                others.append(Others(beside, "reply", (f"node{client}",), values))
+        common = {name: array + np.float32(number) for name, array in common.items()}
+        writer.write(Exchange(number, None if protocol == "fedmd" else common, replies, others=others))
+    writer.close()
+    order = draw.permutation(len(x))
+    owners = [str(row // EACH) if row < clients * EACH else NOBODY for row in range(len(x))]
+    targets = Targets(x[order], y[order])
+    write_knowledge(folder / "knowledge", Knowledge(model=MODEL, targets=targets))
+    write_truth(
+        folder / "truth",
+        clients=[str(client) for client in range(clients)],
+        classes=list("0123"),
+        counts=np.array(
+            [np.bincount(y[client * EACH : (client + 1) * EACH], minlength=4) for client in range(clients)]
+        ),
+        owners=[owners[row] for row in order],
+        evaluation=(x[clients * EACH :], y[clients * EACH :]),
+        targets=targets.fingerprint,
+    )
+    for client in range(clients):
+        note_node(folder / "truth", node=f"node{client}", client=str(client))
+    return folder
+
+
+def judged(folder: Path, listings: list | None = None) -> Finding:
+    """Attack and judge a run folder."""
+    known = read_knowledge(folder / "knowledge")
+    scores = ATTACKS["plaintext"].run(Record(folder / "record"), known, device="cpu")
+    scores.save(folder / "scores" / "plaintext.npz")
+    (finding,) = judge_attacks(read_evidence(folder), setting={}, provenance={}, listings=listings)
+    return finding
