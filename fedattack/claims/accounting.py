@@ -45,20 +45,20 @@ def configured(claim: Claim) -> Configured:
     -------
     Configured
     """
-    assumes = _assumptions(claim)
-    stated = _stated(claim)
+    assumes = _list_assumptions(claim)
+    stated = _compute_stated(claim)
     if claim.central and claim.trusted_server is False:
         reason = "the server sees each update before it adds the noise: towards it there is no guarantee"
         return Configured(NONE, NONE, stated, (reason,))
     if claim.multiplier is None:
-        return Configured(None, None, stated, assumes, _lacking(claim))
+        return Configured(None, None, stated, assumes, _describe_lacking(claim))
     message, run = claim.steps, claim.steps * claim.rounds
-    return Configured(_claimed(claim, message), _claimed(claim, run), stated, assumes)
+    return Configured(_bound_epsilon(claim, message), _bound_epsilon(claim, run), stated, assumes)
 
 
-def _claimed(claim: Claim, count: int) -> Epsilon:
+def _bound_epsilon(claim: Claim, count: int) -> Epsilon:
     if claim.mechanism == "laplace":
-        return laplace_epsilon(_multiplier(claim), claim.relation, count, claim.delta, claim.entries)
+        return laplace_epsilon(_require_multiplier(claim), claim.relation, count, claim.delta, claim.entries)
     low, high = (
         gaussian_epsilon(
             multiplier,
@@ -68,20 +68,20 @@ def _claimed(claim: Claim, count: int) -> Epsilon:
             rate=claim.sampling,
             method=claim.sampling_method,
         )
-        for multiplier in _multipliers(claim)
+        for multiplier in _bound_multipliers(claim)
     )
     return Epsilon(low.low, high.high)
 
 
-def _multiplier(claim: Claim) -> float:
+def _require_multiplier(claim: Claim) -> float:
     if claim.multiplier is None:
         raise ConfigError("the claim has no noise multiplier")
     return claim.multiplier
 
 
-def _multipliers(claim: Claim) -> tuple[float, float]:
+def _bound_multipliers(claim: Claim) -> tuple[float, float]:
     """Return the largest and the smallest noise multiplier that the claim allows for."""
-    multiplier = _multiplier(claim)
+    multiplier = _require_multiplier(claim)
     if not claim.central:
         return multiplier, multiplier
     best, worst = 1.0, 1.0
@@ -95,7 +95,7 @@ def _multipliers(claim: Claim) -> tuple[float, float]:
     return most, least
 
 
-def _stated(claim: Claim) -> float | None:
+def _compute_stated(claim: Claim) -> float | None:
     if claim.sensitivity is None or claim.mechanism not in UPDATE or claim.deviation is None:
         return None
     if not claim.deviation:
@@ -108,7 +108,7 @@ def _stated(claim: Claim) -> float | None:
     return epsilon_of(ratio * math.sqrt(count), claim.delta)
 
 
-def _lacking(claim: Claim) -> str:
+def _describe_lacking(claim: Claim) -> str:
     if claim.deviation is None and claim.noise_multiplier is None:
         return "the claim says nothing of the noise: it lacks sigma or noise-multiplier"
     if claim.clip is None:
@@ -116,9 +116,9 @@ def _lacking(claim: Claim) -> str:
     return "the claim has sigma and lacks clients, the number of replies that the mean is over"
 
 
-def _assumptions(claim: Claim) -> tuple[str, ...]:
+def _list_assumptions(claim: Claim) -> tuple[str, ...]:
     tests: list[tuple[bool, str]] = [
-        (True, _distance(claim)),
+        (True, _describe_distance(claim)),
         (True, "whatever is sent is clipped and gets noise: no buffer, no integer, no metric goes beside it"),
         (True, "the seed of the noise is not known, and no two draws are the same"),
         (claim.rounds > 1, f"the unit takes part in all of {claim.rounds} rounds"),
@@ -136,7 +136,7 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
             claim.clip_falls < 1,
             f"the clipping norm falls to no less than {claim.clip_falls:.3g} of itself between clipping and noise",
         ),
-        (claim.sampling < 1, _sampler(claim)),
+        (claim.sampling < 1, _describe_sampler(claim)),
         (
             claim.mechanism == "laplace" and claim.entries is None,
             "how many entries an update has is not known: the bounds hold for any number",
@@ -145,14 +145,14 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
     return tuple(text for holds, text in tests if holds)
 
 
-def _distance(claim: Claim) -> str:
-    what = "an example's gradient" if claim.mechanism == DP_SGD else "an update"
+def _describe_distance(claim: Claim) -> str:
+    moved = "an example's gradient" if claim.mechanism == DP_SGD else "an update"
     if claim.relation == "replace":
-        return f"{what} of norm C may be replaced by any other, which is 2C away at most"
-    return f"{what} of norm C may be missing, which is as zeros, C away; how many there are is known"
+        return f"{moved} of norm C may be replaced by any other, which is 2C away at most"
+    return f"{moved} of norm C may be missing, which is as zeros, C away; how many there are is known"
 
 
-def _sampler(claim: Claim) -> str:
+def _describe_sampler(claim: Claim) -> str:
     drawn = "examples" if claim.mechanism == DP_SGD else "clients"
     how = "each by a coin of its own" if claim.sampling_method == "poisson" else "a fixed number of them"
     return f"{drawn} are drawn {how}, at random and anew in each step, and which is not known"

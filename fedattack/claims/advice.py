@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from fedattack.claims.accounting import configured
-from fedattack.claims.check import Answer
+from fedattack.claims.check import ClaimAnswer
 from fedattack.claims.claim import DP_SGD, Claim, classical_sigma
 from fedattack.claims.figures import in_figures
 from fedattack.claims.finding import (
@@ -57,7 +57,7 @@ _CHECKS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """One thing to do: what, why, and a command if there is one."""
 
     what: str
@@ -94,30 +94,30 @@ class Given:
         return shlex.join(words)
 
 
-def steps_of(answer: Answer, given: Given) -> list[Step]:
+def steps_of(answer: ClaimAnswer, given: Given) -> list[NextStep]:
     """Say what to do next: what mends a claim that does not hold, then which checks are missing."""
     by_name = {finding.name: finding for finding in answer.findings}
     steps = []
     wrong = [finding for finding in answer.findings if finding.verdict == CONTRADICTED]
     if any(finding.name == CONFIGURED for finding in wrong):
-        steps += _more_noise(answer.claim)
-        steps += _another_number(answer.claim, by_name[CONFIGURED])
+        steps += _advise_more_noise(answer.claim)
+        steps += _advise_another_number(answer.claim, by_name[CONFIGURED])
     for finding in wrong:
         if finding.rounds:
-            steps.append(_fewer_rounds(answer.claim, finding.rounds))
-        if not _explained_by_rounds(answer.claim, finding):
-            steps += _look(finding, by_name)
+            steps.append(_advise_fewer_rounds(answer.claim, finding.rounds))
+        if not _is_explained_by_rounds(answer.claim, finding):
+            steps += _advise_search(finding, by_name)
     if wrong:
-        steps.append(Step("Check again", "A claim that was mended is a new claim.", given.command()))
-    steps += _complete(answer)
-    steps += _missing(answer, by_name, given)
+        steps.append(NextStep("Check again", "A claim that was mended is a new claim.", given.command()))
+    steps += _advise_key(answer)
+    steps += _advise_checks(answer, by_name, given)
     if not steps and answer.verdict == CONSISTENT:
         gate = shlex.join(["--fail-if", "claim.verdict != consistent"])
-        steps.append(Step("Keep it so", "A pipeline fails when the claim does.", f"{given.command()} {gate}"))
+        steps.append(NextStep("Keep it so", "A pipeline fails when the claim does.", f"{given.command()} {gate}"))
     return steps
 
 
-def open_of(answer: Answer) -> list[Open]:
+def open_of(answer: ClaimAnswer) -> list[Open]:
     """List what was not checked, and what was and decides nothing."""
     done = {finding.name for finding in answer.findings}
     found = [Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
@@ -132,27 +132,27 @@ def open_of(answer: Answer) -> list[Open]:
     return found
 
 
-def _more_noise(claim: Claim) -> list[Step]:
+def _advise_more_noise(claim: Claim) -> list[NextStep]:
     if claim.central and claim.trusted_server is False:
         why = "The server sees each update before it adds the noise: towards it nothing is promised."
-        return [Step("Let clients add the noise, or declare trusted-server = true", why)]
+        return [NextStep("Let clients add the noise, or declare trusted-server = true", why)]
     needed = multiplier_for(claim)
     if needed is None:
         why = "How much is enough is not worked out for such a claim: raise it, and check again."
-        return [Step("Make the noise larger, or the rounds fewer", why)]
+        return [NextStep("Make the noise larger, or the rounds fewer", why)]
     why = f"It is the least that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping norm."
     if claim.noise_multiplier is not None or claim.clip is None or (claim.central and claim.clients is None):
-        what = f"noise-multiplier = {_rounded_up(needed)}{_in_place_of(claim.multiplier)}"
+        change = f"noise-multiplier = {_write_rounded_up(needed)}{_describe_replaced(claim.multiplier)}"
     else:
         sigma = needed * claim.clip / (claim.clients or 1)
-        what = f"σ = {_rounded_up(sigma)}{_in_place_of(claim.deviation)}"
+        change = f"σ = {_write_rounded_up(sigma)}{_describe_replaced(claim.deviation)}"
         if claim.mechanism == "flower-localdp":
             sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
-            why += f" LocalDpMod draws it if its sensitivity is {_rounded_up(sensitivity)}."
-    return [Step(f"Make the noise larger: {what}", f"{why} It costs accuracy: try it before you promise it.")]
+            why += f" LocalDpMod draws it if its sensitivity is {_write_rounded_up(sensitivity)}."
+    return [NextStep(f"Make the noise larger: {change}", f"{why} It costs accuracy: try it before you promise it.")]
 
 
-def _in_place_of(value: float | None) -> str:
+def _describe_replaced(value: float | None) -> str:
     return "" if value is None else f" in place of {value:.3g}"
 
 
@@ -164,99 +164,99 @@ def multiplier_for(claim: Claim) -> float | None:
     if claim.sampling < 1 or claim.mechanism == "laplace":
         return None
     low, high = _LEAST, _MOST
-    if not _holds(claim, high):
+    if not _check_multiplier(claim, high):
         return None
     while high > low * _CLOSE:
         middle = math.sqrt(low * high)
-        if _holds(claim, middle):
+        if _check_multiplier(claim, middle):
             high = middle
         else:
             low = middle
     return high
 
 
-def _holds(claim: Claim, multiplier: float) -> bool:
+def _check_multiplier(claim: Claim, multiplier: float) -> bool:
     found = configured(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
     bounds = found.message if claim.epsilon_of == "message" else found.run
     return bounds is not None and bounds.high <= claim.epsilon
 
 
-def _rounded_up(value: float) -> str:
+def _write_rounded_up(value: float) -> str:
     """Write three digits, rounded so that the noise is enough."""
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{math.ceil(value / step) * step:.4g}"
 
 
-def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
+def _advise_another_number(claim: Claim, finding: ClaimFinding) -> list[NextStep]:
     value = finding.value
     if value is None or value > WORTH:
         return []
     return [
-        Step(
+        NextStep(
             f"Or state what holds: ε = {in_figures(value)} for {scope_of(claim)}",
             "This is what the noise gives that is configured now.",
         )
     ]
 
 
-def _of_rounds(claim: Claim, rounds: int) -> float:
+def _bound_rounds(claim: Claim, rounds: int) -> float:
     """Return the ε of what is configured for so many rounds, at most; infinite if it cannot be worked out."""
     run = configured(claim.model_copy(update={"rounds": rounds})).run
     return math.inf if run is None else run.high
 
 
-def _fewer_rounds(claim: Claim, rounds: int) -> Step:
-    what = f"Claim the rounds that are run, rounds = {rounds}, or stop after {claim.rounds}"
-    high = _of_rounds(claim, rounds)
+def _advise_fewer_rounds(claim: Claim, rounds: int) -> NextStep:
+    title = f"Claim the rounds that are run, rounds = {rounds}, or stop after {claim.rounds}"
+    high = _bound_rounds(claim, rounds)
     if high > WORTH:
-        return Step(what, "ε grows with each round.")
-    return Step(what, f"The noise that is configured gives ε = {in_figures(high)} for {run_of(rounds)}.")
+        return NextStep(title, "ε grows with each round.")
+    return NextStep(title, f"The noise that is configured gives ε = {in_figures(high)} for {run_of(rounds)}.")
 
 
-def _explained_by_rounds(claim: Claim, finding: ClaimFinding) -> bool:
+def _is_explained_by_rounds(claim: Claim, finding: ClaimFinding) -> bool:
     """Whether the noise that is configured gives as much, in the rounds that were run."""
     if not finding.rounds or finding.value is None:
         return False
-    return finding.value <= _of_rounds(claim, finding.rounds)
+    return finding.value <= _bound_rounds(claim, finding.rounds)
 
 
-def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]:
+def _advise_search(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[NextStep]:
     if finding.name == MISSING and not finding.clients:
         why = "Is its wrapper the outermost strategy, and is its noise as large as is claimed?"
-        return [Step("Look at what the server adds", why)]
+        return [NextStep("Look at what the server adds", why)]
     if finding.name == MISSING:
         why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
-        return [Step("Ask what the named clients run", why)]
+        return [NextStep("Ask what the named clients run", why)]
     # What is configured explains all others, and clients that are named explain what the record shows.
     explains = [CONFIGURED]
     if finding.name == RECORDED:
         explains.append(MISSING)
     explained = any(name in by_name and by_name[name].verdict == CONTRADICTED for name in explains)
-    return [] if explained or finding.name not in _LOOK_FOR else [Step(*_LOOK_FOR[finding.name])]
+    return [] if explained or finding.name not in _LOOK_FOR else [NextStep(*_LOOK_FOR[finding.name])]
 
 
-def _complete(answer: Answer) -> list[Step]:
+def _advise_key(answer: ClaimAnswer) -> list[NextStep]:
     """Name the key of the claim that would decide it; other reasons stand beside what was not checked."""
     first, claim = answer.findings[0], answer.claim
     if first.verdict != UNCHECKED:
         return []
     if first.value is None:
-        return [Step("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
+        return [NextStep("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
     if claim.weights == "examples" and claim.largest_share is None:
         why = "How much one client weighs decides how much of it the noise hides."
-        return [Step("Add largest-share to the claim: the largest weight of one client in any round", why)]
+        return [NextStep("Add largest-share to the claim: the largest weight of one client in any round", why)]
     return []
 
 
-def _missing(answer: Answer, by_name: dict[str, ClaimFinding], given: Given) -> list[Step]:
+def _advise_checks(answer: ClaimAnswer, by_name: dict[str, ClaimFinding], given: Given) -> list[NextStep]:
     steps = []
     if RECORDED not in by_name:
         why = "It shows whether clients really sent noise, and names those that did not."
-        steps.append(Step("Look at the record of a run", why, given.command(folder="DIR")))
+        steps.append(NextStep("Look at the record of a run", why, given.command(folder="DIR")))
     if MEASURED not in by_name:
         why = "It shows whether the code does what its settings say. The code is imported and run."
-        steps.append(Step("Test the mechanism", why, given.command(mechanism="module:function")))
+        steps.append(NextStep("Test the mechanism", why, given.command(mechanism="module:function")))
     if CANARIES not in by_name and (answer.claim.central or answer.claim.mechanism == DP_SGD):
         why = "They show what the released model tells of one unit; fedattack/claims/CANARIES.md says how."
-        steps.append(Step("Put canaries into a run", why))
+        steps.append(NextStep("Put canaries into a run", why))
     return steps

@@ -60,7 +60,7 @@ _HINT = "fedattack/claims/README.md has the keys of a claim"
 _ROUNDING = 5e-3
 
 
-def _key(field: str) -> str:
+def _write_key(field: str) -> str:
     return field.replace("_", "-")
 
 
@@ -121,7 +121,7 @@ class Claim(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, alias_generator=_key, populate_by_name=True
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, alias_generator=_write_key, populate_by_name=True
     )
 
     mechanism: Mechanism
@@ -149,7 +149,7 @@ class Claim(BaseModel):
     entries: Count | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistent(self) -> Self:
         # Pydantic makes one line of a ValueError.
         self._check_keys()
         self._check_noise()
@@ -158,7 +158,7 @@ class Claim(BaseModel):
         return self
 
     def _check_keys(self) -> None:
-        for key in sorted(map(_key, self.model_fields_set)):
+        for key in sorted(map(_write_key, self.model_fields_set)):
             mechanisms = _OF.get(key, (self.mechanism,))
             if self.mechanism not in mechanisms:
                 raise ValueError(f"{key} is a key of {', '.join(mechanisms)}, and the mechanism is {self.mechanism}")
@@ -260,16 +260,16 @@ def make_claim(where: str, /, **values: Any) -> Claim:
     try:
         return formed(_CLAIM, values)
     except ValidationError as cause:
-        raise ConfigError(f"{where}: {_fault(cause)}; {_HINT}") from None
+        raise ConfigError(f"{where}: {_describe_fault(cause)}; {_HINT}") from None
 
 
-def _fault(cause: ValidationError) -> str:
+def _describe_fault(cause: ValidationError) -> str:
     first = cause.errors(include_url=False)[0]
     if first["type"] == "value_error" and not first["loc"]:
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][0])
-        known = list(map(_key, Claim.model_fields))
+        known = list(map(_write_key, Claim.model_fields))
         return f"{short(key, 40)} is no key of a claim: {instead(key, known, listed=False)}"
     return fault(cause)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from fedattack.claims.claim import Claim
 from fedattack.privacy import Epsilon
@@ -67,9 +67,9 @@ class ClaimFinding:
     name: str
     declared: float
     scope: str
-    value: float | None
-    message: Epsilon | None
-    run: Epsilon | None
+    value: float | None = None
+    message: Epsilon | None = None
+    run: Epsilon | None = None
     verdict: str
     reason: str
     notes: tuple[str, ...] = ()
@@ -96,6 +96,38 @@ class ClaimFinding:
     @property
     def _in_scope(self) -> Epsilon | None:
         return self.message if self.scope == "message" else self.run
+
+
+_T = TypeVar("_T")
+
+
+def choose_scope(claim: Claim, message: _T, run: _T) -> _T:
+    """Choose what is about a message, or about the run, by what the declared ε speaks of."""
+    return message if claim.epsilon_of == "message" else run
+
+
+def judge_lower_bound(claim: Claim, bound: float, shown: str, tolerance: float = 0.0) -> tuple[str, str]:
+    """Hold a lower bound on ε against the declared one.
+
+    Parameters
+    ----------
+    claim
+        What is declared.
+    bound
+        In the scope of the claim.
+    shown
+        What shows it, in words.
+    tolerance
+        Share of the declared ε by which the bound may exceed it.
+
+    Returns
+    -------
+    str, str
+        The verdict, and its grounds.
+    """
+    if bound > claim.epsilon * (1 + tolerance):
+        return CONTRADICTED, f"{shown}, and {claim.epsilon:g} is claimed"
+    return CONSISTENT, f"{shown}, no more than the {claim.epsilon:g} that is claimed"
 
 
 def verdict_of(verdicts: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ class Mechanism:
             If the mechanism raises, or gives other arrays, other shapes, or numbers that are not finite.
         """
         try:
-            with _global_generators(rng):
+            with _seed_generators(rng):
                 sent = self.call(self._arrays(update), rng, count)
         except FedAttackError as error:
             raise ConfigError(f"{self.name}: {error}") from error
@@ -163,31 +163,39 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
         raise ConfigError(f"size = {size}: expected a multiple of 4, the entries of an update")
     if hasattr(source, "apply") and not inspect.isclass(source):
         apply = source.apply
-        return Mechanism(name, size, _one_by_one(lambda update, rng: apply(update, rng)), True, source)
+        return Mechanism(name, size, _draw_one_by_one(lambda update, rng: apply(update, rng)), True, source)
     if not callable(source):
         raise ConfigError(f"{name} is a {type(source).__name__}, which cannot be called; {_REMEDY}")
-    try:
-        parameters = inspect.signature(source).parameters
-    except ValueError:
-        raise ConfigError(f"{name} does not say its parameters; put a function of your own around it") from None
-    required = [key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    parameters = _read_parameters(source, name)
+    required = [key for key, parameter in parameters.items() if _is_required(parameter)]
     if not required and "update" not in parameters:
         made = source()
         if not callable(made) and not hasattr(made, "apply"):
             raise ConfigError(f"{name} takes no update and returns a {type(made).__name__}; {_REMEDY}")
         return mechanism_of(made, name=name, size=size, clip=clip)
     if len(required) == 3 and not {"rng", "count"} & set(required):
-        return Mechanism(name, size, _one_by_one(_through_mod(source, clip)), False, source)
+        return Mechanism(name, size, _draw_one_by_one(_play_mod(source, clip)), False, source)
     if required == ["client"]:
-        return Mechanism(name, size, _one_by_one(_through_wrapper(source)), False, source)
-    return _function(source, parameters, name, size)
+        return Mechanism(name, size, _draw_one_by_one(_play_wrapper(source)), False, source)
+    return _wrap_function(source, parameters, name, size)
 
 
-def _function(source: Callable[..., Any], parameters: Mapping[str, Any], name: str, size: int) -> Mechanism:
+def _read_parameters(source: Callable[..., Any], name: str) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(source).parameters
+    except ValueError:
+        raise ConfigError(f"{name} does not say its parameters; put a function of your own around it") from None
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def _wrap_function(
+    source: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], name: str, size: int
+) -> Mechanism:
     extra = {"rng", "count"} & set(parameters)
-    unknown = [
-        key for key in list(parameters)[1:] if key not in extra and parameters[key].default is inspect.Parameter.empty
-    ]
+    unknown = [key for key in list(parameters)[1:] if key not in extra and _is_required(parameters[key])]
     if unknown:
         raise ConfigError(
             f"{name} asks for {', '.join(unknown)}; expected update, and perhaps rng and count; {_REMEDY}"
@@ -199,10 +207,10 @@ def _function(source: Callable[..., Any], parameters: Mapping[str, Any], name: s
 
     if "count" in extra:
         return Mechanism(name, size, call, "rng" in extra, source)
-    return Mechanism(name, size, _one_by_one(lambda update, rng: call(update, rng, 1)), "rng" in extra, source)
+    return Mechanism(name, size, _draw_one_by_one(lambda update, rng: call(update, rng, 1)), "rng" in extra, source)
 
 
-def _one_by_one(once: Callable[[Arrays, np.random.Generator], Arrays]) -> _Call:
+def _draw_one_by_one(once: Callable[[Arrays, np.random.Generator], Arrays]) -> _Call:
     """Draw by as many calls, each with a copy of the update, which a mechanism may work in."""
 
     def call(update: dict[str, NDArray[np.float32]], rng: np.random.Generator, count: int) -> Arrays:
@@ -219,7 +227,7 @@ def _one_by_one(once: Callable[[Arrays, np.random.Generator], Arrays]) -> _Call:
     return call
 
 
-def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.random.Generator], Arrays]:
+def _play_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.random.Generator], Arrays]:
     """Play client and server around a mod: zeros are received, and the model that comes back is the update."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
@@ -235,7 +243,7 @@ def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.r
     def once(update: Arrays, rng: np.random.Generator) -> Arrays:
         zeros = {name: np.zeros_like(array) for name, array in update.items()}
         config = ConfigRecord({"clipping_norm": clip, "server-round": 1})
-        request = _message(RecordDict({key: record_of(zeros), config_key: config}))
+        request = _make_message(RecordDict({key: record_of(zeros), config_key: config}))
         content = RecordDict({answer_key: record_of(update)})
         if legacy:
             content["fitres.num_examples"] = MetricRecord({"num_examples": 1})
@@ -243,8 +251,8 @@ def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.r
             content["fitres.status"] = ConfigRecord({"code": 0, "message": ""})
         else:
             content["metrics"] = MetricRecord({"num-examples": 1})
-        with _quiet_flower():
-            reply = mod(request, context, lambda message, context: _message(content))
+        with _silence_flower():
+            reply = mod(request, context, lambda message, context: _make_message(content))
         if reply.has_error():
             raise ConfigError(f"the mod refuses the reply: {short(str(reply.error.reason), 120)}")
         (sent,) = reply.content.array_records.values()
@@ -256,7 +264,7 @@ def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.r
 
 
 @contextmanager
-def _quiet_flower() -> Iterator[None]:
+def _silence_flower() -> Iterator[None]:
     """Hide what Flower's mods log at each message, of which there are thousands."""
     logger = logging.getLogger("flwr")
     before = logger.level
@@ -267,7 +275,7 @@ def _quiet_flower() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _message(content: Any) -> Any:
+def _make_message(content: Any) -> Any:
     """As much of a message as mods look at; a real one exists only within a run."""
     metadata = SimpleNamespace(
         message_type="train",
@@ -281,7 +289,7 @@ def _message(content: Any) -> Any:
     return SimpleNamespace(content=content, metadata=metadata, has_error=lambda: False, has_content=lambda: True)
 
 
-def _through_wrapper(wrap: Callable[..., Any]) -> Callable[[Arrays, np.random.Generator], Arrays]:
+def _play_wrapper(wrap: Callable[..., Any]) -> Callable[[Arrays, np.random.Generator], Arrays]:
     from flwr.client import NumPyClient
 
     class Sends(NumPyClient):
@@ -302,7 +310,7 @@ def _through_wrapper(wrap: Callable[..., Any]) -> Callable[[Arrays, np.random.Ge
 
 
 @contextmanager
-def _global_generators(rng: np.random.Generator) -> Iterator[None]:
+def _seed_generators(rng: np.random.Generator) -> Iterator[None]:
     """Seed the generators that mods draw from, and put them back; torch's is touched only where torch is in use."""
     seed = int(rng.integers(2**31))
     torch = sys.modules.get("torch")

@@ -38,18 +38,18 @@ def mixture_shift(left: Scores, right: Scores, rate: float, quantile: float, dis
     z = (left - right.mean()) / scale
     # What the mean alone says is the end of the search.
     most = max(0.0, (float(z.mean()) + 6 * math.sqrt(2 / len(z))) / rate) + 1.0
-    best = _first_within(z, len(right), rate, 0.0, most)
-    bound = _first_within(z, len(right), rate, quantile, most)
-    if best is None or bound is None or _distance(z, best, rate) >= distance:
+    best = _find_shift(z, len(right), rate, 0.0, most)
+    bound = _find_shift(z, len(right), rate, quantile, most)
+    if best is None or bound is None or _compute_distance(z, best, rate) >= distance:
         return None
     return bound
 
 
-def _first_within(z: Scores, others: int, rate: float, quantile: float, most: float) -> float | None:
+def _find_shift(z: Scores, others: int, rate: float, quantile: float, most: float) -> float | None:
     """Return the smallest μ whose excess is no more than so many standard errors; None if there is none."""
     low = 0.0
     for shift in np.linspace(0, most, _STEPS):
-        if _excess(z, others, float(shift), rate) <= quantile:
+        if _compute_excess(z, others, float(shift), rate) <= quantile:
             break
         low = float(shift)
     else:
@@ -57,14 +57,14 @@ def _first_within(z: Scores, others: int, rate: float, quantile: float, most: fl
     high = float(shift)
     for _ in range(_HALVED):
         middle = (low + high) / 2
-        if _excess(z, others, middle, rate) > quantile:
+        if _compute_excess(z, others, middle, rate) > quantile:
             low = middle
         else:
             high = middle
     return low
 
 
-def _slope(z: Scores, shift: float, rate: float) -> tuple[Scores, Scores]:
+def _compute_slope(z: Scores, shift: float, rate: float) -> tuple[Scores, Scores]:
     """Return the derivative of the log-density by μ, and the derivative of that by z."""
     # The probability that the unit took part, given z.
     odds = rate / (1 - rate) * np.exp(np.minimum(shift * z - shift**2 / 2, 700))
@@ -72,22 +72,22 @@ def _slope(z: Scores, shift: float, rate: float) -> tuple[Scores, Scores]:
     return part * (z - shift), part * (1 + (1 - part) * shift * (z - shift))
 
 
-def _excess(z: Scores, others: int, shift: float, rate: float) -> float:
+def _compute_excess(z: Scores, others: int, shift: float, rate: float) -> float:
     """Return by how many standard errors the mean slope is above what it is for this μ."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     weights = weights / weights.sum()
     expected = turned = stretched = 0.0
     for place, share in ((0.0, 1 - rate), (shift, rate)):
-        slope, turn = _slope(nodes + place, shift, rate)
+        slope, turn = _compute_slope(nodes + place, shift, rate)
         expected += share * float(weights @ slope)
         turned += share * float(weights @ turn)
         stretched += share * float(weights @ (turn * (nodes + place)))
-    slope, _ = _slope(z, shift, rate)
+    slope, _ = _compute_slope(z, shift, rate)
     variance = float(slope.var()) / len(z) + turned**2 / others + stretched**2 / (2 * others)
     return (float(slope.mean()) - expected) / math.sqrt(variance)
 
 
-def _distance(z: Scores, shift: float, rate: float) -> float:
+def _compute_distance(z: Scores, shift: float, rate: float) -> float:
     from scipy import special
 
     ordered = np.sort(z)

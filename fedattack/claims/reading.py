@@ -6,16 +6,20 @@ Nothing is imported for it. An object is known by the module and the name of its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.claim import Claim, make_claim
+from fedattack.claims.finding import TOLERANCE
 
 _WORDS = Mapping[str, Any]
 
 # What an object does not say, and no claim can do without.
 _DECLARED = {"epsilon": None, "delta": None, "rounds": None}
+# What a claim says for itself, whatever a mechanism does; and what a mechanism knows better.
+_CLAIMED_ALONE = ("epsilon", "delta", "epsilon_of")
+_NOISE = ("clip", "sensitivity", "sigma", "noise_multiplier")
 
 
 def claim_of(source: object, **declared: Any) -> Claim:
@@ -48,8 +52,8 @@ def claim_of(source: object, **declared: Any) -> Claim:
     lacking = [key for key, value in values.items() if value is None]
     if lacking:
         words = ", ".join(f"{key}=…" for key in lacking)
-        raise ConfigError(f"{_name(source)} does not say {', '.join(lacking)}: call claim_of(…, {words})")
-    return make_claim(_name(source), **values)
+        raise ConfigError(f"{_name_source(source)} does not say {', '.join(lacking)}: call claim_of(…, {words})")
+    return make_claim(_name_source(source), **values)
 
 
 def configuration_of(source: object) -> Mapping[str, Any]:
@@ -57,27 +61,73 @@ def configuration_of(source: object) -> Mapping[str, Any]:
 
     See :func:`claim_of`, which raises the same.
     """
-    read = _reader_of(source)
+    read = _find_reader(source)
     if read is None:
         raise ConfigError(
-            f"claim_of: {_name(source)} is nothing that a claim can be read of; declare it by hand in claim.toml "
-            "(fedattack/claims/README.md)"
+            f"claim_of: {_name_source(source)} is nothing that a claim can be read of; declare it by hand in "
+            "claim.toml (fedattack/claims/README.md)"
         )
     return read(source)
 
 
 def readable(source: object) -> bool:
     """Whether :func:`claim_of` knows this kind of object."""
-    return _reader_of(source) is not None
+    return _find_reader(source) is not None
 
 
-def _name(source: object) -> str:
+def replace_by_configured(claim: Claim, source: object, name: str) -> tuple[Claim, tuple[str, ...]]:
+    """Put what a mechanism configures in the place of what a claim says of it.
+
+    Returns
+    -------
+    Claim, tuple of str
+        The claim that counts, and a note for each number of which the claim says another.
+    """
+    try:
+        configuration = configuration_of(source)
+    except ConfigError as nothing:
+        # Such as a mod that clips and adds no noise. It is tested all the same.
+        return claim, (str(nothing),)
+    read = {key: value for key, value in configuration.items() if value is not None}
+    declared = {"epsilon": claim.epsilon, "delta": claim.delta, "rounds": claim.rounds}
+    own = make_claim(name, **{**declared, **read})
+    notes = tuple(_list_differences(claim, own, name))
+    if claim.mechanism == own.mechanism == "flower-localdp" and not notes:
+        return claim, ()
+    said = claim.model_dump(exclude_unset=True)
+    values = {**_leave_out(read, (*_NOISE, *_CLAIMED_ALONE)), **_leave_out(said, _NOISE), **_list_noise(own)}
+    # Flower's formula has done its part: σ is known.
+    values["mechanism"] = "gaussian" if own.mechanism == "flower-localdp" else own.mechanism
+    return make_claim(name, **values), notes
+
+
+def _list_differences(claim: Claim, own: Claim, name: str) -> Iterator[str]:
+    """Name the numbers of which claim and mechanism say other things; people round them."""
+    for key, word in {"clip": "clip", "sensitivity": "sensitivity", "deviation": "sigma"}.items():
+        said, has = getattr(claim, key), getattr(own, key)
+        if said is not None and has is not None and not math.isclose(said, has, rel_tol=TOLERANCE):
+            yield f"the claim says {word} = {said:.4g}, and {name} has {has:.4g}, which counts"
+
+
+def _list_noise(own: Claim) -> dict[str, float]:
+    """Return the numbers of the noise that a mechanism has; its multiplier only if they give no σ."""
+    noise = {"clip": own.clip, "sensitivity": own.sensitivity, "sigma": own.sigma or own.deviation}
+    if own.deviation is None:
+        noise["noise_multiplier"] = own.noise_multiplier
+    return {key: value for key, value in noise.items() if value is not None}
+
+
+def _leave_out(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+def _name_source(source: object) -> str:
     return str(getattr(source, "__name__", type(source).__name__))
 
 
-def _reader_of(source: object) -> Callable[[Any], _WORDS] | None:
-    if _name(source).endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
-        return _clipping_alone
+def _find_reader(source: object) -> Callable[[Any], _WORDS] | None:
+    if _name_source(source).endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
+        return _refuse_clipping_alone
     for kind in type(source).__mro__:
         reader = _READERS.get((kind.__module__.partition(".")[0], kind.__name__))
         if reader is not None:
@@ -85,7 +135,7 @@ def _reader_of(source: object) -> Callable[[Any], _WORDS] | None:
     return None
 
 
-def _clipping_alone(source: Any) -> _WORDS:
+def _refuse_clipping_alone(source: Any) -> _WORDS:
     """Flower's clipping mods: the server gives the norm, and adds the noise."""
     raise ConfigError(
         f"{source.__name__} clips and adds no noise; read the claim of the server's strategy, "
@@ -93,7 +143,7 @@ def _clipping_alone(source: Any) -> _WORDS:
     )
 
 
-def _local_dp(mod: Any) -> _WORDS:
+def _read_local_dp(mod: Any) -> _WORDS:
     return {
         "mechanism": "flower-localdp",
         "epsilon_of": "message",
@@ -104,22 +154,22 @@ def _local_dp(mod: Any) -> _WORDS:
     }
 
 
-def _fixed(strategy: Any) -> _WORDS:
+def _read_fixed_clipping(strategy: Any) -> _WORDS:
     return _DECLARED | {
         "mechanism": "central-gaussian",
         "clip": float(strategy.clipping_norm),
         "noise_multiplier": float(strategy.noise_multiplier),
         "clients": int(strategy.num_sampled_clients),
-        "weights": _weights(strategy),
+        "weights": _read_weights(strategy),
     }
 
 
-def _weights(strategy: Any) -> str:
+def _read_weights(strategy: Any) -> str:
     """With an accountant, Flower refuses replies of other weights than the others'; without, it takes them."""
     return "examples" if getattr(strategy, "accountant", None) is None else "equal"
 
 
-def _adaptive(strategy: Any) -> _WORDS:
+def _read_adaptive_clipping(strategy: Any) -> _WORDS:
     # The norm moves before the noise is drawn, by e^(−η(b − γ)) for a share b ≤ 1 of clipped updates.
     falls = math.exp(-strategy.clip_norm_lr * (1 - strategy.target_clipped_quantile))
     values: dict[str, Any] = _DECLARED | {
@@ -135,7 +185,7 @@ def _adaptive(strategy: Any) -> _WORDS:
     return values
 
 
-def _flower_accountant(accountant: Any) -> _WORDS:
+def _read_flower_accountant(accountant: Any) -> _WORDS:
     config = accountant.config
     events = accountant.state_dict()["compositions"]
     kinds = {(entry["event"]["noise_multiplier"], entry["event"]["sample_size"]) for entry in events}
@@ -160,11 +210,11 @@ def _flower_accountant(accountant: Any) -> _WORDS:
     return values
 
 
-def _opacus_engine(engine: Any) -> _WORDS:
-    return _opacus_accountant(engine.accountant)
+def _read_opacus_engine(engine: Any) -> _WORDS:
+    return _read_opacus_accountant(engine.accountant)
 
 
-def _opacus_accountant(accountant: Any) -> _WORDS:
+def _read_opacus_accountant(accountant: Any) -> _WORDS:
     history = accountant.history
     kinds = {(float(noise), float(rate)) for noise, rate, _ in history}
     if len(kinds) != 1:
@@ -179,7 +229,7 @@ def _opacus_accountant(accountant: Any) -> _WORDS:
     return run | {"mechanism": "dp-sgd", "noise_multiplier": noise, "sampling": rate, "steps": steps}
 
 
-def _opacus_optimizer(optimizer: Any) -> _WORDS:
+def _read_opacus_optimizer(optimizer: Any) -> _WORDS:
     norm = optimizer.max_grad_norm
     if not isinstance(norm, int | float):
         # A norm for each layer: together the root of the sum of squares.
@@ -192,7 +242,7 @@ def _opacus_optimizer(optimizer: Any) -> _WORDS:
     }
 
 
-def _noise(defence: Any) -> _WORDS:
+def _read_noise(defence: Any) -> _WORDS:
     mechanism = {"dp-gaussian": "gaussian", "dp-laplace": "laplace"}[defence.name]
     values: dict[str, Any] = _DECLARED | {"mechanism": mechanism, "sigma": float(defence.scale)}
     if defence.clip:
@@ -200,17 +250,17 @@ def _noise(defence: Any) -> _WORDS:
     return values
 
 
-def _own_local_dp(defence: Any) -> _WORDS:
+def _read_own_local_dp(defence: Any) -> _WORDS:
     return _DECLARED | {"mechanism": "gaussian", "sigma": float(defence.deviation), "clip": float(defence.clip)}
 
 
-def _defence_mod(mod: Any) -> _WORDS:
+def _read_defence_mod(mod: Any) -> _WORDS:
     from fedattack.defences import defence_of
 
     if mod.settings is None:
         raise ConfigError("DefenceMod without settings reads the run config; make it with settings=… to read a claim")
     defence = defence_of(mod.settings)
-    reader = _reader_of(defence)
+    reader = _find_reader(defence)
     if reader is None:
         raise ConfigError(f"the defence {mod.settings.get('defence')!r} adds no noise of a claim to the update")
     return reader(defence)
@@ -220,14 +270,14 @@ _CENTRAL_FIXED = ("DifferentialPrivacyServerSideFixedClipping", "DifferentialPri
 _CENTRAL_ADAPTIVE = ("DifferentialPrivacyServerSideAdaptiveClipping", "DifferentialPrivacyClientSideAdaptiveClipping")
 
 _READERS: dict[tuple[str, str], Callable[[Any], _WORDS]] = {
-    ("flwr", "LocalDpMod"): _local_dp,
-    ("flwr", "RdpAccountant"): _flower_accountant,
-    ("opacus", "PrivacyEngine"): _opacus_engine,
-    ("opacus", "IAccountant"): _opacus_accountant,
-    ("opacus", "DPOptimizer"): _opacus_optimizer,
-    ("fedattack", "Noise"): _noise,
-    ("fedattack", "FlowerLocalDP"): _own_local_dp,
-    ("fedattack", "DefenceMod"): _defence_mod,
+    ("flwr", "LocalDpMod"): _read_local_dp,
+    ("flwr", "RdpAccountant"): _read_flower_accountant,
+    ("opacus", "PrivacyEngine"): _read_opacus_engine,
+    ("opacus", "IAccountant"): _read_opacus_accountant,
+    ("opacus", "DPOptimizer"): _read_opacus_optimizer,
+    ("fedattack", "Noise"): _read_noise,
+    ("fedattack", "FlowerLocalDP"): _read_own_local_dp,
+    ("fedattack", "DefenceMod"): _read_defence_mod,
 }
-_READERS.update({("flwr", name): _fixed for name in _CENTRAL_FIXED})
-_READERS.update({("flwr", name): _adaptive for name in _CENTRAL_ADAPTIVE})
+_READERS.update({("flwr", name): _read_fixed_clipping for name in _CENTRAL_FIXED})
+_READERS.update({("flwr", name): _read_adaptive_clipping for name in _CENTRAL_ADAPTIVE})

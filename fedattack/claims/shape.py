@@ -52,7 +52,7 @@ def shift_above(left: Scores, right: Scores, error: float) -> float | None:
     # A larger deviation is estimated from few scores, too: so much further away is Student's tail than the normal one.
     wider = (float(stats.t.isf(error, n - 1)) / float(stats.norm.isf(error))) ** 2
     apart = float(left.mean() - right.mean()) / float(right.std(ddof=1))
-    return max(0.0, _lower(apart, max(wider * ratio, 1.0) / n + 1 / m, m - 1, error))
+    return max(0.0, _bound_distance(apart, max(wider * ratio, 1.0) / n + 1 / m, m - 1, error))
 
 
 def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
@@ -81,7 +81,7 @@ def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
         return None
     pooled = ((n - 1) * first + (m - 1) * second) / (n + m - 2)
     apart = float(left.mean() - right.mean()) / math.sqrt(pooled)
-    return max(0.0, _lower(apart, 1 / n + 1 / m, n + m - 2, error))
+    return max(0.0, _bound_distance(apart, 1 / n + 1 / m, n + m - 2, error))
 
 
 def place_at_least(threshold: float, scores: Scores, error: float) -> float | None:
@@ -89,10 +89,10 @@ def place_at_least(threshold: float, scores: Scores, error: float) -> float | No
     if not np.ptp(scores) or not is_normal(scores):
         return None
     m = len(scores)
-    return _lower((threshold - float(scores.mean())) / float(scores.std(ddof=1)), 1 / m, m - 1, error)
+    return _bound_distance((threshold - float(scores.mean())) / float(scores.std(ddof=1)), 1 / m, m - 1, error)
 
 
-def _lower(apart: float, variance: float, freedom: int, error: float) -> float:
+def _bound_distance(apart: float, variance: float, freedom: int, error: float) -> float:
     """Bound from below a distance that was measured in an estimated deviation.
 
     Of a distance μ in deviations, the measured one is (μ + √a·Z) / S. Z is standard normal, and a the variance. S² is a

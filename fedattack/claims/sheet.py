@@ -14,9 +14,10 @@ from fedattack.base.errors import ConfigError
 from fedattack.base.untrusted import MAX_JSON, read_bytes
 from fedattack.base.version import __version__
 from fedattack.claims.advice import Given, open_of, steps_of
-from fedattack.claims.check import Answer, Trial
+from fedattack.claims.check import ClaimAnswer
 from fedattack.claims.claim import Claim
 from fedattack.claims.finding import scope_of
+from fedattack.claims.measured import Trial
 from fedattack.record import records_in
 from fedattack.record.format import MANIFEST
 
@@ -25,7 +26,7 @@ _PACKAGES = ("numpy", "scipy", "dp-accounting", "flwr")
 
 
 def sheet_of(
-    answer: Answer,
+    answer: ClaimAnswer,
     given: Given,
     *,
     trial: Trial | None = None,
@@ -62,49 +63,49 @@ def sheet_of(
         "checked": f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "command": command,
         "claim_file": given.claim,
-        "claim_sha256": _sha256(Path(given.claim)) if given.claim else "",
+        "claim_sha256": _hash_file(Path(given.claim)) if given.claim else "",
         "mechanism": given.mechanism,
-        "mechanism_sha256": _module_sha256(given.mechanism),
-        "records": _manifests(given.folder),
+        "mechanism_sha256": _hash_module(given.mechanism),
+        "records": _hash_manifests(given.folder),
         "draws": trial.draws if trial else None,
         "seed": trial.seed if trial else None,
         "sigma": answer.claim.deviation,
-        "versions": _versions(),
+        "versions": _list_versions(),
     }
     return {
         **answer.to_dict(),
         "scope": scope_of(answer.claim),
-        "stated": _stated(answer.claim),
+        "stated": _list_stated(answer.claim),
         "next": [asdict(step) for step in steps_of(answer, given)],
         "open": [asdict(each) for each in open_of(answer)],
         "facts": facts,
     }
 
 
-def _stated(claim: Claim) -> dict[str, Any]:
+def _list_stated(claim: Claim) -> dict[str, Any]:
     """Give what the claim says, and what holds where it says nothing."""
     said = claim.model_dump(by_alias=True, exclude_unset=True)
     return {**said, "epsilon-of": claim.epsilon_of, "unit": claim.protects, "neighbours": claim.relation}
 
 
-def _versions() -> dict[str, str]:
+def _list_versions() -> dict[str, str]:
     python = ".".join(map(str, sys.version_info[:3]))
     return {"fedattack": __version__, "Python": python, **{name: metadata.version(name) for name in _PACKAGES}}
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     content = read_bytes(path, ConfigError, "it must stay while it is checked", limit=MAX_JSON)
     return hashlib.sha256(content).hexdigest()
 
 
-def _manifests(folder: str) -> dict[str, str]:
+def _hash_manifests(folder: str) -> dict[str, str]:
     """Return the SHA-256 of the manifest of each record in a folder, by where it lies."""
     found = records_in(Path(folder)) if folder else {}
-    return {name or folder: _sha256(path / MANIFEST) for name, path in found.items()}
+    return {name or folder: _hash_file(path / MANIFEST) for name, path in found.items()}
 
 
-def _module_sha256(mechanism: str) -> str:
+def _hash_module(mechanism: str) -> str:
     """Return the SHA-256 of the file of an imported mechanism; empty if it has none."""
     module = sys.modules.get(mechanism.partition(":")[0])
     file = getattr(module, "__file__", None)
-    return _sha256(Path(file)) if file else ""
+    return _hash_file(Path(file)) if file else ""

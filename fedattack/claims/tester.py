@@ -64,7 +64,7 @@ Score = Callable[[Vector], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Bound:
+class ScopedBound:
     """A lower bound on ε at :data:`LEVEL`, in three scopes.
 
     Attributes
@@ -106,7 +106,7 @@ class Measured:
         What a reader should know besides, a sentence each.
     """
 
-    bound: Bound
+    bound: ScopedBound
     method: Literal["counting", "gaussian", "sampled gaussian"]
     counting: float
     ceiling: float
@@ -216,21 +216,21 @@ def measure(mechanism: Mechanism, play: Play, *, seed: int = 0) -> Measured:
         If the mechanism fails, is not repeatable, or is another one from draw to draw.
     """
     rng = np.random.default_rng(seed)
-    pairs = _pairs(mechanism.size, play)
+    pairs = _list_pairs(mechanism.size, play)
     repeatable = mechanism.check(pairs[0].left, seed)
-    pair, name, score = _chosen(mechanism, pairs, play, rng)
-    pilot = _drawn(mechanism, pair, score, round(play.draws * _SHARE_THRESHOLD), rng)
+    pair, name, score = _choose_pair(mechanism, pairs, play, rng)
+    pilot = _draw_scores(mechanism, pair, score, round(play.draws * _SHARE_THRESHOLD), rng)
     sign = 1.0 if pilot.apart >= 0 else -1.0
     pilot = _Scored(sign * pilot.left, sign * pilot.right)
-    rest = play.draws // 2 - len(pilot.left) - len(pairs) * _pair_draws(play)
-    found = _drawn(mechanism, pair, score, rest, rng)
+    rest = play.draws // 2 - len(pilot.left) - len(pairs) * _count_pair_draws(play)
+    found = _draw_scores(mechanism, pair, score, rest, rng)
     found = _Scored(sign * found.left, sign * found.right)
     _check_steady(mechanism, found)
-    measured = _judged(pilot, found, play, pair.name, name)
+    measured = _judge_scores(pilot, found, play, pair.name, name)
     return measured if repeatable else replace(measured, notes=(*measured.notes, _OWN_SEED))
 
 
-def _pairs(size: int, play: Play) -> list[_Pair]:
+def _list_pairs(size: int, play: Play) -> list[_Pair]:
     first, second = np.zeros(size), np.zeros(size)
     first[0] = second[-1] = play.clip
     spread = np.full(size, play.clip / math.sqrt(size))
@@ -255,41 +255,43 @@ def _pairs(size: int, play: Play) -> list[_Pair]:
     return pairs if play.clipped else [*pairs, far]
 
 
-def _pair_draws(play: Play) -> int:
+def _count_pair_draws(play: Play) -> int:
     return round(play.draws * _SHARE_PAIR)
 
 
-def _drawn(mechanism: Mechanism, pair: _Pair, score: Score, count: int, rng: np.random.Generator) -> _Scored:
+def _draw_scores(mechanism: Mechanism, pair: _Pair, score: Score, count: int, rng: np.random.Generator) -> _Scored:
     left = score(mechanism.draws(pair.left, count, rng))
     return _Scored(left, score(mechanism.draws(pair.right, count, rng)))
 
 
-def _chosen(mechanism: Mechanism, pairs: list[_Pair], play: Play, rng: np.random.Generator) -> tuple[_Pair, str, Score]:
+def _choose_pair(
+    mechanism: Mechanism, pairs: list[_Pair], play: Play, rng: np.random.Generator
+) -> tuple[_Pair, str, Score]:
     """Choose pair and score: the first of all, unless another one is plainly better."""
-    count = _pair_draws(play)
+    count = _count_pair_draws(play)
     best: tuple[_Pair, str, Score] | None = None
     apart = 0.0
     for pair in pairs:
         left, right = mechanism.draws(pair.left, count, rng), mechanism.draws(pair.right, count, rng)
         half = count // 2
-        for name, score in _scores(pair, left[:half], right[:half]):
+        for name, score in _list_scores(pair, left[:half], right[:half]):
             # Fisher's was fitted to the first half.
             other = abs(_Scored(score(left[half:]), score(right[half:])).apart)
-            if best is None or other > apart + _PREFERRED * _error_of(apart, half):
+            if best is None or other > apart + _PREFERRED * _compute_error(apart, half):
                 best, apart = (pair, name, score), other
     if best is None:
         raise AssertionError("there are pairs")
     return best
 
 
-def _error_of(apart: float, count: int) -> float:
+def _compute_error(apart: float, count: int) -> float:
     """Return the standard error of a distance in standard deviations between two means of so many."""
     return math.sqrt(2 / count + apart**2 / (4 * count)) if math.isfinite(apart) else 0.0
 
 
-def _scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Score]]:
+def _list_scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Score]]:
     direction = pair.direction
-    weights = _fisher(left, right)
+    weights = _weigh_entries(left, right)
 
     def along(sent: Vector) -> NDArray[np.float64]:
         return sent @ direction
@@ -303,7 +305,7 @@ def _scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Score]]
     return [("the position between both", along), ("entries weighed by their noise", weighed), ("the length", length)]
 
 
-def _fisher(left: Vector, right: Vector) -> Vector:
+def _weigh_entries(left: Vector, right: Vector) -> Vector:
     """Weigh the entries whose means plainly differ by the distance over the variance."""
     distance = left.mean(axis=0) - right.mean(axis=0)
     variance = (left.var(axis=0, ddof=1) + right.var(axis=0, ddof=1)) / 2
@@ -333,15 +335,15 @@ def _check_steady(mechanism: Mechanism, found: _Scored) -> None:
             )
 
 
-def _judged(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -> Measured:
-    high_is_left, threshold = _threshold(pilot, play.delta)
+def _judge_scores(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -> Measured:
+    high_is_left, threshold = _choose_threshold(pilot, play.delta)
     n = len(found.left)
     left, right = int((found.left > threshold).sum()), int((found.right > threshold).sum())
     # An alarm is true if it names the update that it is for.
     true, false = (left, right) if high_is_left else (n - right, n - left)
-    counting = _counting(_lower(true, n), _upper(false, n), play)
+    counting = _bound_by_counting(_bound_below(true, n), _bound_above(false, n), play)
     middle = float(np.median(pilot.left) + np.median(pilot.right)) / 2
-    told = int((found.left > middle).sum() + (found.right <= middle).sum())
+    told_apart = int((found.left > middle).sum() + (found.right <= middle).sum())
     notes = []
     if not np.ptp(found.left) and not np.ptp(found.right):
         notes.append(
@@ -349,18 +351,18 @@ def _judged(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -
             "simulation"
         )
     method: Literal["counting", "gaussian", "sampled gaussian"] = "counting"
-    bound, mu = counting, _shift(found, play)
+    bound, mu = counting, _bound_shift(found, play)
     if mu is not None:
-        shaped = _shaped(mu, play)
+        shaped = _bound_by_shape(mu, play)
         if shaped.draw >= counting.draw:
             bound, method = shaped, "gaussian" if play.inside == 1 else "sampled gaussian"
     return Measured(
         bound=bound,
         method=method,
         counting=counting.draw,
-        ceiling=composed_rates(_lower(n, n), _upper(0, n), 1, play.delta),
+        ceiling=composed_rates(_bound_below(n, n), _bound_above(0, n), 1, play.delta),
         mu=mu,
-        told=told,
+        told=told_apart,
         tries=2 * n,
         draws=play.draws,
         pair=pair,
@@ -369,19 +371,19 @@ def _judged(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -
     )
 
 
-def _lower(k: int, n: int) -> float:
+def _bound_below(k: int, n: int) -> float:
     from scipy import stats
 
     return float(stats.beta.ppf((1 - LEVEL) / 4, k, n - k + 1)) if k else 0.0
 
 
-def _upper(k: int, n: int) -> float:
+def _bound_above(k: int, n: int) -> float:
     from scipy import stats
 
     return float(stats.beta.ppf(1 - (1 - LEVEL) / 4, k + 1, n - k)) if k < n else 1.0
 
 
-def _threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
+def _choose_threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
     """Choose the side and the threshold with the highest bound on these draws."""
     from scipy import stats
 
@@ -403,10 +405,10 @@ def _threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
     return best[1], best[2]
 
 
-def _counting(true: float, false: float, play: Play) -> Bound:
+def _bound_by_counting(true: float, false: float, play: Play) -> ScopedBound:
     # Who takes part with a rate alone is told as often as the others in the rest.
     true = (1 - play.rate) * false + play.rate * true
-    return Bound(*(composed_rates(true, false, count, play.delta) for count in (1, play.message, play.run)))
+    return ScopedBound(*(composed_rates(true, false, count, play.delta) for count in (1, play.message, play.run)))
 
 
 def composed_rates(true: float, false: float, count: int, delta: float) -> float:
@@ -427,18 +429,18 @@ def composed_rates(true: float, false: float, count: int, delta: float) -> float
     return max(0.0, float((np.log(hits[possible]) - alarms[possible]).max()))
 
 
-def _shaped(mu: float, play: Play) -> Bound:
+def _bound_by_shape(mu: float, play: Play) -> ScopedBound:
     if not mu:
-        return Bound(0.0, 0.0, 0.0)
+        return ScopedBound(0.0, 0.0, 0.0)
     factor = 2.0 if play.relation == "replace" else 1.0
     values = [
         gaussian_epsilon(factor / mu, play.relation, count, play.delta, rate=play.rate * play.inside).low
         for count in (1, play.message, play.run)
     ]
-    return Bound(*values)
+    return ScopedBound(*values)
 
 
-def _shift(found: _Scored, play: Play) -> float | None:
+def _bound_shift(found: _Scored, play: Play) -> float | None:
     """Return a lower bound at 97.5 % on the distance in standard deviations; None if the shape is another one."""
     from scipy import stats
 

@@ -61,7 +61,8 @@ from fedattack.cli.options import (
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.audit.finding import Condition, Finding
-    from fedattack.claims.check import Answer, Trial
+    from fedattack.claims.check import ClaimAnswer
+    from fedattack.claims.measured import Trial
     from fedattack.learning.importing import Asked
     from fedattack.record import Keep
     from fedattack.record.check import CheckReport
@@ -643,7 +644,8 @@ def claim(
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
-    from fedattack.claims.check import Trial, check_claim, load_mechanism
+    from fedattack.claims.check import check_claim, load_mechanism
+    from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
     from fedattack.runs.asked import asked_of_knowledge
 
@@ -664,7 +666,7 @@ def claim(
 
 
 def _keep_answer(
-    answer: "Answer", out: Path, folder: Path | None, declared: Path | None, mechanism: str | None, trial: "Trial"
+    answer: "ClaimAnswer", out: Path, folder: Path | None, declared: Path | None, mechanism: str | None, trial: "Trial"
 ) -> Path:
     """Write the page of an answer, and what it was made of."""
     from fedattack.claims.advice import Given
@@ -685,7 +687,7 @@ def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
         _print_page(page, as_json)
 
 
-def _show_answer(answer: "Answer") -> None:
+def _show_answer(answer: "ClaimAnswer") -> None:
     from fedattack.claims.words import answer_lines, answer_rows
 
     show_table("", ("", "ε of a message", "ε of the run", "verdict"), answer_rows(answer))

@@ -16,7 +16,7 @@ from fedattack.cli.console import err_console, out_console, show_page, show_tabl
 if TYPE_CHECKING:
     from fedattack.attacks import Attack
     from fedattack.audit.finding import Condition
-    from fedattack.grids.whatif.cell import Cell
+    from fedattack.grids.whatif.cell import AlteredCell
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def ask_what_if(
     def choose(chosen: Sequence[str]) -> "list[Attack]":
         return commands._choose(chosen, options_among(wanted, chosen), device)
 
-    from fedattack.grids.whatif.study import Job, what_if
+    from fedattack.grids.whatif.study import WhatIf, what_if
 
-    job = Job(
+    job = WhatIf(
         folder=folder,
         parts=parts,
         out=out,
@@ -103,7 +103,7 @@ def ask_what_if(
         raise typer.Exit(commands.THRESHOLD_CROSSED)
 
 
-def _show(out: Path, cells: "Sequence[Cell]") -> None:
+def _show(out: Path, cells: "Sequence[AlteredCell]") -> None:
     from fedattack.grids.whatif.page import glances_of, not_asked_of
     from fedattack.report.words import NOTHING
 
@@ -117,7 +117,7 @@ def _show(out: Path, cells: "Sequence[Cell]") -> None:
     show_page("What if", out / "what-if.html")
 
 
-def _crossed(conditions: "Sequence[Condition]", cells: "Sequence[Cell]") -> bool:
+def _crossed(conditions: "Sequence[Condition]", cells: "Sequence[AlteredCell]") -> bool:
     """Say which conditions hold for an altered copy, and whether any does; the run as it was is not asked.
 
     Raises

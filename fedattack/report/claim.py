@@ -104,11 +104,11 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
 def axis_of(sheet: Mapping[str, Any]) -> Plot:
     """Draw the claim, and all that was found beside it."""
     found = {finding["name"]: finding for finding in sheet["findings"]}
-    rows = [_row(sheet, label, found.get(name)) for name, label in _AXIS.items()]
+    rows = [_make_row(sheet, label, found.get(name)) for name, label in _AXIS.items()]
     return epsilon_axis(sheet["claim"]["epsilon"], rows, sheet["scope"], "epsilons")
 
 
-def _row(sheet: Mapping[str, Any], label: str, finding: Mapping[str, Any] | None) -> Row:
+def _make_row(sheet: Mapping[str, Any], label: str, finding: Mapping[str, Any] | None) -> Row:
     if finding is None:
         return Row(label, "not checked")
     bounds = finding[finding["scope"]]

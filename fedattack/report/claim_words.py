@@ -74,7 +74,7 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Line:
+class FindingRow:
     """A finding as a row of a table: its name, ε in both scopes, verdict, and what stands below."""
 
     name: str
@@ -89,7 +89,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Big:
+class LargeNumber:
     """A number that stands in large letters, and what it is."""
 
     value: str
@@ -98,15 +98,15 @@ class Big:
 
 def readable(sheet: Mapping[str, Any]) -> dict[str, Any]:
     """Copy parsed JSON for the page: texts are printable, powers in them are raised, and infinity is a number."""
-    return dict(_readable(printable_all(dict(sheet))))
+    return dict(_make_readable(printable_all(dict(sheet))))
 
 
-def _readable(value: Any, key: str = "") -> Any:
+def _make_readable(value: Any, key: str = "") -> Any:
     if isinstance(value, str):
         return math.inf if value == "infinity" and key in _AMOUNTS else raised(value)
     if isinstance(value, dict):
-        return {name: _readable(part, name) for name, part in value.items()}
-    return [_readable(part, key) for part in value] if isinstance(value, list) else value
+        return {name: _make_readable(part, name) for name, part in value.items()}
+    return [_make_readable(part, key) for part in value] if isinstance(value, list) else value
 
 
 def short_of(sheet: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
     findings, scope = sheet["findings"], sheet["scope"]
     wrong = contradictions(findings)
     if wrong and wrong[0]["name"] == MISSING:
-        return f"No: what {_names(wrong[0])} sent contradicts the claim."
+        return f"No: what {_name_clients(wrong[0])} sent contradicts the claim."
     if wrong and math.isinf(wrong[0]["value"] or 0):
         return f"No: nothing bounds the ε of {scope}."
     if wrong:
@@ -124,7 +124,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
             scope = run_of(wrong[0]["rounds"])
             claimed += f" for {counted(sheet['claim']['rounds'], 'round')}"
         sure = "" if wrong[0]["name"] == CONFIGURED else f"at {_LEVEL}, "
-        return f"No: {sure}ε of {scope} is {figures} {_by(wrong[0])}, and {claimed}."
+        return f"No: {sure}ε of {scope} is {figures} {_name_check(wrong[0])}, and {claimed}."
     if sheet["verdict"] == CONSISTENT:
         return f"Nothing speaks against it: ε of {scope} is {in_number(findings[0]['value'])} at most, by arithmetic."
     return f"It cannot be said: {findings[0]['reason']}."
@@ -135,15 +135,15 @@ def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
     return [finding for finding in findings if finding["verdict"] == CONTRADICTED]
 
 
-def _by(finding: Mapping[str, Any]) -> str:
+def _name_check(finding: Mapping[str, Any]) -> str:
     if finding["name"] == MISSING:
         wrong = finding["verdict"] == CONTRADICTED
-        return f"by noise that is missing ({_names(finding)})" if wrong else "by a search for missing noise"
+        return f"by noise that is missing ({_name_clients(finding)})" if wrong else "by a search for missing noise"
     by = _BY.get(finding["name"], f"by {finding['name']}")
     return f"{by} of {finding['rounds']} rounds" if finding.get("rounds") else by
 
 
-def _names(finding: Mapping[str, Any]) -> str:
+def _name_clients(finding: Mapping[str, Any]) -> str:
     names = finding.get("clients", [])
     if not names:
         return "the server"
@@ -155,23 +155,23 @@ def _names(finding: Mapping[str, Any]) -> str:
 def ways_of(findings: Sequence[Mapping[str, Any]]) -> str:
     """Count the ways in which a claim was checked, and those in which it fails."""
     checks = counted(len(findings), "check")
-    wrong = list(map(_by, contradictions(findings)))
+    wrong = list(map(_name_check, contradictions(findings)))
     if wrong:
         return f"Contradicted in {len(wrong)} of {checks}: {listed(wrong, 'and')}."
-    return f"{checks}: {listed(list(map(_by, findings)), 'and')}."
+    return f"{checks}: {listed(list(map(_name_check, findings)), 'and')}."
 
 
-def numbers_of(sheet: Mapping[str, Any]) -> list[Big]:
+def numbers_of(sheet: Mapping[str, Any]) -> list[LargeNumber]:
     """Choose the two numbers that stand in large letters."""
-    numbers = [Big(f"{sheet['claim']['epsilon']:g}", "claimed")]
-    deciding = _deciding(sheet["findings"])
+    numbers = [LargeNumber(f"{sheet['claim']['epsilon']:g}", "claimed")]
+    deciding = _find_deciding(sheet["findings"])
     bounds = deciding[deciding["scope"]]
     if bounds is not None:
-        numbers.append(Big(in_bounds(bounds), _by(deciding)))
+        numbers.append(LargeNumber(in_bounds(bounds), _name_check(deciding)))
     return numbers
 
 
-def _deciding(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _find_deciding(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the first finding of an ε that contradicts the claim, or that of what is configured."""
     for finding in contradictions(findings):
         if finding["name"] != MISSING:
@@ -187,7 +187,7 @@ def meaning_of(sheet: Mapping[str, Any]) -> str:
     else:
         times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
         said = f"ε = {epsilon:g} promises: whatever one {unit} holds, nothing gets more than {times} times as likely."
-    found = _deciding(sheet["findings"])
+    found = _find_deciding(sheet["findings"])
     bounds = found[found["scope"]]
     if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > WORTH >= epsilon:
         said += " With the ε that was found, nothing that matters is promised."
@@ -209,10 +209,10 @@ def why_of(sheet: Mapping[str, Any]) -> list[str]:
     return why or [finding["reason"] for finding in sheet["findings"] if finding["verdict"] == sheet["verdict"]]
 
 
-def line_of(finding: Mapping[str, Any]) -> Line:
+def line_of(finding: Mapping[str, Any]) -> FindingRow:
     """Put a finding into a row."""
     name = finding["name"]
-    return Line(
+    return FindingRow(
         name,
         _LABELS.get(name, name),
         in_bounds(finding["message"]),
@@ -242,15 +242,8 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     if not clients or recorded["view"] != "individual":
         return None
     claimed = recorded.get("noise_claimed")
-    rows = []
-    for client in clients[:_MOST_CLIENTS]:
-        noise = client["noise_at_most"]
-        share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
-        faults = "; ".join(client["faults"]) or "none found"
-        where = client["where"] or NOTHING
-        node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
-        rows.append([node, faults, _size(noise), share, where, _size(client["norm_most"]), f"{client['updates']:,}"])
-    caption = _about_clients(sheet["claim"])
+    rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
+    caption = _describe_clients(sheet["claim"])
     if len(clients) > len(rows):
         caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
@@ -259,7 +252,18 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
 
 
-def _about_clients(claim: Mapping[str, Any]) -> str:
+def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
+    """Put a client into a row of that table."""
+    noise = client["noise_at_most"]
+    share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
+    faults = "; ".join(client["faults"]) or "none found"
+    where = client["where"] or NOTHING
+    node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
+    norm = _write_amount(client["norm_most"])
+    return [node, faults, _write_amount(noise), share, where, norm, f"{client['updates']:,}"]
+
+
+def _describe_clients(claim: Mapping[str, Any]) -> str:
     clip = claim.get("clip")
     if claim["mechanism"].startswith("central"):
         return f"The mean is of updates that are clipped to {clip:g}, by the clients or by the server." if clip else ""
@@ -269,7 +273,7 @@ def _about_clients(claim: Mapping[str, Any]) -> str:
     return f"{noise} Updates are claimed to be clipped to {clip:g}; noise makes them longer." if clip else noise
 
 
-def _size(value: float | None) -> str:
+def _write_amount(value: float | None) -> str:
     return NOTHING if value is None else compact(value)
 
 
@@ -296,7 +300,7 @@ def server_of(recorded: Mapping[str, Any]) -> str:
         parts.append(f"at least {compact(server['noise_at_least'])}")
     whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
     said = f"The noise {whose} has a deviation of {listed(parts, 'and')}." if parts else ""
-    rounds = ", ".join(map(_size, server["rounds"]))
+    rounds = ", ".join(map(_write_amount, server["rounds"]))
     parts = [said, f"Round by round: {rounds}." if rounds else "", *map(stopped, server.get("faults", []))]
     return " ".join(filter(None, parts))
 

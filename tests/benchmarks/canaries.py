@@ -24,7 +24,7 @@ from fedattack.audit.intervals import clopper_pearson
 from fedattack.claims import Claim
 from fedattack.claims.accounting import configured
 from fedattack.claims.canaries import Canaries, CanaryResult, measure_canaries
-from fedattack.claims.canaries.bounds import estimated
+from fedattack.claims.canaries.bounds import estimate_epsilon
 from fedattack.claims.canaries.directions import Products, blocks
 from fedattack.privacy.gaussian import epsilon_of
 from tests.benchmarks.claims import solved
@@ -97,7 +97,7 @@ def paper(sigma: float, runs: int, size: int = 30_000, canaries: int = 1000) -> 
         for _, part, drawn in blocks(seed, range(canaries), [size]):
             total = (drawn / np.sqrt(lengths)[:, None]).sum(axis=0)
             products.add(drawn, (total + noise.normal(0, sigma, part.stop - part.start))[None])
-        estimates.append(estimated(products.scores(), 1e-6))
+        estimates.append(estimate_epsilon(products.scores(), 1e-6))
     return estimates
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.claims import configured, make_claim
-from fedattack.claims.check import Answer, check_claim
+from fedattack.claims.check import ClaimAnswer, check_claim
 from fedattack.claims.claim import Claim
 from tests.claims.recorded.runs import Run, laplace, write_run
 
@@ -112,7 +112,7 @@ def _of_the_round(client: int, number: int) -> int:
     return number
 
 
-def checked(case: Case, seed: int) -> Answer:
+def checked(case: Case, seed: int) -> ClaimAnswer:
     """Write a record, and check it."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "record"
@@ -120,14 +120,14 @@ def checked(case: Case, seed: int) -> Answer:
         return check_claim(case.read_claim(), record=record)
 
 
-def accused(answer: Answer) -> bool:
+def accused(answer: ClaimAnswer) -> bool:
     """Whether the record contradicts the claim."""
     return any(
         finding.verdict == "contradicted" for finding in answer.findings if finding.name != "claim.epsilon-configured"
     )
 
 
-def found(case: Case, answer: Answer) -> bool:
+def found(case: Case, answer: ClaimAnswer) -> bool:
     """Whether those with a fault are named, and nobody else."""
     (missing,) = (finding for finding in answer.findings if finding.name == "claim.noise-missing")
     if case.named == ("",):
@@ -174,7 +174,7 @@ def large(rounds: int) -> None:
         print(f"| {name} | {rounds} | {said} | {seconds:.0f} | {peak / 1e6:.1f} GB |", flush=True)
 
 
-def _measured(case: Case, record: Path) -> tuple[Answer, float, float]:
+def _measured(case: Case, record: Path) -> tuple[ClaimAnswer, float, float]:
     """Check a record, and watch the memory that is no mapped file."""
     peak = 0.0
     done = threading.Event()

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from fedattack.claims.check import Trial, check_claim, load_mechanism
+from fedattack.claims.check import check_claim, load_mechanism
 from fedattack.claims.claim import read_claim
+from fedattack.claims.measured import Trial
 from fedattack.record import Record
 from tests.apps.projects import ROOT
 from tests.claims.apps.__main__ import check

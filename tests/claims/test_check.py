@@ -5,9 +5,10 @@ import pytest
 
 from fedattack.base.errors import ConfigError, ModelError
 from fedattack.claims import make_claim
-from fedattack.claims.check import Trial, check_claim, load_mechanism
+from fedattack.claims.check import check_claim, load_mechanism
 from fedattack.claims.figures import bounds_in_figures, equation
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, ERROR, UNCHECKED
+from fedattack.claims.measured import Trial
 from fedattack.claims.tester import LEVEL
 from fedattack.claims.words import answer_lines
 from fedattack.privacy import Epsilon

@@ -6,7 +6,8 @@ import pytest
 from fedattack.base.errors import ConfigError
 from fedattack.claims import make_claim
 from fedattack.claims.advice import Given
-from fedattack.claims.check import Trial, check_claim
+from fedattack.claims.check import check_claim
+from fedattack.claims.measured import Trial
 from fedattack.claims.sheet import sheet_of
 from fedattack.report.validate import validate_claim
 from tests.claims import known

@@ -12,10 +12,11 @@ import numpy as np
 
 from fedattack.claims import make_claim
 from fedattack.claims.advice import Given
-from fedattack.claims.check import Answer, Trial, check_claim
+from fedattack.claims.check import ClaimAnswer, check_claim
 from fedattack.claims.finding import ClaimFinding
+from fedattack.claims.measured import Trial
 from fedattack.claims.sheet import sheet_of
-from fedattack.claims.tester import Bound, Measured
+from fedattack.claims.tester import Measured, ScopedBound
 from fedattack.privacy import Epsilon
 from fedattack.report.claim import write_claim
 
@@ -25,8 +26,8 @@ NODES = [str(7_318_220_945_136_800_000 + 791_919 * number) for number in range(1
 SIGMA = 4.845e-5
 
 
-def platform() -> Answer:
-    """Answer about a mod whose sensitivity is far too small, with one client that sends no noise."""
+def platform() -> ClaimAnswer:
+    """ClaimAnswer about a mod whose sensitivity is far too small, with one client that sends no noise."""
     claim = make_claim(
         "claim.toml",
         mechanism="flower-localdp",
@@ -73,8 +74,8 @@ def platform() -> Answer:
     return replace(answer, findings=findings, sentence=sentence, measured=measured(), recorded=recorded())
 
 
-def central() -> Answer:
-    """Answer about noise of the server that holds, with canaries."""
+def central() -> ClaimAnswer:
+    """ClaimAnswer about noise of the server that holds, with canaries."""
     claim = make_claim(
         "claim.toml", mechanism="central-gaussian", clip=1.0, noise_multiplier=4.0, epsilon=8.0, delta=1e-5, rounds=20,
         clients=10,
@@ -94,8 +95,8 @@ def central() -> Answer:
     return replace(answer, findings=findings, recorded=shown, canaries=canaries())
 
 
-def undecided() -> Answer:
-    """Answer about a weighted mean of which the weights are not known."""
+def undecided() -> ClaimAnswer:
+    """ClaimAnswer about a weighted mean of which the weights are not known."""
     claim = make_claim(
         "claim.toml", mechanism="central-gaussian", noise_multiplier=2.0, clients=10, weights="examples", epsilon=3.0,
         delta=1e-5, rounds=1,
@@ -131,7 +132,7 @@ def finding(
 
 def measured() -> Measured:
     """Make what a test of the mechanism found."""
-    bound = Bound(2.1e8, 2.1e8, 1.1e9)
+    bound = ScopedBound(2.1e8, 2.1e8, 1.1e9)
     return Measured(bound, "gaussian", 6.8, 6.8, 4.1e4, 8000, 8000, 10_000, "±C along one direction", "the position")
 
 
@@ -184,7 +185,7 @@ def canaries() -> dict[str, Any]:
     }
 
 
-def sheet(answer: Answer, folder: Path) -> dict[str, Any]:
+def sheet(answer: ClaimAnswer, folder: Path) -> dict[str, Any]:
     """Make the content of ``claim.json``, as of a run folder that was looked at and a mod that was tested."""
     file = folder / "claim.toml"
     file.write_text('mechanism = "gaussian"\n')
@@ -199,6 +200,6 @@ def sheet(answer: Answer, folder: Path) -> dict[str, Any]:
     return sheet_of(answer, given, trial=trial, command=command, now=NOW)
 
 
-def page(answer: Answer, folder: Path) -> Path:
+def page(answer: ClaimAnswer, folder: Path) -> Path:
     """Write the page of an answer to a folder."""
     return write_claim(folder, sheet(answer, folder))

@@ -18,7 +18,7 @@ from fedattack.grids.reproduce import load_reproduction
 from fedattack.grids.reproduce.picture import to_picture
 from fedattack.grids.tradeoff.page import sections_of, to_html
 from fedattack.grids.whatif.alteration import NOTHING, Alteration
-from fedattack.grids.whatif.cell import Cell
+from fedattack.grids.whatif.cell import AlteredCell
 from fedattack.grids.whatif.page import limits_of, write_page
 from fedattack.record.folder import new_parts, write_study
 from fedattack.record.project import ALTERED
@@ -130,9 +130,9 @@ def altered(folder: Path) -> Path:
         facts = example.run()
         facts["setting"][ALTERED] = alteration.label
         written(example.findings(), facts, cell)
-        cells.append(Cell(alteration, read_compared(cell)))
+        cells.append(AlteredCell(alteration, read_compared(cell)))
     why = "it needs each client's reply, and this server sees sums alone"
-    cells.append(Cell(Alteration("secagg"), None, {"sia": why}))
+    cells.append(AlteredCell(Alteration("secagg"), None, {"sia": why}))
     results = {
         "title": example.run()["title"],
         "command": "fedattack what-if runs/first --noise 0.01 --secagg --out runs/what-if",

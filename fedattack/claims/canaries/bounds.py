@@ -24,11 +24,8 @@ _SMALLEST = -690.0
 _FEW = 8
 _FREEDOM = 200
 
-# How many guesses there are, as shares of all coins; fixed before any score is seen.
-GUESSES = (0.1, 0.35, 1.0)
 
-
-def by_ranks(scores: Scores, freedom: int, delta: float, error: float = _ERROR / 2) -> float:
+def bound_by_ranks(scores: Scores, freedom: int, delta: float, error: float = _ERROR / 2) -> float:
     """Bound ε by how often canaries are above a threshold, and how often chance is.
 
     The threshold is one of the scores themselves, by its rank. Of the distribution that these are draws of, the share
@@ -50,14 +47,14 @@ def by_ranks(scores: Scores, freedom: int, delta: float, error: float = _ERROR /
     from scipy import stats
 
     best = 0.0
-    for threshold, least in _thresholds(scores, error):
+    for threshold, least in _list_thresholds(scores, error):
         if least > delta:
             chance = max(float(stats.t.logsf(threshold, freedom)), _SMALLEST)
             best = max(best, math.log(least - delta) - chance)
     return best
 
 
-def _thresholds(scores: Scores, error: float) -> Iterator[tuple[float, float]]:
+def _list_thresholds(scores: Scores, error: float) -> Iterator[tuple[float, float]]:
     """Yield scores by rank, and what share of their distribution is above them at least."""
     from scipy import stats
 
@@ -68,11 +65,11 @@ def _thresholds(scores: Scores, error: float) -> Iterator[tuple[float, float]]:
         yield float(ordered[rank - 1]), float(stats.beta.ppf(error / len(_RANKS), n - rank + 1, rank))
 
 
-def by_two_samples(inside: Scores, outside: Scores, delta: float, error: float = _ERROR / 2) -> float:
+def bound_by_two_samples(inside: Scores, outside: Scores, delta: float, error: float = _ERROR / 2) -> float:
     """Bound ε by scores of canaries that were in and of others that were out, of which those out look Gaussian.
 
     It is the higher of two bounds that share the error. One takes those in as a Gaussian, too. The other takes a
-    threshold among them by its rank, as :func:`by_ranks` does, and the tail of the Gaussian of those out.
+    threshold among them by its rank, as :func:`bound_by_ranks` does, and the tail of the Gaussian of those out.
 
     Returns
     -------
@@ -87,12 +84,13 @@ def by_two_samples(inside: Scores, outside: Scores, delta: float, error: float =
     shift = shift_above(inside, outside, error / 2)
     if shift is not None:
         best = epsilon_of(shift, delta)
-    for threshold, least in _thresholds(inside, error / 4):
+    for threshold, least in _list_thresholds(inside, error / 4):
         # Two statements for each rank: on the share of those in, and on the place of the threshold.
         place = place_at_least(threshold, outside, error / 4 / len(_RANKS))
         if place is not None:
-            told = math.log(least - delta) - float(stats.norm.logsf(place)) if least > delta else 0.0
-            best = max(best, told, 0.0)
+            best = max(best, 0.0)
+            if least > delta:
+                best = max(best, math.log(least - delta) - float(stats.norm.logsf(place)))
     return best
 
 
@@ -114,12 +112,12 @@ def shift_from_null(scores: Scores, freedom: int, error: float = _ERROR / 2) -> 
     return max(0.0, float(scores.mean()) - quantile * math.sqrt(max(variance, 1.0) / n))
 
 
-def estimated(scores: Scores, delta: float) -> float:
+def estimate_epsilon(scores: Scores, delta: float) -> float:
     """Return the point estimate of ε of Andrew et al. (2024): a Gaussian fitted to the scores, beside the null."""
     return epsilon_between(float(scores.mean()), float(scores.std(ddof=1)), delta)
 
 
-def of_shift(shift: float, count: int, delta: float) -> float:
+def epsilon_per_round(shift: float, count: int, delta: float) -> float:
     """Return the ε of one of ``count`` rounds that are together told apart by a shift (Dong et al. 2022)."""
     return epsilon_of(shift / math.sqrt(count), delta)
 
@@ -151,7 +149,7 @@ def p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) 
     return min(1.0, usual + 2 * coins * delta * most)
 
 
-def by_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
+def bound_by_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Return the largest ε that so many right guesses refute; 0 if they refute none."""
     from scipy import optimize
 
@@ -166,7 +164,7 @@ def by_guesses(coins: int, guesses: int, right: int, delta: float, error: float)
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
-def guessed(scores: Scores, included: NDArray[np.bool_], share: float) -> tuple[int, int]:
+def count_right_guesses(scores: Scores, included: NDArray[np.bool_], share: float) -> tuple[int, int]:
     """Guess by the extremes: half of so large a share, those with the highest scores, are in, the lowest half are out.
 
     Returns

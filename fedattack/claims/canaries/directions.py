@@ -112,7 +112,7 @@ class Products:
         """
         scores = np.zeros(len(self._gram))
         lengths = np.sqrt(np.diag(self._gram))
-        kept = _independent(self._gram, lengths)
+        kept = _choose_independent(self._gram, lengths)
         inverse = np.linalg.inv(self._gram[np.ix_(kept, kept)] / np.outer(lengths[kept], lengths[kept]))
         along = self._along[kept, vector] / lengths[kept]
         coefficients = inverse @ along
@@ -142,7 +142,7 @@ _LARGEST = 1e6
 _DEPENDENT = 1e-10
 
 
-def _independent(gram: NDArray[np.float64], lengths: NDArray[np.float64]) -> NDArray[np.intp]:
+def _choose_independent(gram: NDArray[np.float64], lengths: NDArray[np.float64]) -> NDArray[np.intp]:
     """Choose directions that are independent, by a Cholesky decomposition with pivots."""
     from scipy.linalg import lapack
 

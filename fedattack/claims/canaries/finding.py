@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from fedattack.claims.canaries.measure import CanaryResult
+from fedattack.claims.canaries.result import CanaryResult
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED, ClaimFinding, scope_of
+from fedattack.claims.finding import CANARIES, UNCHECKED, ClaimFinding, choose_scope, judge_lower_bound, scope_of
 from fedattack.privacy import Epsilon
 
 _ASSUMES = {
@@ -18,22 +18,16 @@ _ASSUMES = {
 
 def canary_finding(claim: Claim, result: CanaryResult) -> ClaimFinding:
     """Hold the bound of canaries against the declared ε; the finding is ``claim.epsilon-canaries``."""
-    value = result.bound_message if claim.epsilon_of == "message" else result.bound_run
+    value = choose_scope(claim, result.bound_message, result.bound_run)
     said = f"at {result.confidence:.0%}, {result.count:,} canaries show"
     if value is None:
         verdict, reason = UNCHECKED, f"{said} nothing of {scope_of(claim)} by itself, whose ε is claimed"
-    elif value > claim.epsilon:
-        verdict = CONTRADICTED
-        reason = f"{said} that ε of {scope_of(claim)} is {in_figures(value)} or more, and {claim.epsilon:g} is claimed"
     else:
-        verdict = CONSISTENT
-        reason = (
-            f"{said} that ε of {scope_of(claim)} is {in_figures(value)} or more, no more than the {claim.epsilon:g}"
-        )
-        reason += " that is claimed"
+        shown = f"{said} that ε of {scope_of(claim)} is {in_figures(value)} or more"
+        verdict, reason = judge_lower_bound(claim, value, shown)
     message = None if result.bound_message is None else Epsilon(result.bound_message, math.inf)
     return ClaimFinding(
-        name="claim.epsilon-canaries",
+        name=CANARIES,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=value,

@@ -26,7 +26,7 @@ _AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
-class Seen:
+class CanaryUpdate:
     """An update that may show some canaries.
 
     Attributes
@@ -86,7 +86,7 @@ class Gradients:
             self._x = np.concatenate([self._x, x.astype(self._x.dtype)])
             self._y = np.concatenate([self._y, y.astype(self._y.dtype)])
 
-    def scores(self, seen: Seen) -> Scores:
+    def scores(self, update: CanaryUpdate) -> Scores:
         """Return the t statistic of each canary's gradient in the regression of what may show it on all gradients.
 
         It is 0 where a gradient is not finite, is zero, or follows from others.
@@ -101,17 +101,17 @@ class Gradients:
         # Of more directions, little would be left of the update.
         most = max(1, self._entries // SPARSE)
         together = min(_TOGETHER, most)
-        scores = np.zeros(len(seen.rows))
+        scores = np.zeros(len(update.rows))
         for start in range(0, len(scores), together):
             part = slice(start, start + together)
-            scores[part] = self._of_group(seen, seen.rows[part], most)
+            scores[part] = self._score_group(update, update.rows[part], most)
         return scores
 
-    def _of_group(self, seen: Seen, rows: NDArray[np.int64], most: int) -> Scores:
-        others = [self._flat(update) for update in seen.others[: most - len(rows)]]
+    def _score_group(self, update: CanaryUpdate, rows: NDArray[np.int64], most: int) -> Scores:
+        others = [self._flatten(other) for other in update.others[: most - len(rows)]]
         public = np.arange(self._canaries, len(self._y))[: most - len(rows) - len(others)]
         examples = np.concatenate([rows, public])
-        update = self._flat(seen.update)
+        moved = self._flatten(update.update)
         count = len(examples) + len(others)
         products = Products(count, 1)
         # All gradients of a large model do not fit into memory: some entries of all are computed at a time.
@@ -119,15 +119,15 @@ class Gradients:
         step = max(1, _AT_ONCE // count)
         for start in range(0, self._entries, width):
             end = min(start + width, self._entries)
-            found = self._computed(seen.received, examples, slice(start, end))
+            gradients = self._compute_gradients(update.received, examples, slice(start, end))
             for first in range(start, end, step):
                 last = min(first + step, end)
                 beside = [other[None, first:last] for other in others]
-                directions = np.concatenate([found[:, first - start : last - start], *beside])
-                products.add(directions, -update[None, first:last])
+                directions = np.concatenate([gradients[:, first - start : last - start], *beside])
+                products.add(directions, -moved[None, first:last])
         return products.scores()[: len(rows)]
 
-    def _computed(
+    def _compute_gradients(
         self, received: Mapping[str, NDArray[Any]], examples: NDArray[np.int64], entries: slice
     ) -> NDArray[np.float32]:
         from fedattack.learning import example_gradients
@@ -142,7 +142,7 @@ class Gradients:
                 f"model ({short(str(cause), 120)}); expected examples like those that it was trained on"
             ) from None
 
-    def _flat(self, update: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def _flatten(self, update: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         lacking = [name for name in self._names if name not in update]
         if lacking:
             raise ConfigError(

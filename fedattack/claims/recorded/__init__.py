@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedattack.claims.claim import Claim
-from fedattack.claims.recorded.clients import watch_clients
+from fedattack.claims.recorded.clients import ClientWatch
 from fedattack.claims.recorded.findings import recorded_dict, recorded_findings, sentence_of
-from fedattack.claims.recorded.server import watch_server
-from fedattack.claims.recorded.sums import watch_sums
+from fedattack.claims.recorded.server import ServerWatch
+from fedattack.claims.recorded.sums import SumWatch
 from fedattack.claims.recorded.testimony import Testimony, expected_of
+from fedattack.claims.recorded.watch import NoiseWatch, watch_records
 from fedattack.record import Record, records_in
 
 __all__ = ["Testimony", "recorded_dict", "recorded_findings", "sentence_of", "testify"]
@@ -35,15 +36,13 @@ def testify(claim: Claim, folder: Path) -> tuple[Testimony, Mapping[str, Record]
     if first.protocol == "fedmd":
         testimony.lacks = "replies of fedmd are predictions, and no updates that noise of a claim is added to"
         return testimony, records
+    kind: type[NoiseWatch] = ServerWatch if claim.central else ClientWatch
     if first.view == "aggregate":
-        watch_sums(records, claim, testimony)
-    elif claim.central:
-        watch_server(records, claim, testimony)
-    else:
-        watch_clients(records, testimony)
-    late = sum(
-        observation.status == "late" for record in records.values() for r in record for observation in r.observations
-    )
+        kind = SumWatch
+    watch_records(kind, records, claim, testimony)
+    late = 0
+    for record in records.values():
+        late += sum(observation.status == "late" for round_ in record for observation in round_.observations)
     if late:
         testimony.note(f"{late:,} late replies are left out")
     return testimony, records

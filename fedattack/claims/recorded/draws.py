@@ -47,17 +47,17 @@ class GaussianDraws:
 
     def least_sum(self, size: int, error: float) -> float:
         """Return a quantile of χ² with ``size`` degrees of freedom."""
-        return _chi_square(size, error)
+        return _chi_square_quantile(size, error)
 
     def least_at(self, rank: int, size: int, error: float) -> float:
         """Return a quantile of the half-normal distribution, at a share that follows a Beta."""
         from scipy import special
 
-        return math.sqrt(2) * float(special.erfinv(_share(rank, size, error)))
+        return math.sqrt(2) * float(special.erfinv(_share_quantile(rank, size, error)))
 
     def least_across(self, size: int, error: float) -> float:
         """Return a quantile of χ² with one degree of freedom less."""
-        return _chi_square(size - 1, error) if size > 1 else 0.0
+        return _chi_square_quantile(size - 1, error) if size > 1 else 0.0
 
     def most_square(self, size: int, clip: float, error: float) -> float:
         """Bound ‖s + n‖² = ‖n‖² + 2 s·n + ‖s‖², where s·n is Gaussian with deviation ‖s‖."""
@@ -75,16 +75,16 @@ class LaplaceDraws:
 
     def least_sum(self, size: int, error: float) -> float:
         """Return a quantile of a Gamma, as the sum of |n| is one."""
-        return _gamma(size, error)
+        return _gamma_quantile(size, error)
 
     def least_at(self, rank: int, size: int, error: float) -> float:
         """Return a quantile of the exponential distribution, at a share that follows a Beta."""
-        return -math.log1p(-_share(rank, size, error))
+        return -math.log1p(-_share_quantile(rank, size, error))
 
     def least_across(self, size: int, error: float) -> float:
         """Bound ‖n‖² by (Σ|n|)² / size, and the part along the direction by its moments at 1/2 (Chernoff)."""
         along = 2 * math.log(16 / (3 * error))
-        return max(0.0, _gamma(size, error / 2) ** 2 / size - along**2)
+        return max(0.0, _gamma_quantile(size, error / 2) ** 2 / size - along**2)
 
     def most_square(self, size: int, clip: float, error: float) -> float:
         """Cut squares where hardly any lies, and bound their sum by the variance (Bernstein)."""
@@ -97,21 +97,21 @@ class LaplaceDraws:
 
 
 @lru_cache(maxsize=65536)
-def _chi_square(degrees: int, error: float) -> float:
+def _chi_square_quantile(degrees: int, error: float) -> float:
     from scipy import special
 
     return 2 * float(special.gammaincinv(degrees / 2, error))
 
 
 @lru_cache(maxsize=65536)
-def _gamma(size: int, error: float) -> float:
+def _gamma_quantile(size: int, error: float) -> float:
     from scipy import special
 
     return float(special.gammaincinv(size, error))
 
 
 @lru_cache(maxsize=65536)
-def _share(rank: int, size: int, error: float) -> float:
+def _share_quantile(rank: int, size: int, error: float) -> float:
     from scipy import special
 
     return float(special.betaincinv(rank, size - rank + 1, error))

@@ -9,7 +9,19 @@ from typing import Any
 
 from fedattack.claims.claim import DP_SGD, Claim
 from fedattack.claims.figures import in_figures
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, run_of, scope_of
+from fedattack.claims.finding import (
+    CONSISTENT,
+    CONTRADICTED,
+    MISSING,
+    RECORDED,
+    TOLERANCE,
+    UNCHECKED,
+    ClaimFinding,
+    choose_scope,
+    judge_lower_bound,
+    run_of,
+    scope_of,
+)
 from fedattack.claims.recorded.testimony import Party, Testimony
 from fedattack.privacy import Epsilon, gaussian_epsilon, laplace_epsilon
 from fedattack.privacy.gaussian import epsilon_of
@@ -30,7 +42,7 @@ def recorded_findings(claim: Claim, testimony: Testimony) -> list[ClaimFinding]:
     list of ClaimFinding
         ``claim.epsilon-recorded`` and ``claim.noise-missing``.
     """
-    return [_epsilon_finding(claim, testimony), _missing_finding(claim, testimony)]
+    return [_judge_epsilon(claim, testimony), _judge_missing(claim, testimony)]
 
 
 def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -43,27 +55,27 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
     multipliers
         Of each client, message by message: the most noise, as a share of how far a unit moves it.
     """
-    message = _lower(claim, min(map(min, multipliers)), claim.steps)
+    message = _bound_epsilon(claim, min(map(min, multipliers)), claim.steps)
     if claim.mechanism != "laplace" and claim.sampling == 1:
         # Shifts of Gaussians add up in squares.
         apart = (2.0 if claim.relation == "replace" else 1.0) * math.sqrt(claim.steps)
-        run = epsilon_of(apart * max(map(_length, multipliers)), claim.delta)
+        run = epsilon_of(apart * max(map(_add_shifts, multipliers)), claim.delta)
         return message, max(message, run)
     # More messages tell more, and so does less noise in the one that has most.
     worst: dict[int, float] = {}
     for each in multipliers:
         worst[len(each)] = min(worst.get(len(each), math.inf), max(each))
-    run = max(_lower(claim, multiplier, claim.steps * count) for count, multiplier in worst.items())
+    run = max(_bound_epsilon(claim, multiplier, claim.steps * count) for count, multiplier in worst.items())
     return message, max(message, run)
 
 
-def _length(multipliers: Sequence[float]) -> float:
+def _add_shifts(multipliers: Sequence[float]) -> float:
     if not min(multipliers):
         return math.inf
     return math.hypot(*[1 / multiplier for multiplier in multipliers])
 
 
-def _lower(claim: Claim, multiplier: float, count: int) -> float:
+def _bound_epsilon(claim: Claim, multiplier: float, count: int) -> float:
     if claim.mechanism == "laplace":
         return laplace_epsilon(multiplier, claim.relation, count, claim.delta, claim.entries).low
     return gaussian_epsilon(
@@ -71,29 +83,26 @@ def _lower(claim: Claim, multiplier: float, count: int) -> float:
     ).low
 
 
-def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
-    name = "claim.epsilon-recorded"
+def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
     exposed = [party.multipliers for party in testimony.clients.values() if party.multipliers]
     if not exposed:
         lacks = testimony.lacks or testimony.expected.lacks or (_NO_NUMBERS if testimony.expected.reach else _NO_REACH)
-        return _unchecked(claim, name, lacks)
+        return _make_unchecked(claim, RECORDED, lacks)
     message, run = recorded_epsilon(claim, exposed)
-    value = message if claim.epsilon_of == "message" else run
+    value = choose_scope(claim, message, run)
     count = max(map(len, exposed))
     more = count if claim.epsilon_of == "run" and count > claim.rounds else None
     if more:
-        said = f"{_other_rounds(claim, more)}; by the record ε of {run_of(more)} is {in_figures(value)} or more"
+        said = f"{_describe_rounds(claim, more)}; by the record ε of {run_of(more)} is {in_figures(value)} or more"
         _, first = recorded_epsilon(claim, [multipliers[: claim.rounds] for multipliers in exposed])
         said += f" ({in_figures(first)} or more after {claim.rounds})"
     else:
         rounds = "a round" if count == 1 else f"{count:,} rounds"
         said = f"by the record of {rounds} there is so little noise that ε of {scope_of(claim)} is "
         said += f"{in_figures(value)} or more"
-    verdict, reason = CONSISTENT, f"{said}, no more than the {claim.epsilon:g} that is claimed"
-    if value > claim.epsilon * (1 + TOLERANCE):
-        verdict, reason = CONTRADICTED, f"{said}, and {claim.epsilon:g} is claimed"
+    verdict, reason = judge_lower_bound(claim, value, said, TOLERANCE)
     return ClaimFinding(
-        name=name,
+        name=RECORDED,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=value,
@@ -101,20 +110,20 @@ def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
         run=Epsilon(run, math.inf),
         verdict=verdict,
         reason=reason,
-        assumes=tuple(_assumptions(claim, testimony)),
+        assumes=tuple(_list_assumptions(claim, testimony)),
         rounds=more,
     )
 
 
-def _other_rounds(claim: Claim, rounds: int) -> str:
-    return f"the claim is of {_counted(claim.rounds)}, and a client of the record takes part in {rounds}"
+def _describe_rounds(claim: Claim, rounds: int) -> str:
+    return f"the claim is of {_count_rounds(claim.rounds)}, and a client of the record takes part in {rounds}"
 
 
-def _counted(rounds: int) -> str:
+def _count_rounds(rounds: int) -> str:
     return "1 round" if rounds == 1 else f"{rounds} rounds"
 
 
-def _assumptions(claim: Claim, testimony: Testimony) -> list[str]:
+def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
     kind = "Laplace" if claim.mechanism == "laplace" else "Gaussian"
     assumes = [f"at 97.5 %; the noise is {kind}, as large in all entries of an array, and independent of the update"]
     if claim.mechanism == DP_SGD:
@@ -128,32 +137,30 @@ def _assumptions(claim: Claim, testimony: Testimony) -> list[str]:
     return assumes
 
 
-def _missing_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
-    name = "claim.noise-missing"
+def _judge_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
     if testimony.lacks:
-        return _unchecked(claim, name, testimony.lacks)
+        return _make_unchecked(claim, MISSING, testimony.lacks)
     named = [party for party in testimony.parties if party.faults]
     nodes = tuple(party.node for party in named if party.node)
-    verdict, reason = _missing(claim, testimony, named)
+    verdict, reason = _find_missing(claim, testimony, named)
     return ClaimFinding(
-        name=name,
+        name=MISSING,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=None if verdict == UNCHECKED else float(len(named)),
-        message=None,
-        run=None,
         verdict=verdict,
         reason=reason,
-        notes=tuple(_where_noticed(testimony)),
+        notes=tuple(_describe_noticed(testimony)),
         assumes=(_STEP,) if claim.central else (),
         clients=nodes,
     )
 
 
-def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
-    hidden = _listed(_unexamined(claim, testimony))
+def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
+    """Say whether noise is missing, and in what: the verdict, and its grounds."""
+    hidden = _join_names(_list_unexamined(claim, testimony))
     if named:
-        listed = _listed([f"{_name(claim, party)}: {party.in_words[0]}" for party in named])
+        listed = _join_names([f"{_name_party(claim, party)}: {party.in_words[0]}" for party in named])
         return CONTRADICTED, f"{listed}; {hidden}" if hidden else listed
     if testimony.expected.scale is None:
         return UNCHECKED, testimony.expected.lacks
@@ -161,25 +168,32 @@ def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tupl
         return UNCHECKED, hidden
     if not testimony.tests:
         return UNCHECKED, _NO_NUMBERS
-    watched = list(testimony.servers.values()) or list(testimony.clients.values())
-    unseen = [party for party in watched if not party.noticed]
+    unseen = _describe_unseen(testimony)
     if unseen:
-        bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
-        who = "the server" if testimony.servers else f"{len(unseen):,} of {len(watched):,} clients"
-        return (
-            UNCHECKED,
-            f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
-            "most): noise that is missing there would not be noticed",
-        )
+        return UNCHECKED, unseen
     return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _describe_unseen(testimony: Testimony) -> str:
+    """Say whose noise could be missing without being noticed; empty if nobody's."""
+    watched = list(testimony.servers.values()) or list(testimony.clients.values())
+    unseen = [party for party in watched if not party.noticed]
+    if not unseen:
+        return ""
+    bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
+    who = "the server" if testimony.servers else f"{len(unseen):,} of {len(watched):,} clients"
+    return (
+        f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
+        "most): noise that is missing there would not be noticed"
+    )
+
+
+def _join_names(texts: Sequence[str]) -> str:
     more = [f"and {len(texts) - _NAMED:,} more"] if len(texts) > _NAMED else []
     return "; ".join([*texts[:_NAMED], *more])
 
 
-def _unexamined(claim: Claim, testimony: Testimony) -> list[str]:
+def _list_unexamined(claim: Claim, testimony: Testimony) -> list[str]:
     """Say which clients, or whether the server, did what cannot be examined, and why."""
     texts = []
     for party in testimony.parties:
@@ -189,18 +203,18 @@ def _unexamined(claim: Claim, testimony: Testimony) -> list[str]:
         if len(party.unexamined) < party.messages:
             where = f" in {len(party.unexamined):,} of {party.messages:,} {'messages' if party.node else 'rounds'}"
         why = next(iter(party.unexamined.values()))
-        texts.append(f"{_name(claim, party)} cannot be examined{where}: {why}")
+        texts.append(f"{_name_party(claim, party)} cannot be examined{where}: {why}")
     return texts
 
 
-def _name(claim: Claim, party: Party) -> str:
+def _name_party(claim: Claim, party: Party) -> str:
     who = f"client {party.node}" if party.node else "the sums"
     if claim.central and not party.node:
         who = "the server"
     return f"{who} of {party.run}" if party.run else who
 
 
-def _where_noticed(testimony: Testimony) -> list[str]:
+def _describe_noticed(testimony: Testimony) -> list[str]:
     noticed: set[str] = set()
     for party in testimony.parties:
         noticed |= party.noticed
@@ -214,17 +228,8 @@ def _where_noticed(testimony: Testimony) -> list[str]:
     ]
 
 
-def _unchecked(claim: Claim, name: str, reason: str) -> ClaimFinding:
-    return ClaimFinding(
-        name=name,
-        declared=claim.epsilon,
-        scope=claim.epsilon_of,
-        value=None,
-        message=None,
-        run=None,
-        verdict=UNCHECKED,
-        reason=reason,
-    )
+def _make_unchecked(claim: Claim, name: str, reason: str) -> ClaimFinding:
+    return ClaimFinding(name=name, declared=claim.epsilon, scope=claim.epsilon_of, verdict=UNCHECKED, reason=reason)
 
 
 def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[str, Any]:
@@ -232,7 +237,7 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
     first = next(iter(records.values()))
     clients = []
     for party in testimony.clients.values():
-        clients.append(_client_dict(party))
+        clients.append(_describe_client(party))
     return {
         "view": first.view,
         "protocol": first.protocol,
@@ -240,12 +245,12 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
         "clients": clients,
         "noise_claimed": None if testimony.servers else testimony.expected.scale,
         "tests": [asdict(test) for test in testimony.tests.values()],
-        "server": _server_dict(list(testimony.servers.values())),
+        "server": _describe_server(list(testimony.servers.values())),
         "notes": list(testimony.notes),
     }
 
 
-def _client_dict(party: Party) -> dict[str, Any]:
+def _describe_client(party: Party) -> dict[str, Any]:
     lowest = party.lowest
     return {
         "run": party.run,
@@ -258,7 +263,7 @@ def _client_dict(party: Party) -> dict[str, Any]:
     }
 
 
-def _server_dict(servers: Sequence[Party]) -> dict[str, Any] | None:
+def _describe_server(servers: Sequence[Party]) -> dict[str, Any] | None:
     if not servers:
         return None
     bounds = [bound for party in servers for bound in party.bounds]
@@ -280,18 +285,18 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
     else:
         of = scope_of(claim)
         if epsilon.rounds:
-            parts.append(f"T{_other_rounds(claim, epsilon.rounds)[1:]}.")
+            parts.append(f"T{_describe_rounds(claim, epsilon.rounds)[1:]}.")
             of = run_of(epsilon.rounds)
         parts.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {of}.")
     named = [party for party in testimony.parties if party.faults]
     if missing.verdict == CONSISTENT:
         parts.append("Noise of the claimed size can be in each message.")
     elif named:
-        parts.append(f"{_who(claim, testimony, named)} the claimed noise or clipping.")
+        parts.append(f"{_name_culprits(claim, testimony, named)} the claimed noise or clipping.")
     return " ".join(parts)
 
 
-def _who(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> str:
+def _name_culprits(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> str:
     if named[0].node:
         return f"What {len(named):,} of {len(testimony.clients):,} clients sent contradicts"
     return "What the server released contradicts" if claim.central else "The sums contradict"

@@ -41,7 +41,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ArrayLook:
     """What one array of an update looks like.
 
     Attributes
@@ -79,7 +79,9 @@ class Seen:
         return self.square > 0
 
 
-def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: int, *, slack: float = 0.0) -> Seen:
+def look(
+    sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: int, *, slack: float = 0.0
+) -> ArrayLook:
     """Look at sent − received, or at what was sent where ``received`` is None.
 
     Noise is added in real numbers, and then rounded to the array's type: an entry may have lost as much as a unit in
@@ -107,7 +109,7 @@ def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: 
     for start in range(0, sent.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         with np.errstate(invalid="ignore", over="ignore"):
-            update, rounded = _entries(sent[part], None if received is None else received[part], coarse, slack)
+            update, rounded = _read_entries(sent[part], None if received is None else received[part], coarse, slack)
             largest = np.abs(update) + rounded
             total += float(largest @ largest) if draws.power == 2 else float(largest.sum())
             square += float(update @ update)
@@ -115,16 +117,16 @@ def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: 
         pieces.append(largest[-start % stride :: stride])
     keep = min(keep, sent.size)
     with np.errstate(invalid="ignore", over="ignore"):
-        first, rough = _entries(sent[:keep], None if received is None else received[:keep], coarse, slack)
+        first, rough = _read_entries(sent[:keep], None if received is None else received[:keep], coarse, slack)
         head = Head(first.astype(np.float32), float(np.linalg.norm(rough)))
     ranked = np.concatenate(pieces)
     ranks = [rank_of(share, ranked.size) - 1 for share in SHARES]
     ranked.partition(sorted(set(ranks)))
     at = tuple(float(ranked[rank]) for rank in ranks)
-    return Seen(sent.size, total, ranked.size, at, square, lost, head)
+    return ArrayLook(sent.size, total, ranked.size, at, square, lost, head)
 
 
-def _entries(
+def _read_entries(
     sent: NDArray[Any], received: NDArray[Any] | None, coarse: float, slack: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the update, and what rounding may have taken from each entry."""
@@ -142,13 +144,13 @@ def rank_of(share: float, size: int) -> int:
     return max(1, math.ceil(share * size))
 
 
-def scale_at_most(seen: Seen, draws: Draws, error: float) -> float:
+def scale_at_most(array: ArrayLook, draws: Draws, error: float) -> float:
     """Bound the scale of the noise in an array from above.
 
     Parameters
     ----------
-    seen
-        The array.
+    array
+        What it looks like.
     draws
         The kind of noise.
     error
@@ -159,9 +161,9 @@ def scale_at_most(seen: Seen, draws: Draws, error: float) -> float:
     float
         In units of the update.
     """
-    bounds: list[float] = [(seen.total / draws.least_sum(seen.size, error)) ** (1 / draws.power)]
-    for share, value in zip(SHARES, seen.at, strict=True):
-        rank = rank_of(share, seen.ranked)
+    bounds: list[float] = [(array.total / draws.least_sum(array.size, error)) ** (1 / draws.power)]
+    for share, value in zip(SHARES, array.at, strict=True):
+        rank = rank_of(share, array.ranked)
         if rank >= _LEAST_RANK:
-            bounds.append(value / draws.least_at(rank, seen.ranked, error))
+            bounds.append(value / draws.least_at(rank, array.ranked, error))
     return min(bounds)

@@ -28,7 +28,7 @@ LEAST_OF_UPDATE = 1 << 12
 
 
 @dataclass(frozen=True)
-class Kept:
+class UpdateHeads:
     """The first entries of a client's update, array by array.
 
     ``share``: of the claimed scale, which its noise has at least; below 1 if the server may have made it smaller.
@@ -44,8 +44,8 @@ class Kept:
 class Repeat:
     """The noise of ``second`` is that of ``first``, in one array, or in two of one update."""
 
-    first: Kept
-    second: Kept
+    first: UpdateHeads
+    second: UpdateHeads
     name: str
     other: str
 
@@ -77,12 +77,12 @@ def kept_of_each(sizes: Sequence[int], updates: int) -> tuple[int, int]:
     return low, affordable
 
 
-def count_tests(kept: Sequence[Kept]) -> int:
+def count_tests(kept: Sequence[UpdateHeads]) -> int:
     """Count the comparisons that :func:`repeats_in` makes."""
-    return sum(int(pairs.sum()) for _, pairs in _comparisons(kept))
+    return sum(int(pairs.sum()) for _, pairs in _list_comparisons(kept))
 
 
-def repeats_in(kept: Sequence[Kept], draws: Draws, scale: float, error: float) -> Iterator[Repeat]:
+def repeats_in(kept: Sequence[UpdateHeads], draws: Draws, scale: float, error: float) -> Iterator[Repeat]:
     """Find noise that is there twice; of each update and array one other that has it.
 
     Parameters
@@ -94,12 +94,12 @@ def repeats_in(kept: Sequence[Kept], draws: Draws, scale: float, error: float) -
     error
         Probability of each comparison that it is wrong.
     """
-    for group, pairs in _comparisons(kept):
+    for group, pairs in _list_comparisons(kept):
         stack = np.stack([head.values for head in group.heads]).astype(np.float64)
         slack = np.array([head.slack for head in group.heads])
         scales = scale * np.array([update.share for update in group.of])
         least = scales**2 * draws.least_across(stack.shape[1], error)
-        short = (np.sqrt(_left(stack)) + slack) ** 2 < least
+        short = (np.sqrt(_squares_across(stack)) + slack) ** 2 < least
         short &= pairs
         for second in np.flatnonzero(short.any(axis=0)).tolist():
             first = int(short[:, second].argmax())
@@ -110,7 +110,7 @@ def repeats_in(kept: Sequence[Kept], draws: Draws, scale: float, error: float) -
 class _Group:
     """Arrays of the same length that are compared with each other."""
 
-    of: Sequence[Kept]
+    of: Sequence[UpdateHeads]
     names: Sequence[str]
     heads: Sequence[Head]
 
@@ -119,23 +119,23 @@ Pairs = NDArray[np.bool_]
 """(first, second): which are compared."""
 
 
-def _comparisons(kept: Sequence[Kept]) -> Iterator[tuple[_Group, Pairs]]:
+def _list_comparisons(kept: Sequence[UpdateHeads]) -> Iterator[tuple[_Group, Pairs]]:
     """Give what is compared; the second one's noise is no older than the first update."""
-    by_round: dict[int, list[Kept]] = {}
-    by_node: dict[str, list[Kept]] = {}
+    by_round: dict[int, list[UpdateHeads]] = {}
+    by_node: dict[str, list[UpdateHeads]] = {}
     for update in kept:
         by_round.setdefault(update.round, []).append(update)
         by_node.setdefault(update.node, []).append(update)
     for together in by_round.values():
-        for group in _of_each_array(together):
+        for group in _group_by_array(together):
             yield group, ~np.eye(len(group.of), dtype=bool)
     for in_turn in by_node.values():
-        for group in _of_each_array(in_turn):
+        for group in _group_by_array(in_turn):
             yield group, np.triu(np.ones((len(group.of), len(group.of)), dtype=bool), 1)
-        yield from _of_each_pair(in_turn[0])
+        yield from _pair_arrays(in_turn[0])
 
 
-def _of_each_array(updates: Sequence[Kept]) -> Iterator[_Group]:
+def _group_by_array(updates: Sequence[UpdateHeads]) -> Iterator[_Group]:
     names = dict.fromkeys(name for update in updates for name in update.heads)
     for name in names:
         having = [update for update in updates if name in update.heads]
@@ -144,7 +144,7 @@ def _of_each_array(updates: Sequence[Kept]) -> Iterator[_Group]:
             yield _Group(having, [name] * len(having), heads)
 
 
-def _of_each_pair(update: Kept) -> Iterator[tuple[_Group, Pairs]]:
+def _pair_arrays(update: UpdateHeads) -> Iterator[tuple[_Group, Pairs]]:
     """Compare each array with those that are no shorter, as far as both go."""
     names = [name for name, head in update.heads.items() if head.values.size >= LEAST]
     names.sort(key=lambda name: update.heads[name].values.size)
@@ -157,7 +157,7 @@ def _of_each_pair(update: Kept) -> Iterator[tuple[_Group, Pairs]]:
         yield _Group([update] * len(longer), longer, heads), pairs
 
 
-def _left(stack: NDArray[np.float64]) -> NDArray[np.float64]:
+def _squares_across(stack: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (rows, rows): what is left of the second row's square across the first one."""
     products = stack @ stack.T
     squares = np.diag(products).copy()

@@ -30,7 +30,7 @@ class _Settings(BaseModel):
     )
 
 
-class _Kind(_Settings):
+class _NoiseKind(_Settings):
     """What tells who adds noise."""
 
     defence: str
@@ -53,12 +53,12 @@ class _Kind(_Settings):
         return self.defence in NOISY and self.defence_strength > 0 and self.defence_clip > 0
 
 
-class _OfUpdates(_Settings):
+class _UpdateSettings(_Settings):
     rounds: Count
     dp_delta: _Delta
 
 
-class _Central(_OfUpdates):
+class _CentralSettings(_UpdateSettings):
     central_noise: Size
     central_clip: Size
     clients: Count
@@ -66,7 +66,7 @@ class _Central(_OfUpdates):
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class _DpSgd(_OfUpdates):
+class _DpSgdSettings(_UpdateSettings):
     dp_clip: Size
     lr: Size
     batch_size: _Number
@@ -89,11 +89,11 @@ def claim_of_run(folder: Path) -> Claim:
     ConfigError
         If it is no such folder, or a setting is missing or out of its range.
     """
-    kind, settings = _settings_of(folder)
-    where = _where(folder)
+    kind, settings = _read_kind(folder)
+    where = _name_settings(folder)
     if kind.central_noise:
-        return _central(where, _read(_Central, where, settings))
-    return _of_clients(folder, kind, settings)
+        return _make_server_claim(where, _read_settings(_CentralSettings, where, settings))
+    return _make_client_claim(folder, kind, settings)
 
 
 def claimed_besides(folder: Path) -> str:
@@ -104,13 +104,13 @@ def claimed_besides(folder: Path) -> str:
     ConfigError
         As :func:`claim_of_run`.
     """
-    kind, settings = _settings_of(folder)
+    kind, settings = _read_kind(folder)
     if not kind.central_noise or not (kind.by_steps or kind.by_update):
         return ""
-    what = "DP-SGD by the clients" if kind.by_steps else "noise on each client's update"
-    said = f"the settings claim {what}, too, which is not checked here"
+    noise = "DP-SGD by the clients" if kind.by_steps else "noise on each client's update"
+    said = f"the settings claim {noise}, too, which is not checked here"
     try:
-        claim = _of_clients(folder, kind, settings)
+        claim = _make_client_claim(folder, kind, settings)
     except ConfigError as problem:
         return f"{said}: {problem}"
     keys = []
@@ -122,48 +122,48 @@ def claimed_besides(folder: Path) -> str:
     )
 
 
-def _settings_of(folder: Path) -> tuple[_Kind, Mapping[str, Any]]:
+def _read_kind(folder: Path) -> tuple[_NoiseKind, Mapping[str, Any]]:
     settings = read_study(folder).get("settings", {})
     if settings.get("defence") is None:
-        raise ConfigError(f"{folder} does not say what is claimed of it; {_ask(folder)}")
-    return _read(_Kind, _where(folder), settings), settings
+        raise ConfigError(f"{folder} does not say what is claimed of it; {_advise_claim(folder)}")
+    return _read_settings(_NoiseKind, _name_settings(folder), settings), settings
 
 
-def _ask(folder: Path) -> str:
+def _advise_claim(folder: Path) -> str:
     """Ask for a claim, by the file that lies in the folder if there is one; nobody says that it is about this run."""
     file = folder / "claim.toml"
     return f"give --claim {in_command(file)}" if file.is_file() else _ASK
 
 
-def _where(folder: Path) -> str:
+def _name_settings(folder: Path) -> str:
     return f"{folder}, its settings"
 
 
-def _of_clients(folder: Path, kind: _Kind, settings: Mapping[str, Any]) -> Claim:
-    where = _where(folder)
+def _make_client_claim(folder: Path, kind: _NoiseKind, settings: Mapping[str, Any]) -> Claim:
+    where = _name_settings(folder)
     if kind.by_steps:
-        return make_claim(where, **_dp_sgd(where, kind, _read(_DpSgd, where, settings), folder))
+        return make_claim(where, **_read_dp_sgd(where, kind, _read_settings(_DpSgdSettings, where, settings), folder))
     if not kind.by_update:
-        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_ask(folder)}")
+        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_advise_claim(folder)}")
     from fedattack.defences.guarantee import update_privacy
 
-    run = _read(_OfUpdates, where, settings)
+    run = _read_settings(_UpdateSettings, where, settings)
     return make_claim(
         where,
         mechanism="laplace" if kind.defence == "dp-laplace" else "gaussian",
         clip=kind.defence_clip,
         sigma=kind.defence_strength,
-        epsilon=_stated(update_privacy(settings, rounds=run.rounds).epsilon_run, where),
+        epsilon=_round_up(update_privacy(settings, rounds=run.rounds).epsilon_run, where),
         delta=run.dp_delta,
         rounds=run.rounds,
     )
 
 
-def _read(form: type[_Form], where: str, settings: Mapping[str, Any]) -> _Form:
+def _read_settings(form: type[_Form], where: str, settings: Mapping[str, Any]) -> _Form:
     return validated(TypeAdapter(form), settings, where, ConfigError, _ASK)
 
 
-def _stated(epsilon: float, where: str) -> float:
+def _round_up(epsilon: float, where: str) -> float:
     """Round an ε up to three digits, as people state it."""
     rounded = float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(epsilon))
     if not 0 < rounded < float("inf"):
@@ -171,7 +171,7 @@ def _stated(epsilon: float, where: str) -> float:
     return rounded
 
 
-def _central(where: str, settings: _Central) -> Claim:
+def _make_server_claim(where: str, settings: _CentralSettings) -> Claim:
     nodes = settings.clients + settings.canaries
     values = {
         "mechanism": "central-gaussian",
@@ -185,21 +185,21 @@ def _central(where: str, settings: _Central) -> Claim:
     run = configured(make_claim(where, epsilon=1.0, **values)).run
     if run is None:
         raise AssertionError("the noise is known")
-    return make_claim(where, epsilon=_stated(run.high, where), **values)
+    return make_claim(where, epsilon=_round_up(run.high, where), **values)
 
 
-def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str, Any]:
+def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpSgdSettings, folder: Path) -> dict[str, Any]:
     """Return the claim for the client that spends most."""
     from fedattack.privacy import Sampling, privacy_spent
 
     if kind.dp_epsilon:
         raise ConfigError(
-            f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_ask(folder)}"
+            f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_advise_claim(folder)}"
         )
     records = list(map(Record, records_in(folder).values()))
-    sizes = {size for record in records for size in _sizes(record)}
+    sizes = {size for record in records for size in _list_sizes(record)}
     if not sizes:
-        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_ask(folder)}")
+        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_advise_claim(folder)}")
     noise = kind.dp_noise or kind.defence_strength
     batch = 0 if records[0].protocol == "fedsgd" else settings.batch_size
     most, sampling = 0.0, Sampling(1.0, 1)
@@ -215,7 +215,7 @@ def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str
         "sampling": sampling.rate,
         "steps": sampling.steps,
         "rounds": settings.rounds,
-        "epsilon": _stated(most, where),
+        "epsilon": _round_up(most, where),
         "delta": settings.dp_delta,
         "learning_rate": settings.lr,
         # A client without batches divides by its own number of examples. The largest divisor leaves the least noise.
@@ -223,7 +223,7 @@ def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str
     }
 
 
-def _sizes(record: Record) -> list[int]:
+def _list_sizes(record: Record) -> list[int]:
     counts = [observation.count for round_ in record for observation in round_.observations]
     # A client has whole examples, and one at least.
     return [int(count) for count in counts if count is not None and count >= 1]

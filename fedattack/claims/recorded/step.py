@@ -4,6 +4,9 @@ Noise that is added to the mean before such a step is as much smaller or larger 
 is explained by least squares over all entries: m = c·(a + n) + β·m', with the mean a of this round, noise n, and the
 last movement m' (momentum). Of m' the part that the last mean a' made and the rest stand apart, since a server that
 adds the same noise again repeats the rest alone.
+
+The step is c. By Frisch and Waugh (1933) it is the coefficient of a in a regression of m on a alone, after everything
+that a' and the rest explain has been taken out of both.
 """
 
 from __future__ import annotations
@@ -21,16 +24,25 @@ SURE = 4.5
 """Standard errors by which a coefficient is off at most: more are rarer than once in 100,000 times."""
 
 # A step that is so close to 1 makes less of a difference than how people round σ.
-_ALIKE = 5e-3
+_CLOSE_TO_ONE = 5e-3
 # If so little of the mean is not as the last movement, nothing tells the two apart.
 _ALONG = 1e-9
+# Columns of the regression: movement and mean; beside them the last mean, and the rest of the last movement.
+_COLUMNS = 4
+_MAIN = slice(0, 2)
+_BESIDE = slice(2, _COLUMNS)
 
 
 @dataclass(frozen=True)
-class Step:
-    """The coefficient of the mean, and its standard error; infinite if nothing tells the coefficient.
+class ServerStep:
+    """By how much of the mean the model moves.
 
-    ``left``: the sum of squares that the fit leaves of the movement.
+    Attributes
+    ----------
+    size, error
+        The coefficient of the mean, and its standard error; infinite if nothing tells the coefficient.
+    left
+        The sum of squares that the fit leaves of the movement.
     """
 
     size: float = 0.0
@@ -38,14 +50,14 @@ class Step:
     left: float = math.inf
 
     @property
-    def other(self) -> bool:
+    def is_not_one(self) -> bool:
         """Whether it is plainly not 1."""
-        return abs(self.size - 1) > _ALIKE + SURE * self.error
+        return abs(self.size - 1) > _CLOSE_TO_ONE + SURE * self.error
 
     @property
     def least(self) -> float:
         """The smallest one that fits, from 0 to 1."""
-        return min(1.0, max(0.0, self.size + _ALIKE - SURE * self.error))
+        return min(1.0, max(0.0, self.size + _CLOSE_TO_ONE - SURE * self.error))
 
     def doubt(self, expected: Expected, bound: float) -> str:
         """Say why the size of the noise tells nothing; empty if it does.
@@ -57,12 +69,13 @@ class Step:
         bound
             The most that the model has beside the mean.
         """
-        if self.other:
+        if self.is_not_one:
             return (
                 f"it moves the model by {self.size:.3g} times the mean of the replies, and not by 1: how large the "
                 "noise was before that step is not known"
             )
-        if not expected.too_small(bound) or expected.too_small(bound / max(self.least, 1e-300)):
+        before_step = bound / max(self.least, 1e-300)
+        if not expected.too_small(bound) or expected.too_small(before_step):
             return ""
         return (
             f"noise of {bound:.3g} at most is left, where {expected.scale:.3g} is claimed, and the replies do not rule "
@@ -101,7 +114,7 @@ class Regression:
     def __init__(self, last: Movement | None = None) -> None:
         self.now = Movement()
         self._last = last or Movement()
-        self._products = np.zeros((4, 4))
+        self._products = np.zeros((_COLUMNS, _COLUMNS))
         self._size = 0
 
     def add(self, name: str, by_mean: NDArray[Any], moved: NDArray[np.float32]) -> None:
@@ -119,19 +132,25 @@ class Regression:
         self.now.means[name] = by_mean
         self.now.moves[name] = moved
 
-    def step(self) -> Step:
-        """Explain the movement by the mean, across what explains it beside the mean (Frisch and Waugh 1933)."""
+    def step(self) -> ServerStep:
+        """Explain the movement by the mean, across what explains it beside the mean."""
         lengths = np.sqrt(np.diag(self._products))
-        if not np.isfinite(lengths).all() or not lengths[:2].all():
-            return Step()
+        movement, mean = lengths[_MAIN].tolist()
+        if not np.isfinite(lengths).all() or not movement or not mean:
+            return ServerStep()
         scales = np.where(lengths > 0, lengths, 1.0)
-        alike = self._products / np.outer(scales, scales)
-        beside = alike[2:, 2:]
-        across = alike[:2, :2] - alike[:2, 2:] @ np.linalg.pinv(beside, rcond=_ALONG, hermitian=True) @ alike[2:, :2]
-        (moved, product), (_, mean) = across.tolist()
-        if mean < _ALONG:
-            return Step()
-        ratio = float(lengths[0] / lengths[1])
-        left = max(0.0, moved - product**2 / mean)
-        error = ratio * math.sqrt(left / mean / max(1, self._size - 3))
-        return Step(ratio * product / mean, error, left * float(self._products[0, 0]))
+        across = _take_out_beside(self._products / np.outer(scales, scales))
+        (moved, product), (_, of_mean) = across.tolist()
+        if of_mean < _ALONG:
+            return ServerStep()
+        # Columns were scaled to length 1: the ratio scales the coefficient back.
+        ratio = movement / mean
+        left = max(0.0, moved - product**2 / of_mean)
+        error = ratio * math.sqrt(left / of_mean / max(1, self._size - 3))
+        return ServerStep(ratio * product / of_mean, error, left * float(self._products[0, 0]))
+
+
+def _take_out_beside(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the products of movement and mean, after what the other columns explain is taken out of both."""
+    inverse = np.linalg.pinv(products[_BESIDE, _BESIDE], rcond=_ALONG, hermitian=True)
+    return np.asarray(products[_MAIN, _MAIN] - products[_MAIN, _BESIDE] @ inverse @ products[_BESIDE, _MAIN])

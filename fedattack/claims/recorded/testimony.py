@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-from numpy.typing import NDArray
 
 from fedattack.claims.claim import DP_SGD, LARGE, SMALL, Claim
 from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.draws import Draws, GaussianDraws, LaplaceDraws
-from fedattack.record import Record, Round
+from fedattack.record import Round
 
 ERRORS = {"noise": 0.025, "repeats": 0.015, "norms": 0.01}
 """Probability of each kind of test to raise any false alarm, over all clients, rounds, arrays and runs together."""
@@ -55,30 +51,34 @@ class Expected:
         return self.scale is not None and bound < CLEAR * self.scale
 
 
-def told(value: float | None) -> float | None:
+def usable_amount(value: float | None) -> float | None:
     """Return a product of amounts as it is; None in place of one by which nothing can be divided: 0, or not finite."""
     return value if value is not None and SMALL**2 <= value <= LARGE**2 else None
 
 
 def expected_of(claim: Claim, protocol: str) -> Expected:
-    """Say what the noise of a client does to its message, by a claim about noise that clients add.
-
-    Of DP-SGD this is the noise of the last step alone, which is independent of everything before it.
-    """
+    """Say what the noise of a client does to its message, by a claim about noise that clients add."""
+    if claim.mechanism == DP_SGD:
+        return _expect_last_step(claim, 1.0 if protocol == "fedsgd" else claim.learning_rate)
     draws: Draws = LaplaceDraws() if claim.mechanism == "laplace" else GaussianDraws()
-    if claim.mechanism != DP_SGD:
-        # The server's noise is worked out round by round, by its number of replies.
-        scale = claim.multiplier if claim.central and claim.noise_multiplier else claim.deviation
-        lacks = "" if scale else "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
-        return Expected(draws, scale or None, claim.clip, claim.clip, lacks)
-    rate = 1.0 if protocol == "fedsgd" else claim.learning_rate
+    # The server's noise is worked out round by round, by its number of replies.
+    scale = claim.multiplier if claim.central and claim.noise_multiplier else claim.deviation
+    lacks = "" if scale else "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
+    return Expected(draws, scale or None, claim.clip, claim.clip, lacks)
+
+
+def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
+    """Say what DP-SGD does to a message: its last step has noise that is independent of everything before it."""
+    draws = GaussianDraws()
     if rate is None or claim.batch_size is None:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
     step = rate / claim.batch_size
-    scale = None if claim.deviation is None else told(claim.deviation * step)
-    reach = None if claim.clip is None else told(claim.clip * step)
-    if not told(step) or (claim.deviation and scale is None) or (claim.clip is not None and reach is None):
+    scale = _scale_amount(claim.deviation, step)
+    reach = _scale_amount(claim.clip, step)
+    scale_is_lost = bool(claim.deviation) and scale is None
+    reach_is_lost = claim.clip is not None and reach is None
+    if not usable_amount(step) or scale_is_lost or reach_is_lost:
         # Too small or too large for a number: as if the claim had neither.
         lacks = f"by learning-rate and batch-size a step of {claim.clip or 1:g} moves an update by {step:g} times that"
         return Expected(draws, None, None, lacks=lacks)
@@ -86,8 +86,12 @@ def expected_of(claim: Claim, protocol: str) -> Expected:
     return Expected(draws, scale, reach, lacks=lacks)
 
 
+def _scale_amount(amount: float | None, step: float) -> float | None:
+    return None if amount is None else usable_amount(amount * step)
+
+
 @dataclass(frozen=True)
-class Bound:
+class NoiseBound:
     """The most noise that a message, or a model, can hold.
 
     Attributes
@@ -134,7 +138,7 @@ class Party:
 
     run: str
     node: str
-    bounds: list[Bound] = field(default_factory=list)
+    bounds: list[NoiseBound] = field(default_factory=list)
     least: list[float] = field(default_factory=list)
     rms: list[float] = field(default_factory=list)
     multipliers: list[float] = field(default_factory=list)
@@ -161,7 +165,7 @@ class Party:
         self.faults[kind] = (count + 1, first)
 
     @property
-    def lowest(self) -> Bound | None:
+    def lowest(self) -> NoiseBound | None:
         """The message with the least noise."""
         return min(self.bounds, key=lambda bound: bound.scale, default=None)
 
@@ -233,19 +237,3 @@ class Testimony:
         """All clients and servers."""
         yield from self.clients.values()
         yield from self.servers.values()
-
-
-def alike(record: Record, name: str, *arrays: NDArray[Any]) -> bool:
-    """Whether arrays are of floats, and have the shape that the record's table of parameters says."""
-    shape = next(each.shape for each in record.parameters if each.name == name)
-    return all(array.dtype.kind == "f" and array.shape == shape for array in arrays)
-
-
-def float_arrays(record: Record) -> dict[str, int]:
-    """Return the number of entries of each array of floats, by name."""
-    sizes: dict[str, int] = {}
-    for parameter in record.parameters:
-        size = math.prod(parameter.shape)
-        if parameter.dtype.startswith("float") and size:
-            sizes[parameter.name] = size
-    return sizes

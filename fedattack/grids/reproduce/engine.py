@@ -219,7 +219,7 @@ class _Runner:
         """Say which data a cell lacks, or nothing."""
         for name in data_of(cell):
             if name not in self.files and name not in self.lacking:
-                self.lacking[name] = _lacking(name, Path(root) if root else data_root())
+                self.lacking[name] = _describe_lacking(name, Path(root) if root else data_root())
             if self.lacking.get(name):
                 return self.lacking[name]
         return ""
@@ -400,7 +400,7 @@ def repeated(option: str, values: Iterable[object]) -> list[str]:
     return arguments
 
 
-def _lacking(name: str, root: Path) -> str:
+def _describe_lacking(name: str, root: Path) -> str:
     """Say what it takes to have a dataset, if it is not there."""
     by_file = f"--data {name}=PATH.npz"
     if name not in DATASETS:

@@ -27,7 +27,7 @@ def to_markdown(what: Reproduction, results: Mapping[str, Any], *, picture: bool
     if lacking:
         blocks.append("Not there:\n")
         for reason, entries in lacking.items():
-            blocks[-1] += f"\n- {_lacking(what, reason, entries)}"
+            blocks[-1] += f"\n- {_describe_missing(what, reason, entries)}"
     words = f"fedattack {results['fedattack']}"
     if done:
         words += "; the second command makes the first cell alone"
@@ -135,7 +135,7 @@ def _legend(done: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _lacking(what: Reproduction, reason: str, entries: Sequence[Mapping[str, Any]]) -> str:
+def _describe_missing(what: Reproduction, reason: str, entries: Sequence[Mapping[str, Any]]) -> str:
     """Name cells that are not there for the same reason by what they have in common."""
     common = []
     for column in what.columns:

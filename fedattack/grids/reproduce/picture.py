@@ -23,16 +23,16 @@ _WIDE = 20
 def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
     """Draw results as SVG on a white ground; empty where there is nothing to draw yet."""
     figure, y = what.figure, what.numbers[what.figure.y]
-    drawn = _having(done_cells(results), y)
+    drawn = _keep_known(done_cells(results), y)
     if not drawn:
         return ""
-    by_panel = grouped(drawn, lambda entry: " · ".join(_named(name, entry) for name in figure.panels))
+    by_panel = grouped(drawn, lambda entry: " · ".join(_name_value(name, entry) for name in figure.panels))
     columns = min(len(by_panel), 2)
     canvas, grid = drawing.panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
     if figure.lines:
         looks = tell_apart(grouped(drawn, lambda entry: _label(entry, [figure.lines])))
     else:
-        looks = tell_apart(_beside(what))
+        looks = tell_apart(_list_unlined(what))
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
         _KINDS[figure.kind](axes, what, entries, looks)
         axes.set_title(title)
@@ -53,12 +53,12 @@ def standing_alone(svg: str) -> str:
     return svg.replace("<svg ", '<svg width="760" style="background: white; color: black" ', 1)
 
 
-def _having(entries: Iterable[Entry], number: Number) -> list[Entry]:
+def _keep_known(entries: Iterable[Entry], number: Number) -> list[Entry]:
     """Return the cells that have a number."""
     return [entry for entry in entries if entry["numbers"][number.name]["value"] is not None]
 
 
-def _beside(what: Reproduction) -> dict[str, Number]:
+def _list_unlined(what: Reproduction) -> dict[str, Number]:
     """Return by title the numbers that curves without lines draw in each panel."""
     numbers = map(what.numbers.__getitem__, (what.figure.y, *what.figure.beside))
     return {number.title: number for number in numbers}
@@ -69,7 +69,7 @@ def _label(entry: Entry, columns: Iterable[str]) -> str:
     return " · ".join(shown(entry["place"][name]) for name in columns)
 
 
-def _named(name: str, entry: Entry) -> str:
+def _name_value(name: str, entry: Entry) -> str:
     """Name a cell's value in a column for a title, in which a number alone would say nothing."""
     text = shown(entry["place"][name])
     return f"{name} {text}" if text.replace(".", "").isdigit() else text
@@ -102,17 +102,17 @@ def _points(axes: Axes, what: Reproduction, entries: Sequence[Entry], looks: Loo
 
 def _curves(axes: Axes, what: Reproduction, entries: Sequence[Entry], looks: Looks) -> None:
     """Draw a number, or several, against another one, or against a column of numbers."""
-    figure, beside = what.figure, _beside(what)
+    figure, beside = what.figure, _list_unlined(what)
     x = what.numbers.get(figure.x)
     lines = grouped(entries, lambda entry: _label(entry, [figure.lines])) if figure.lines else {}
     for name, look in looks.items():
         number = beside.get(name, what.numbers[figure.y])
-        line = _having(lines.get(name, []) if figure.lines else entries, number)
+        line = _keep_known(lines.get(name, []) if figure.lines else entries, number)
         if x is None:
             line.sort(key=lambda entry: float(entry["place"][figure.x]), reverse=figure.inverse)
             positions = _positions(line, figure)
         else:
-            line = _having(line, x)
+            line = _keep_known(line, x)
             positions = _values(line, x)
             # Points of two measured numbers have no order in which they could be joined.
             look = {**look, "linestyle": "none"}

@@ -215,8 +215,8 @@ class Reproduction:
             for entry in table.pop("like", ()):
                 for cell in cls.read(path.with_name(f"{entry['of']}.toml")).cells:
                     if cell.lies_in(entry.get("where", {})):
-                        cells.append(_as_in(columns, table["numbers"], cell))
-            return cls(name=path.stem, cells=_in_order(columns, cells), **table)
+                        cells.append(_adopt_cell(columns, table["numbers"], cell))
+            return cls(name=path.stem, cells=_sort_cells(columns, cells), **table)
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
             raise ConfigError(
                 f"{path} is no reproduction ({cause}); compare it with the others in its folder"
@@ -261,7 +261,7 @@ def _folder() -> Path:
     return app_folder() / "simulations" / "reproductions"
 
 
-def _in_order(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+def _sort_cells(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
     """Sort cells by the columns from left to right; values come in the order in which they are first named."""
     ordered = list(cells)
     for column in reversed(columns):
@@ -275,7 +275,7 @@ def _values(cells: Sequence[Cell], column: str) -> list[Value]:
     return list(dict.fromkeys(cell.place[column] for cell in cells))
 
 
-def _as_in(columns: Sequence[str], names: Iterable[str], cell: Cell) -> Cell:
+def _adopt_cell(columns: Sequence[str], names: Iterable[str], cell: Cell) -> Cell:
     """Take a cell over from another table."""
     return replace(
         cell, place=taken(cell.place, columns), paper=taken(cell.paper, filter(cell.paper.__contains__, names))
@@ -322,10 +322,10 @@ def _add_stated(cells: Sequence[dict[str, Stated]], number: Number, row: str) ->
         raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {len(cells)}")
     for cell, entry in zip(cells, entries, strict=True):
         if entry != ABSENT:
-            cell[number.name] = _stated(entry, number.scale)
+            cell[number.name] = _read_stated(entry, number.scale)
 
 
-def _stated(entry: str, scale: float) -> Stated:
+def _read_stated(entry: str, scale: float) -> Stated:
     match = _STATED.fullmatch(entry)
     if match is None:
         raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")

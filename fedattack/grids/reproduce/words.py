@@ -50,10 +50,10 @@ def check_words(
         If an argument fits nothing, or a file is not there.
     """
     _check_changes(what, changes)
-    return _selected(what, only), _files(what, data)
+    return _select_cells(what, only), _files(what, data)
 
 
-def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:
+def _select_cells(what: Reproduction, only: Sequence[str]) -> list[Cell]:
     wanted: dict[str, list[Value]] = {}
     for text in only:
         column, _, value = text.partition("=")
@@ -61,16 +61,16 @@ def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:
             words = instead(column, what.columns, listed=False)
             raise ConfigError(f"--only {text}: unknown column {column!r} of COLUMN=VALUE: {words}")
         choices = {shown(choice): choice for choice in what.choices(column)}
-        if _canonical(value) not in choices:
+        if _write_number(value) not in choices:
             raise ConfigError(f"--only {text}: {instead(value, choices, listed=False)}")
-        wanted.setdefault(column, []).append(choices[_canonical(value)])
+        wanted.setdefault(column, []).append(choices[_write_number(value)])
     cells = [cell for cell in what.cells if cell.lies_in(wanted)]
     if not cells:
         raise ConfigError(f"--only {' '.join(only)}: {what.name} has no such cell")
     return cells
 
 
-def _canonical(text: str) -> str:
+def _write_number(text: str) -> str:
     """Write a number as the grid's are shown: 1.0 as 1."""
     try:
         return shown(float(text))

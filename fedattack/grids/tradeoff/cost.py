@@ -87,11 +87,11 @@ def peak_memory(action: Callable[[], object]) -> int | None:
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Training(TypedDict):
+class _TrainingCost(TypedDict):
     seconds: _Number
 
 
-class _Measured(_Training):
+class _DefenceCost(_TrainingCost):
     fastest: _Number
     slowest: _Number
     turns: int
@@ -108,8 +108,8 @@ class _Refused(TypedDict):
 class _Costs(TypedDict):
     entries: int
     records: int
-    training: _Training
-    defences: dict[str, _Refused | _Measured]
+    training: _TrainingCost
+    defences: dict[str, _Refused | _DefenceCost]
 
 
 class _Kept(TypedDict):

@@ -80,9 +80,9 @@ def _strengths(cells: Sequence[Results]) -> str:
 
 def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequence[str]) -> str:
     """Write the page; `pictures` are the names of the files with figures."""
-    blocks = [f"# {markdown(results['title'])}", markdown(_about(results))]
+    blocks = [f"# {markdown(results['title'])}", markdown(_describe_points(results))]
     if results["summary"]:
-        blocks.append(_listed(results["summary"]))
+        blocks.append(_write_list(results["summary"]))
     for picture in pictures:
         blocks.append(f"![{markdown(results['title'])}]({picture})")
     for table in sections:
@@ -91,12 +91,12 @@ def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequen
             blocks.append(markdown(table.caption))
     absent = lacking(results)
     if absent:
-        blocks += ["## Not there", _listed(absent)]
+        blocks += ["## Not there", _write_list(absent)]
     blocks.append(f"fedattack {results['fedattack']}:\n\n{commands_block(results)}")
     return "\n\n".join(blocks) + "\n"
 
 
-def _listed(lines: Sequence[str]) -> str:
+def _write_list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {markdown(line)}" for line in lines)
 
 
@@ -105,7 +105,7 @@ def to_html(results: Results, sections: Sequence[Table]) -> str:
     clean = printable_all(dict(results))
     return template("tradeoff.html.j2").render(
         title=clean["title"],
-        about=_about(clean),
+        about=_describe_points(clean),
         summary=clean["summary"],
         plots=to_plots(clean),
         tables=sections,
@@ -114,7 +114,7 @@ def to_html(results: Results, sections: Sequence[Table]) -> str:
     )
 
 
-def _about(results: Results) -> str:
+def _describe_points(results: Results) -> str:
     text = (
         "Each point is a run of the same preset with one defence at one strength. Learning loss is the global model's "
         "on held-out examples after the last round; success is what the attacks reached in that run, against attackers "

@@ -34,7 +34,7 @@ _DASHES = [(0, (8, 3)), (0, (4, 2, 1, 2)), (0, (2, 4))]
 @matplotlib.rc_context(drawing.STYLE)
 def to_picture(results: Results, columns: int = 2) -> str:
     """Draw all attacks as one SVG on a white ground, so many in a row; empty where there is nothing to draw yet."""
-    drawn = _drawn(results)
+    drawn = _list_drawn(results)
     if not drawn:
         return ""
     columns = min(len(drawn), columns)
@@ -55,7 +55,7 @@ def to_picture(results: Results, columns: int = 2) -> str:
 def to_plots(results: Results) -> list[Plot]:
     """Draw each attack for the HTML page."""
     plots, looks = [], _looks(results)
-    for i, number in enumerate(_drawn(results)):
+    for i, number in enumerate(_list_drawn(results)):
         figure, axes = drawing.one_axes(320)
         _draw(axes, results, number, looks)
         axes.set_xlabel(_X)
@@ -70,7 +70,7 @@ def to_plots(results: Results) -> list[Plot]:
     return plots
 
 
-def _drawn(results: Results) -> list[Mapping[str, Any]]:
+def _list_drawn(results: Results) -> list[Mapping[str, Any]]:
     return [number for number in results["numbers"] if measured_cells(results, number)]
 
 

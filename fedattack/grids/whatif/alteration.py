@@ -185,8 +185,8 @@ def alter_record(
             replies = []
             for index, reply in enumerate(exchange.replies):
                 rng = generator(seed, round_.seq, reply.node)
-                changed = _altered(reply, exchange.common, defence, rng, record)
-                replies.append(changed if shelf is None else _shelved(changed, shelf, index))
+                changed = _alter_reply(reply, exchange.common, defence, rng, record)
+                replies.append(changed if shelf is None else _shelve_reply(changed, shelf, index))
             return replace(exchange, replies=replies)
 
         return rewrite_record(record, out, altered, facts=facts)
@@ -208,7 +208,9 @@ def generator(seed: Sequence[int], seq: int, node: str) -> np.random.Generator:
     return np.random.default_rng((*seed, _STREAM, seq, int.from_bytes(digest[:8], "big")))
 
 
-def _altered(reply: Reply, common: Arrays | None, defence: Defence, rng: np.random.Generator, record: Record) -> Reply:
+def _alter_reply(
+    reply: Reply, common: Arrays | None, defence: Defence, rng: np.random.Generator, record: Record
+) -> Reply:
     """Put a defended update in the place of that of a reply."""
     bare = replace(reply, arrays=None, metrics={})
     # What a late reply answers is an earlier round's model; no attack reads it.
@@ -220,7 +222,7 @@ def _altered(reply: Reply, common: Arrays | None, defence: Defence, rng: np.rand
     try:
         arrays = defended_arrays(
             defence,
-            received=_matching(received, sent) if sends == "model" else [],
+            received=_match_received(received, sent) if sends == "model" else [],
             sent=[*sent.values()],
             names=[*sent],
             handed=Handed(wanted=False),
@@ -232,14 +234,14 @@ def _altered(reply: Reply, common: Arrays | None, defence: Defence, rng: np.rand
     return replace(bare, arrays=dict(zip(sent, arrays, strict=True)))
 
 
-def _matching(received: Arrays | None, sent: Mapping[str, Any]) -> list[NDArray[Any]]:
+def _match_received(received: Arrays | None, sent: Mapping[str, Any]) -> list[NDArray[Any]]:
     """Return the arrays that a client received, in the order in which it sent its own."""
     if received is None or {*received} != {*sent}:
         raise DataError("the client sent other arrays than it received, so that there is no update to change")
     return [received[name] for name in sent]
 
 
-def _shelved(reply: Reply, shelf: Path, index: int) -> Reply:
+def _shelve_reply(reply: Reply, shelf: Path, index: int) -> Reply:
     """Put the large arrays of a reply on disk, in the place of those of an earlier round."""
     if reply.arrays is None:
         return reply

@@ -9,7 +9,7 @@ from fedattack.report.compare import Run
 
 
 @dataclass(frozen=True)
-class Cell:
+class AlteredCell:
     """What was found of one altered copy, or of the run as it was.
 
     Attributes

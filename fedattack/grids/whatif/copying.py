@@ -37,19 +37,19 @@ def copy_truth(part: Part, to: Part) -> None:
     DataError
         If a file is damaged, or they do not fit on the disk; as all here.
     """
-    names = _known(part.truth, truth.HOLDINGS, _TRUTH)
-    names += _within(part.truth, f"{NODES}/*.json", f"{truth.ACCURACY}/*.jsonl")
+    names = _list_sealed(part.truth, truth.HOLDINGS, _TRUTH)
+    names += _list_matching(part.truth, f"{NODES}/*.json", f"{truth.ACCURACY}/*.jsonl")
     copy_files(names, part.truth, to.truth, DataError)
 
 
 def copy_knowledge(part: Part, to: Part) -> None:
     """Copy what the attacker of one seed knows."""
-    names = _known(part.knowledge, knowledge.KNOWLEDGE, _KNOWLEDGE)
-    names += _within(part.knowledge, f"{NODES}/*.json")
+    names = _list_sealed(part.knowledge, knowledge.KNOWLEDGE, _KNOWLEDGE)
+    names += _list_matching(part.knowledge, f"{NODES}/*.json")
     copy_files(names, part.knowledge, to.knowledge, DataError)
 
 
-def _known(folder: Path, sealed: str, usual: Sequence[str]) -> list[str]:
+def _list_sealed(folder: Path, sealed: str, usual: Sequence[str]) -> list[str]:
     """List the file that is sealed, those that it lists, and the usual ones that are there."""
     if not (folder / sealed).exists():
         return []
@@ -58,7 +58,7 @@ def _known(folder: Path, sealed: str, usual: Sequence[str]) -> list[str]:
     return [sealed, *dict.fromkeys([*listed, *there])]
 
 
-def _within(folder: Path, *patterns: str) -> list[str]:
+def _list_matching(folder: Path, *patterns: str) -> list[str]:
     names = []
     for pattern in patterns:
         names += sorted(str(path.relative_to(folder)) for path in folder.glob(pattern))

@@ -8,7 +8,7 @@ from typing import Any
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
 from fedattack.base.files import write_atomically
-from fedattack.grids.whatif.cell import Cell
+from fedattack.grids.whatif.cell import AlteredCell
 from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, by_setting, table_of, to_markdown
 from fedattack.report.html import template
@@ -16,7 +16,7 @@ from fedattack.report.section import Table
 from fedattack.report.words import markdown, printable_all
 
 
-def limits_of(cells: Sequence[Cell]) -> list[str]:
+def limits_of(cells: Sequence[AlteredCell]) -> list[str]:
     """Say what such a comparison cannot tell."""
     kinds = {cell.alteration.kind for cell in cells}
     lines = []
@@ -29,7 +29,7 @@ def limits_of(cells: Sequence[Cell]) -> list[str]:
             "attack reads off them is as before. Training with the defence may leak less there.",
             "What a guarantee would be. No update is clipped here, so that the noise promises no (ε, δ).",
         ]
-        lines.append(_knowing(cells))
+        lines.append(_describe_knowing(cells))
     if "secagg" in kinds:
         lines.append(
             "What secure aggregation does beside hiding: sums are computed from the replies, without cryptography and "
@@ -39,7 +39,7 @@ def limits_of(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def _knowing(cells: Sequence[Cell]) -> str:
+def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
     if any(cell.adaptive for cell in cells):
         return (
             f"What other attackers do who know of the defence. Findings that end in {ADAPTIVE} are of attackers who "
@@ -51,7 +51,7 @@ def _knowing(cells: Sequence[Cell]) -> str:
     )
 
 
-def not_asked_of(cells: Sequence[Cell]) -> list[str]:
+def not_asked_of(cells: Sequence[AlteredCell]) -> list[str]:
     """Say in a line each which attacks were not made, and why."""
     lines = []
     for cell in cells:
@@ -60,7 +60,7 @@ def not_asked_of(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> None:
+def write_page(out: Path, cells: Sequence[AlteredCell], results: dict[str, Any]) -> None:
     """Write ``what-if.html`` and ``what-if.md``."""
     clean = printable_all(dict(results))
     runs = _runs_of(cells)
@@ -100,7 +100,7 @@ def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> Non
     write_atomically(out / "what-if.html", page.encode())
 
 
-def _runs_of(cells: Sequence[Cell]) -> list[Run]:
+def _runs_of(cells: Sequence[AlteredCell]) -> list[Run]:
     runs = [cell.run or _empty(cell) for cell in cells]
     for place, cell in enumerate(cells):
         if cell.alteration.settings is None:
@@ -115,7 +115,7 @@ def _names_of(runs: Sequence[Run]) -> list[str]:
     return list(names)
 
 
-def _empty(cell: Cell) -> Run:
+def _empty(cell: AlteredCell) -> Run:
     """Stand for a copy of which nothing could be asked."""
     return Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
 
@@ -146,7 +146,7 @@ def _headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def glances_of(cells: Sequence[Cell]) -> list[Table]:
+def glances_of(cells: Sequence[AlteredCell]) -> list[Table]:
     """Put each headline in a table of its own, with a row for each run."""
     runs = _runs_of(cells)
     tables = []

@@ -18,7 +18,7 @@ from fedattack.base.untrusted import remove_inside
 from fedattack.base.version import __version__
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.grids.whatif.asked import siblings
-from fedattack.grids.whatif.cell import Cell
+from fedattack.grids.whatif.cell import AlteredCell
 from fedattack.grids.whatif.copying import copy_knowledge, copy_truth
 from fedattack.grids.whatif.page import limits_of, write_page
 from fedattack.record import Record
@@ -34,7 +34,7 @@ CELLS = "cells"
 
 
 @dataclass(frozen=True)
-class Job:
+class WhatIf:
     """How all copies are made and attacked.
 
     Attributes
@@ -74,7 +74,7 @@ class Job:
     command: str = ""
 
 
-def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[dict[str, Any], list[Cell]]:
+def what_if(job: WhatIf, alterations: Sequence[Alteration], watch: Watch) -> tuple[dict[str, Any], list[AlteredCell]]:
     """Attack a run as it was and as it would have looked altered; nothing in its folder is changed.
 
     Writes ``what-if.json``, ``.md`` and ``.html`` to the new folder ``job.out``, and a run folder for each copy in its
@@ -84,7 +84,7 @@ def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[
     -------
     dict
         What ``what-if.json`` holds.
-    list of Cell
+    list of AlteredCell
         The run as it was, and then a cell for each alteration.
 
     Raises
@@ -121,10 +121,10 @@ def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[
     return results, cells
 
 
-def _cell(job: Job, alteration: Alteration, watch: Watch) -> Cell:
+def _cell(job: WhatIf, alteration: Alteration, watch: Watch) -> AlteredCell:
     """Alter the record, make the attacks that still apply, and judge."""
     folder = job.out / CELLS / alteration.name
-    watch = _labelled(watch, alteration.label)
+    watch = _label_watch(watch, alteration.label)
     make_private(folder)
     adaptive = False
     try:
@@ -133,27 +133,29 @@ def _cell(job: Job, alteration: Alteration, watch: Watch) -> Cell:
             adaptive = _write_part(job, part, Part(folder, part.name), alteration, (job.seed, index))
     except FedAttackError as cause:
         # Other alterations may well be possible.
-        return Cell(alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_of_run(job, str(cause))}"))
+        return AlteredCell(
+            alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_hide_paths(job, str(cause))}")
+        )
     study = read_study(job.folder)
     if study:
         write_study(folder, {**study, "commands": [*study.get("commands", []), job.command]})
     not_asked: dict[str, str] = {}
     record = Record(Part(folder, job.parts[0].name).record, thinned=True)
-    names = _that_apply(job, record, known_to(job.parts[0], job.trusted), not_asked)
+    names = _list_applicable(job, record, known_to(job.parts[0], job.trusted), not_asked)
     for attack in job.choose(names):
         try:
             attack_folder(
                 attack, folder, device=job.device, knowledge=lambda part: known_to(part, job.trusted), watch=watch
             )
         except FedAttackError as cause:
-            not_asked[attack.name] = _of_run(job, str(cause))
-    run = _judged(job, folder, alteration, set(names) - not_asked.keys(), not_asked, watch)
+            not_asked[attack.name] = _hide_paths(job, str(cause))
+    run = _judge_copy(job, folder, alteration, set(names) - not_asked.keys(), not_asked, watch)
     if not job.keep_records:
         remove_inside(job.out, folder / "record", ConfigError)
-    return Cell(alteration, run, not_asked, adaptive)
+    return AlteredCell(alteration, run, not_asked, adaptive)
 
 
-def _labelled(watch: Watch, label: str) -> Watch:
+def _label_watch(watch: Watch, label: str) -> Watch:
     """Tell of work with the name of what it is about before it."""
     return Watch(
         lambda what, done, total: watch.step(f"{label}: {what}", done, total),
@@ -161,7 +163,7 @@ def _labelled(watch: Watch, label: str) -> Watch:
     )
 
 
-def _write_part(job: Job, part: Part, copy: Part, alteration: Alteration, seed: tuple[int, int]) -> bool:
+def _write_part(job: WhatIf, part: Part, copy: Part, alteration: Alteration, seed: tuple[int, int]) -> bool:
     """Write the copy of one seed's part; returns whether its attackers are told of the defence."""
     known = known_to(part, job.trusted)
     copy_truth(part, copy)
@@ -181,7 +183,7 @@ def _write_part(job: Job, part: Part, copy: Part, alteration: Alteration, seed: 
         # By its name a running variance is known, which noise must not make negative.
         record = named_for(record, known.model)
     alter_record(record, copy.record, alteration, seed=seed, memory=job.memory)
-    told = _told(known, record, alteration)
+    told = _tell_attacker(known, record, alteration)
     if told is None:
         copy_knowledge(part, copy)
         return False
@@ -189,7 +191,7 @@ def _write_part(job: Job, part: Part, copy: Part, alteration: Alteration, seed: 
     return True
 
 
-def _told(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge | None:
+def _tell_attacker(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge | None:
     """Tell the attacker of the defence; ``None`` where that cannot be said.
 
     An attacker plays clients who defend the change of their model. What a run's own clients did comes first, and both
@@ -200,7 +202,7 @@ def _told(known: Knowledge, record: Record, alteration: Alteration) -> Knowledge
     return replace(known, defence=KnownDefence(BUILT_IN, alteration.settings))
 
 
-def _that_apply(job: Job, record: Record, known: Knowledge, not_asked: dict[str, str]) -> list[str]:
+def _list_applicable(job: WhatIf, record: Record, known: Knowledge, not_asked: dict[str, str]) -> list[str]:
     """List the run's attacks whose needs the copy meets; of sums also others that ask the same."""
     names = []
     for name in job.names:
@@ -214,8 +216,8 @@ def _that_apply(job: Job, record: Record, known: Knowledge, not_asked: dict[str,
     return names
 
 
-def _judged(
-    job: Job,
+def _judge_copy(
+    job: WhatIf,
     folder: Path,
     alteration: Alteration,
     scored: Collection[str],
@@ -227,7 +229,7 @@ def _judged(
     try:
         judge_folder(folder, device=job.device, watch=watch, trusted=job.trusted)
     except FedAttackError as cause:
-        not_asked |= dict.fromkeys(scored, _of_run(job, str(cause)))
+        not_asked |= dict.fromkeys(scored, _hide_paths(job, str(cause)))
         return None
     run = read_compared(folder)
     run.facts["setting"][ALTERED] = alteration.label
@@ -236,12 +238,12 @@ def _judged(
     return run
 
 
-def _of_run(job: Job, text: str) -> str:
+def _hide_paths(job: WhatIf, text: str) -> str:
     """Take the paths of this machine out of a reason."""
     return text.replace(str(job.out), "DIR")
 
 
-def _results(job: Job, cells: Sequence[Cell]) -> dict[str, Any]:
+def _results(job: WhatIf, cells: Sequence[AlteredCell]) -> dict[str, Any]:
     """Gather what ``what-if.json`` holds."""
     told = []
     for cell in cells:

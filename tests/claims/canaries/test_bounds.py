@@ -23,7 +23,7 @@ def test_bounds_of_clients_are_rarely_above_the_truth(mu, count):
         scores = rng.normal(mu, 1, count)
         shift = bounds.shift_from_null(scores, 5000)
         by_shape = 0.0 if shift is None else epsilon_of(shift, DELTA)
-        found.append(max(by_shape, bounds.by_ranks(scores, 5000, DELTA)))
+        found.append(max(by_shape, bounds.bound_by_ranks(scores, 5000, DELTA)))
         above += found[-1] > true
     assert above <= MOST
     assert np.mean(found) > 0.3 * true
@@ -34,7 +34,7 @@ def test_ranks_hold_where_scores_are_no_gaussian():
     rng = np.random.default_rng(0)
     scores = np.where(rng.random(60) < 0.5, rng.normal(12, 1, 60), rng.normal(0, 1, 60))
     assert bounds.shift_from_null(scores, 5000) is None
-    assert 10 < bounds.by_ranks(scores, 5000, DELTA) < 130
+    assert 10 < bounds.bound_by_ranks(scores, 5000, DELTA) < 130
 
 
 def test_a_variance_below_that_of_chance_is_no_shape():
@@ -44,7 +44,7 @@ def test_a_variance_below_that_of_chance_is_no_shape():
 
 
 def test_rounds_share_a_shift():
-    assert bounds.of_shift(3.0, 9, DELTA) == pytest.approx(epsilon_of(1.0, DELTA))
+    assert bounds.epsilon_per_round(3.0, 9, DELTA) == pytest.approx(epsilon_of(1.0, DELTA))
 
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
@@ -52,7 +52,7 @@ def test_the_estimate_finds_the_papers_gaussian_mechanisms(sigma, epsilon):
     """Andrew et al. 2024, Table 1: δ = 1e-6, and noise for ε = 1, 3 and 10; here by many scores of the limit."""
     assert epsilon_of(1 / sigma, 1e-6) == pytest.approx(epsilon, rel=4e-3)
     scores = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000) + 1 / sigma
-    assert bounds.estimated(scores, 1e-6) == pytest.approx(epsilon, rel=0.02)
+    assert bounds.estimate_epsilon(scores, 1e-6) == pytest.approx(epsilon, rel=0.02)
 
 
 @pytest.mark.parametrize(("mu", "deviation"), [(1.0, 0.8), (1.0, 1.3), (3.0, 0.5), (0.0, 1.2), (0.0, 0.7), (5.0, 1.0)])
@@ -94,10 +94,10 @@ def test_the_p_value_is_that_of_the_theorem(case):
 def test_guesses_that_are_all_right_have_a_closed_form_without_delta():
     """All of r right is a p-value of (e^ε / (1 + e^ε))^r."""
     rate = 0.05 ** (1 / 600)
-    assert bounds.by_guesses(1000, 600, 600, 0.0, 0.05) == pytest.approx(math.log(rate / (1 - rate)))
-    assert bounds.by_guesses(1000, 600, 600, 1e-5, 0.05) < bounds.by_guesses(1000, 600, 600, 0.0, 0.05)
-    assert bounds.by_guesses(1000, 600, 300, 1e-5, 0.05) == 0
-    assert bounds.by_guesses(10, 0, 0, 1e-5, 0.05) == 0
+    assert bounds.bound_by_guesses(1000, 600, 600, 0.0, 0.05) == pytest.approx(math.log(rate / (1 - rate)))
+    assert bounds.bound_by_guesses(1000, 600, 600, 1e-5, 0.05) < bounds.bound_by_guesses(1000, 600, 600, 0.0, 0.05)
+    assert bounds.bound_by_guesses(1000, 600, 300, 1e-5, 0.05) == 0
+    assert bounds.bound_by_guesses(10, 0, 0, 1e-5, 0.05) == 0
 
 
 def test_guesses_are_rarely_above_the_truth_of_randomised_response():
@@ -108,8 +108,8 @@ def test_guesses_are_rarely_above_the_truth_of_randomised_response():
     for _ in range(RUNS):
         included = rng.random(200) < 0.5
         told = np.where(rng.random(200) < rate, included, ~included)
-        guesses, right = bounds.guessed(told.astype(float), included, 1.0)
-        found.append(bounds.by_guesses(200, guesses, right, 0.0, 0.05))
+        guesses, right = bounds.count_right_guesses(told.astype(float), included, 1.0)
+        found.append(bounds.bound_by_guesses(200, guesses, right, 0.0, 0.05))
         above += found[-1] > epsilon
     assert above <= MOST
     assert np.mean(found) > 0.5
@@ -118,8 +118,8 @@ def test_guesses_are_rarely_above_the_truth_of_randomised_response():
 def test_guesses_are_on_the_extremes():
     included = np.array([True, False, True, False, False, True])
     scores = np.array([9.0, -3.0, 5.0, 0.1, 4.0, 0.0])
-    assert bounds.guessed(scores, included, 1 / 3) == (2, 2)
-    assert bounds.guessed(scores, included, 1.0) == (6, 4)
+    assert bounds.count_right_guesses(scores, included, 1 / 3) == (2, 2)
+    assert bounds.count_right_guesses(scores, included, 1.0) == (6, 4)
 
 
 @pytest.mark.parametrize("mu", [0.8, 4.0])
@@ -128,7 +128,7 @@ def test_bounds_of_examples_are_rarely_above_the_truth(mu):
     for _ in range(RUNS):
         included = rng.random(120) < 0.5
         scores = rng.normal(size=120) + mu * included
-        found.append(bounds.by_two_samples(scores[included], scores[~included], DELTA))
+        found.append(bounds.bound_by_two_samples(scores[included], scores[~included], DELTA))
         above += found[-1] > epsilon_of(mu, DELTA)
     assert above <= MOST
     assert np.median(found) > 0.2 * epsilon_of(mu, DELTA)
@@ -136,5 +136,5 @@ def test_bounds_of_examples_are_rarely_above_the_truth(mu):
 
 def test_two_samples_without_a_shape_bound_nothing():
     out = np.random.default_rng(0).exponential(size=100) ** 3
-    assert bounds.by_two_samples(np.arange(100.0), out, DELTA) == -math.inf
-    assert bounds.by_two_samples(np.arange(3.0), np.arange(100.0), DELTA) == -math.inf
+    assert bounds.bound_by_two_samples(np.arange(100.0), out, DELTA) == -math.inf
+    assert bounds.bound_by_two_samples(np.arange(3.0), np.arange(100.0), DELTA) == -math.inf

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.claims.check import Answer
+from fedattack.claims.check import ClaimAnswer
 from fedattack.claims.finding import ClaimFinding
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.means import weighted_mean
@@ -182,7 +182,7 @@ def with_momentum(keeps: float, takes: float) -> Callable[[], Moves]:
     return new
 
 
-def seen(answer: Answer) -> tuple[ClaimFinding, ClaimFinding]:
+def seen(answer: ClaimAnswer) -> tuple[ClaimFinding, ClaimFinding]:
     """Return the two findings of a record; the whole answer can be written as JSON."""
     json.dumps(answer.to_dict(), allow_nan=False)
     by_name = {finding.name: finding for finding in answer.findings}

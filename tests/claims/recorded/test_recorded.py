@@ -10,7 +10,7 @@ from fedattack.claims import make_claim
 from fedattack.claims.advice import Given, steps_of
 from fedattack.claims.check import check_claim
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
-from fedattack.claims.recorded import clients
+from fedattack.claims.recorded import watch
 from fedattack.claims.recorded.findings import recorded_epsilon
 from fedattack.claims.recorded.sums import noisy_at_most
 from fedattack.privacy.gaussian import epsilon_of
@@ -366,7 +366,7 @@ def test_several_seeds_share_the_error(tmp_path):
 
 
 def test_too_many_clients_are_drawn_from(check, monkeypatch):
-    monkeypatch.setattr(clients, "kept_of_each", lambda sizes, updates: (100, 12))
+    monkeypatch.setattr(watch, "kept_of_each", lambda sizes, updates: (100, 12))
     answer = check(Run(LAYERS), **GAUSSIAN)
     assert any("among 4 of 10 clients, drawn with seed" in note for note in answer.recorded["notes"])
     assert seen(answer)[1].verdict == CONSISTENT

@@ -4,13 +4,13 @@ import pytest
 from fedattack.claims.recorded import repeats
 from fedattack.claims.recorded.draws import GaussianDraws
 from fedattack.claims.recorded.looking import Head
-from fedattack.claims.recorded.repeats import Kept, count_tests, kept_of_each, repeats_in
+from fedattack.claims.recorded.repeats import UpdateHeads, count_tests, kept_of_each, repeats_in
 
 GAUSSIAN = GaussianDraws()
 
 
 def kept(node, number, **arrays):
-    return Kept(node, number, {name: Head(np.asarray(a, np.float32), 0.0) for name, a in arrays.items()})
+    return UpdateHeads(node, number, {name: Head(np.asarray(a, np.float32), 0.0) for name, a in arrays.items()})
 
 
 def found(updates, error=1e-6, scale=1.0):
@@ -22,12 +22,12 @@ def found(updates, error=1e-6, scale=1.0):
 
 def test_what_is_left_is_what_a_projection_leaves():
     stack = np.random.default_rng(0).normal(size=(4, 30))
-    left = repeats._left(stack)
+    left = repeats._squares_across(stack)
     for i in range(4):
         for j in range(4):
             along = stack[i] / np.linalg.norm(stack[i])
             assert left[i, j] == pytest.approx(((stack[j] - (stack[j] @ along) * along) ** 2).sum(), abs=1e-9)
-    assert repeats._left(np.zeros((2, 3))).tolist() == [[0, 0], [0, 0]]
+    assert repeats._squares_across(np.zeros((2, 3))).tolist() == [[0, 0], [0, 0]]
 
 
 def test_comparisons_are_counted():
@@ -75,7 +75,7 @@ def test_updates_that_are_alike_have_noise_of_their_own():
 def test_what_rounding_took_is_allowed_for():
     noise = np.random.default_rng(6).normal(size=500)
     same = kept("0", 1, a=noise), kept("1", 1, a=noise)
-    loose = [Kept(each.node, 1, {"a": Head(each.heads["a"].values, 100.0)}) for each in same]
+    loose = [UpdateHeads(each.node, 1, {"a": Head(each.heads["a"].values, 100.0)}) for each in same]
     assert len(found(same)) == 2
     assert found(loose) == []
 

@@ -107,4 +107,4 @@ def test_what_nothing_tells():
         step = regression(movements)
         assert step.error == np.inf
         assert step.least == 0
-        assert not step.other
+        assert not step.is_not_one

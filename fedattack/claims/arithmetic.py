@@ -1,0 +1,111 @@
+"""What arithmetic says of a claim, held against the declared ε, with the usual mistakes that explain it."""
+
+from __future__ import annotations
+
+import math
+
+from fedattack.claims.accounting import Configured
+from fedattack.claims.claim import UPDATE, Claim
+from fedattack.claims.figures import equation, in_figures
+from fedattack.claims.finding import (
+    CONFIGURED,
+    CONSISTENT,
+    CONTRADICTED,
+    TOLERANCE,
+    UNCHECKED,
+    ClaimFinding,
+    choose_scope,
+    scope_of,
+)
+from fedattack.privacy import Epsilon
+
+# How far a stated sensitivity may be below what clipping allows for; C and 2C are both in use.
+_FAR_BELOW = 0.99
+_FORMULA = "the classical formula is for one message, and is proved for ε up to 1"
+
+
+def judge_configured(claim: Claim, found: Configured) -> ClaimFinding:
+    """Hold what is configured against the claim; the finding is ``claim.epsilon-configured``."""
+    bounds = choose_scope(claim, found.message, found.run)
+    verdict, reason = UNCHECKED, found.lacks
+    if bounds is not None:
+        verdict, reason = judge_bounds(claim, bounds)
+    return ClaimFinding(
+        name=CONFIGURED,
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=None if bounds is None else bounds.high,
+        message=found.message,
+        run=found.run,
+        verdict=verdict,
+        reason=reason,
+        notes=tuple(find_mistakes(claim, found)),
+        assumes=found.assumes,
+    )
+
+
+def judge_bounds(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
+    """Hold both bounds on ε against the declared one: the verdict, and its grounds."""
+    most = claim.epsilon * (1 + TOLERANCE)
+    of = scope_of(claim)
+    if math.isinf(bounds.low):
+        return CONTRADICTED, f"nothing bounds the ε of {of}"
+    if bounds.low > most:
+        return CONTRADICTED, f"ε of {of} is {in_figures(bounds.low)} or more, and {claim.epsilon:g} is claimed"
+    if bounds.high <= most:
+        return CONSISTENT, f"ε of {of} is {in_figures(bounds.high)} at most, and {claim.epsilon:g} is claimed"
+    return (
+        UNCHECKED,
+        f"ε of {of} lies between {in_figures(bounds.low)} and {in_figures(bounds.high)}: no closer bounds are known",
+    )
+
+
+def find_mistakes(claim: Claim, found: Configured) -> list[str]:
+    """Say which of the usual mistakes explain the number."""
+    notes = _find_small_sensitivity(claim, found)
+    if not notes and claim.mechanism == "flower-localdp" and _is_above(claim, found.message):
+        notes.append(_FORMULA)
+    if claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run):
+        notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
+    return notes
+
+
+def _is_above(claim: Claim, bounds: Epsilon | None) -> bool:
+    return bounds is not None and bounds.low > claim.epsilon * (1 + TOLERANCE)
+
+
+def _is_kept(claim: Claim, bounds: Epsilon | None) -> bool:
+    return bounds is not None and bounds.high <= claim.epsilon * (1 + TOLERANCE)
+
+
+def _find_small_sensitivity(claim: Claim, found: Configured) -> list[str]:
+    """Say how far the stated sensitivity is below what clipping allows for, and what ε would be with it."""
+    if claim.clip is None or claim.sensitivity is None or claim.mechanism not in UPDATE:
+        return []
+    apart = claim.clip * (2 if claim.relation == "replace" else 1)
+    if claim.sensitivity >= _FAR_BELOW * apart:
+        return []
+    times = _write_ratio(apart / claim.sensitivity)
+    notes = [
+        f"the sensitivity {claim.sensitivity:g} is {times} times below {apart:g}, how far apart clipped updates may be"
+    ]
+    if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
+        said = f"even with the sensitivity that is stated, ε of {scope_of(claim)} is {in_figures(found.stated)}"
+        notes.append(f"{said}: {_FORMULA}" if claim.mechanism == "flower-localdp" else said)
+    return notes
+
+
+def _write_ratio(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
+def describe_configured(claim: Claim, found: Configured) -> str:
+    """Say for people who are not statisticians what is configured."""
+    message, run = found.message, found.run
+    if message is None or run is None:
+        return f"What is configured cannot be worked out: {found.lacks}."
+    if math.isinf(message.low):
+        return "What is configured guarantees nothing."
+    released = "a released model" if claim.central else "a message"
+    text = f"What is configured gives {released} {equation(message)}"
+    return f"{text}, and the run of {claim.rounds} rounds {equation(run)}." if claim.rounds > 1 else f"{text}."
