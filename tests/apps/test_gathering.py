@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedattack.apps import auditing, posing
+from fedattack.apps import auditing, computing
 from fedattack.apps.gathering import gather
 from fedattack.apps.posing import pose
 from fedattack.attacks import read_targets
