@@ -314,7 +314,7 @@ def pose_all(
     for part in parts:
         if what := _what_is_sent(Record(part.record)):
             raise RunError(
-                f"{part.record}: clients send {what}, and no attack reads them"
+                f"{part.label}: clients send {what}, and no attack reads them"
                 + (
                     _beside_training(Record(part.record))
                     or "; it would take arrays of numbers that a model of PyTorch has"
