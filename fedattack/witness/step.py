@@ -47,6 +47,8 @@ class Step:
         Arguments by position and by name of each call.
     met
         The tensors that outputs met, in their order.
+    modes
+        By the id of each model, whether it was in training.
     trains
         Whether gradients were on.
     odd
@@ -59,6 +61,7 @@ class Step:
     odd: int = 0
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     met: list[Tensor] = field(default_factory=list)
+    modes: dict[int, bool] = field(default_factory=dict)
 
     def trees(self) -> Iterator[tuple[str, Any]]:
         """Yield what the leaves stand in, with the place of each."""
@@ -313,16 +316,27 @@ class Reader(TorchFunctionMode):
         for mode in reversed(others):
             _push_mode(mode)
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
         """Note the call of a model; a new step begins, unless one is under way."""
-        trains = torch.is_grad_enabled()
-        if self.step is None or not (self.step.trains and trains):
+        if not self.goes_on(module):
             count = count_examples(args, kwargs)
-            self.step = Step(count, trains) if count else None
+            self.step = Step(count, torch.is_grad_enabled()) if count else None
             self.lines, self._made, self._leaves = [*self._common], {}, {}
         if self.step is not None:
             self.step.calls.append((self._known(args), self._known(kwargs)))
+            self.step.modes[id(module)] = module.training
         return self.step
+
+    def goes_on(self, module: nn.Module) -> bool:
+        """Whether the call of a model belongs to the step that is under way.
+
+        A model that is evaluated with gradients on, and trained afterwards, makes two.
+        """
+        step = self.step
+        if step is None or step.modes.get(id(module), module.training) != module.training:
+            return False
+        # Of what is only evaluated no gradient shows which calls belong together.
+        return step.trains and torch.is_grad_enabled()
 
     def returned(self, module: nn.Module, output: Any) -> None:
         """Note what a model returned."""

@@ -267,7 +267,7 @@ def _calls_read(reader: Reader) -> Iterator[None]:
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if reader.inside or next(self.parameters(), None) is None:
             return original(self, *args, **kwargs)
-        reader.begin(args, kwargs)
+        reader.begin(self, args, kwargs)
         reader.inside = True
         try:
             output = original(self, *args, **kwargs)
