@@ -6,9 +6,12 @@ of a client is there.
 """
 
 import json
+import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,15 +30,20 @@ from fedattack.base.files import write_npz
 from fedattack.learning.importing import one_line
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
+from fedattack.witness.step import to_array
 from fedattack.witness.tape import leaves_for, read_tape
 from fedattack.witness.watch import same
 
-PROGRESS = "asked "
+PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
 
 PLANTING = 1e-3
 """Learning rate of Adam, by which clients are trained further on their own examples."""
 
+LONGEST = "FEDATTACK_ASKING_SECONDS"
+"""Environment variable: how long the app's handler may take up to its first step, in seconds; 900 by default."""
+
+_SECONDS = 900.0
 _SEED = 0
 _BATCH_NORM = nn.modules.batchnorm._NormBase
 _TRIED = 3
@@ -100,7 +108,33 @@ class Handler:
         )
         context = Context(1, 1, dict(self.node_config), RecordDict(), dict(self.run_config))
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
-        self.app(message, context)
+        with _bounded():
+            try:
+                self.app(message, context)
+            except SystemExit as cause:
+                raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """End the process where what the app does takes too long: nothing else ends a handler that waits."""
+    seconds = float(os.environ.get(LONGEST, _SECONDS))
+
+    def end() -> None:
+        print(
+            f"the app's handler made no step within {seconds:g} s; if it takes longer, set {LONGEST}",
+            file=sys.__stderr__,
+            flush=True,
+        )
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Player:
@@ -129,7 +163,7 @@ class Player:
         """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
         left, places = self.tape.state(), {}
         for name, array in weights.items():
-            found = next((one for one in left if same([one[1].numpy(force=True)], [array])), None)
+            found = next((one for one in left if same([to_array(one[1])], [array])), None)
             if found is not None:
                 places[name] = found[1]
                 left = [one for one in left if one is not found]
@@ -213,7 +247,7 @@ class Player:
                     self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
                     optimizer.step()
             done = until
-            yield {name: place.numpy(force=True).copy() for name, place in self._places.items()}
+            yield {name: to_array(place) for name, place in self._places.items()}
 
     def along(self, updates: Sequence[Arrays]) -> Along:
         """Hold the targets' gradients, under the weights that were taken last, against updates.
@@ -258,7 +292,9 @@ class Player:
 
     @property
     def trained_and_missing(self) -> list[str]:
-        """Names of what clients train and keep, without statistics of batches."""
+        """Names of what clients train and keep, without statistics of batches; none where the app hides the weights."""
+        if len(self._places) < len(self._names):
+            return []
         return [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
 
 
@@ -428,7 +464,7 @@ def _sent_alike(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
 def _assumed(player: Player) -> Iterator[str]:
     """Say what was put in the place of what nobody sends."""
     kept = player.trained_and_missing
-    if len(kept) < len(player.missing):
+    if any(name.rpartition(".")[2] in _STATISTICS for name in player.missing):
         yield "batch statistics, which no client sends, were estimated on the target records under each client's model"
     if kept:
         yield f"{short(', '.join(kept), 80)}, which clients do not send, are as the app makes them anew"
@@ -477,4 +513,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that the app began would keep the process.
+    os._exit(code)

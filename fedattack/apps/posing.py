@@ -198,7 +198,10 @@ def pose(
     answers: Answers | None = None
     shared: ModelKnowledge | None = None
     if why_ask and ask is not None:
-        answers, said = ask(part, witnesses, targets)
+        try:
+            answers, said = ask(part, witnesses, targets)
+        except DataError as cause:
+            raise DataError(f"the app itself was asked for losses, as {why_ask}: {cause}") from None
         notes += [f"the attacker is assumed to run the clients' own app, which gives the losses: {why_ask}", *said]
     else:
         shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
@@ -401,7 +404,8 @@ def _model_of(
         outputs = _outputs_of_linear(record, holding)
         if outputs is None:
             raise ConfigError(
-                f"the clients' model is not known ({model.why}): name it by --model package.module:function"
+                f"the clients' model is not known ({model.why}): name it by --model package.module:function; "
+                "`fedattack audit APP` asks an app itself"
             )
         notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
         sizes = {"in_features": holding.shape[0], "out_features": outputs}

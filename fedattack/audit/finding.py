@@ -399,8 +399,9 @@ class Condition:
         for finding in meant:
             if self._is_undecided(finding):
                 instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
+                state = finding.verdict if finding.verdict == CANNOT_TELL else f"is {finding.verdict}"
                 raise ConfigError(
-                    f"--fail-if {self.text}: {finding.name} is {finding.verdict}: the gate can be neither crossed nor "
+                    f"--fail-if {self.text}: {finding.name} {state}: the gate can be neither crossed nor "
                     f'passed; run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
                 )
             if self._is_open(finding):

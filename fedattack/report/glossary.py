@@ -16,6 +16,8 @@ GLOSSARY = {
     "Leak shown": "The number is above guessing and above all that is trivial, and hardly by accident.",
     "Not shown": "That could not be shown here. Another attack may find more.",
     "Too few to tell": "No result could have shown a leak, because there are too few targets or clients.",
+    "Cannot be told": "This attack would not have seen a leak here: not even one that was planted.",
+    "Positive control": "The same attack where a leak is planted: clients are trained further on their own targets.",
     "Headline": "The number that was chosen before the run as the one that counts.",
     "Selected after the fact": "A number that was chosen by looking at the results. Its interval pays for that.",
     "Secure aggregation": "The server sees the sum of all updates and no single one.",

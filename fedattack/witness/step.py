@@ -384,7 +384,8 @@ class Reader(TorchFunctionMode):
 
     def _share(self, func: Callable[..., Any], args: Any, kwargs: Any, output: Any) -> None:
         """Write what is computed of parameters alone, such as their norms: it is the same for all examples."""
-        if not any(value.requires_grad for value in tensors_of(output)):
+        # What sets weights, as where they are initialized, is no part of the step.
+        if not any(value.grad_fn is not None for value in tensors_of(output)):
             return
         line = Line(func, tree_map(self._shared_or_constant, args), tree_map(self._shared_or_constant, kwargs), [])
         for value in tensors_of(output):

@@ -59,7 +59,7 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
     code, _, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
     assert code == 2
     (line,) = (line for line in err.splitlines() if line.startswith("error:"))
-    assert line.endswith("not known (no import path is known): name it by --model package.module:function")
+    assert line.endswith("as no import path is known: no client was seen to be asked to train")
     assert f"call `fedattack claim {out} --claim {out / 'claim.toml'}`" in err
     claim = out / "claim.toml"
     claim.write_text(claim.read_text().replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))

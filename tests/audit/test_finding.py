@@ -70,7 +70,7 @@ def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
         ({"metric": "tpr-at-0.1.2pct"}, "is no name"),
         ({"attack": ""}, "is no name"),
         ({"attack": "sia-0.1"}, "'sia-0.1' is no name"),
-        ({"verdict": "maybe"}, "expected one of leak, no evidence, too few to tell, not applicable"),
+        ({"verdict": "maybe"}, "expected one of leak, no evidence, too few to tell, cannot be told, not applicable"),
         ({"verdict": "not applicable", "reason": " "}, "reason is empty"),
         ({"value": None, "low": None, "high": None}, "has no value but the verdict 'leak'"),
         ({"low": 0.6}, "ascending"),

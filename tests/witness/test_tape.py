@@ -292,6 +292,24 @@ def test_statistics_that_nobody_sends_are_those_of_the_examples():
     np.testing.assert_allclose(tape.losses_of(toy.leaves()), expected, rtol=1e-5)
 
 
+def test_how_the_loop_made_its_weights_is_no_part_of_a_step():
+    made = []
+
+    def run():
+        model = nn.Linear(FEATURES, CLASSES)
+        nn.init.xavier_uniform_(model.weight)
+        model.load_state_dict({"weight": torch.ones(CLASSES, FEATURES), "bias": torch.arange(3.0)})
+        model.bias.data.mul_(2)
+        made.append(model)
+        F.cross_entropy(model(X), Y).backward()
+
+    tape = prepared(run)
+    assert made[0].weight.tolist() == [[1.0] * FEATURES] * CLASSES
+    assert made[0].bias.tolist() == [0.0, 2.0, 4.0]
+    expected = F.cross_entropy(made[0](X), Y, reduction="none").detach().numpy()
+    np.testing.assert_allclose(tape.losses_of({"0": X.numpy(), "met0": Y.numpy()}), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["classifier", "functions of parameters"])
 def test_weights_may_be_put_into_the_models(name):
     toy = TOYS[name]()
