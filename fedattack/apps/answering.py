@@ -6,9 +6,12 @@ of a client is there.
 """
 
 import json
+import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,16 @@ from fedattack.record.format import Arrays
 from fedattack.witness.tape import leaves_for, read_tape
 from fedattack.witness.watch import same
 
-PROGRESS = "asked "
+PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
 
 PLANTING = 1e-3
 """Learning rate of Adam, by which clients are trained further on their own examples."""
 
+LONGEST = "FEDATTACK_ASKING_SECONDS"
+"""Environment variable: how long the app's handler may take up to its first step, in seconds; 900 by default."""
+
+_SECONDS = 900.0
 _SEED = 0
 _BATCH_NORM = nn.modules.batchnorm._NormBase
 _TRIED = 3
@@ -100,7 +107,33 @@ class Handler:
         )
         context = Context(1, 1, dict(self.node_config), RecordDict(), dict(self.run_config))
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
-        self.app(message, context)
+        with _bounded():
+            try:
+                self.app(message, context)
+            except SystemExit as cause:
+                raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """End the process where what the app does takes too long: nothing else ends a handler that waits."""
+    seconds = float(os.environ.get(LONGEST, _SECONDS))
+
+    def end() -> None:
+        print(
+            f"the app's handler made no step within {seconds:g} s; if it takes longer, set {LONGEST}",
+            file=sys.__stderr__,
+            flush=True,
+        )
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Player:
@@ -295,13 +328,16 @@ class Player:
         return found
 
     @property
+    @property
     def fits(self) -> bool:
         """Whether clients keep something that they train."""
         return bool(self._kept)
 
     @property
     def without_statistics(self) -> list[str]:
-        """Names of what nobody sends, without statistics of batches."""
+        """Names of what nobody sends, without statistics of batches; none where the app hides the weights."""
+        if not self._is_sent_whole:
+            return []
         return [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
 
 
@@ -497,7 +533,7 @@ def _sent_alike(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
 def _assumed(player: Player) -> Iterator[str]:
     """Say what was put in the place of what nobody sends."""
     kept = player.without_statistics
-    if len(kept) < len(player.missing):
+    if any(name.rpartition(".")[2] in _STATISTICS for name in player.missing):
         yield "batch statistics, which no client sends, were estimated on the target records under each client's model"
     if kept and player.fits:
         yield f"{short(', '.join(kept), 80)}, which clients keep, were fitted to the target records under each model"
@@ -548,4 +584,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that the app began would keep the process.
+    os._exit(code)

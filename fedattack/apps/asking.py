@@ -160,7 +160,7 @@ def _ask(
         write_npz(Path(request["targets"]), {"x": targets.x, "y": targets.y})
         file = Path(folder) / "request.json"
         file.write_text(json.dumps(request), encoding="utf-8")
-        _run(file, place, say or (lambda done, total: None))
+        _run(file, Path(request["answers"]), place, say or (lambda done, total: None))
         return read_npz(Path(request["answers"]), RunError, _HINT)
 
 
@@ -177,7 +177,7 @@ def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, 
     return found
 
 
-def _run(request: Path, place: Path, say: Say) -> None:
+def _run(request: Path, answers: Path, place: Path, say: Say) -> None:
     """Run the process that asks.
 
     Raises
@@ -185,14 +185,21 @@ def _run(request: Path, place: Path, say: Say) -> None:
     DataError
         If it refuses.
     RunError
-        If it crashes.
+        If it crashes, or ends without answers.
     """
     command = [sys.executable, "-m", "fedattack.apps.answering", str(request)]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
-            command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+            command,
+            cwd=place,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
         ) as process,
     ):
         try:
@@ -208,7 +215,7 @@ def _run(request: Path, place: Path, say: Say) -> None:
         lines = errors.read().strip().splitlines()
     if code == 2 and lines:
         raise DataError(lines[-1])
-    if code:
+    if code or not answers.exists():
         raise RunError(
             f"the process that asks the app ended with {code}: {short(lines[-1] if lines else 'no word', 300)}"
         )

@@ -18,7 +18,7 @@ from fedattack.audit.control import NEVER
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
-from fedattack.base.errors import FedAttackError, short
+from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
@@ -89,12 +89,20 @@ def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str
 
 
 def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Watch) -> dict[int, Answers]:
+    """Ask about replies in which something is planted.
+
+    Raises
+    ------
+    DataError
+        If nobody knows which client holds a target, or the app cannot be asked.
+    """
     targets, truth = evidence.knowledge.targets, evidence.truth
-    if targets is None or truth is None:
-        return {}
     owned: dict[str, list[int]] = {}
-    for node, client in truth.nodes.items():
-        owned[node] = np.flatnonzero(truth.owners == client).tolist()
+    if truth is not None:
+        for node, client in truth.nodes.items():
+            owned[node] = np.flatnonzero(truth.owners == client).tolist()
+    if targets is None or not any(owned.values()):
+        raise DataError(f"of no target of {evidence.part.label} it is known which client alone holds it")
 
     def say(done: int, total: int) -> None:
         watch.step(f"plant in {evidence.part.label}", done, total)

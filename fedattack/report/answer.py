@@ -228,6 +228,10 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
         return [
             Next("Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.")
         ]
+    if finding.verdict == CANNOT_TELL:
+        return [
+            Next("Attack in another way, such as with a model that you name", "No leak is excluded by this attack.")
+        ]
     if finding.verdict != LEAK:
         return []
     steps = []

@@ -32,6 +32,7 @@ PADDING = float(np.finfo(np.float32).min)
 # What ends a step, or changes how a tensor is watched, is no part of the computation.
 _ASIDE = {"backward", "__set__", "requires_grad_", "register_hook"}
 _IN_PLACE = "__setitem__"
+_ADDS = ("add", "radd", "iadd", "sub", "rsub", "isub")
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Step:
         Arguments by position and by name of each call.
     met
         The tensors that outputs met, in their order.
+    modes
+        By the id of each model, whether it was in training.
     trains
         Whether gradients were on.
     odd
@@ -58,6 +61,7 @@ class Step:
     odd: int = 0
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     met: list[Tensor] = field(default_factory=list)
+    modes: dict[int, bool] = field(default_factory=dict)
 
     def trees(self) -> Iterator[tuple[str, Any]]:
         """Yield what the leaves stand in, with the place of each."""
@@ -287,6 +291,10 @@ class Reader(TorchFunctionMode):
         # Tensors stay alive meanwhile, or another would get the id of one that is gone.
         self._made: dict[int, tuple[int, Tensor]] = {}
         self._leaves: dict[int, tuple[str, Tensor]] = {}
+        # What is the same for all examples may be computed before the step begins.
+        self._shared: dict[int, tuple[int, Tensor]] = {}
+        self._common: list[Line] = []
+        self._count = 0
 
     def put_beneath(self) -> None:
         """Begin to read, beneath all modes that the app has switched on: these come and go in their own order."""
@@ -308,16 +316,27 @@ class Reader(TorchFunctionMode):
         for mode in reversed(others):
             _push_mode(mode)
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
         """Note the call of a model; a new step begins, unless one is under way."""
-        trains = torch.is_grad_enabled()
-        if self.step is None or not (self.step.trains and trains):
+        if not self.goes_on(module):
             count = count_examples(args, kwargs)
-            self.step = Step(count, trains) if count else None
-            self.lines, self._made, self._leaves = [], {}, {}
+            self.step = Step(count, torch.is_grad_enabled()) if count else None
+            self.lines, self._made, self._leaves = [*self._common], {}, {}
         if self.step is not None:
             self.step.calls.append((self._known(args), self._known(kwargs)))
+            self.step.modes[id(module)] = module.training
         return self.step
+
+    def goes_on(self, module: nn.Module) -> bool:
+        """Whether the call of a model belongs to the step that is under way.
+
+        A model that is evaluated with gradients on, and trained afterwards, makes two.
+        """
+        step = self.step
+        if step is None or step.modes.get(id(module), module.training) != module.training:
+            return False
+        # Of what is only evaluated no gradient shows which calls belong together.
+        return step.trains and torch.is_grad_enabled()
 
     def returned(self, module: nn.Module, output: Any) -> None:
         """Note what a model returned."""
@@ -343,12 +362,18 @@ class Reader(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.inside or self.step is None or getattr(func, "__name__", "") in _ASIDE:
+        is_aside = self.inside or getattr(func, "__name__", "") in _ASIDE
+        if is_aside or (self.step is None and not self.keeps_tape):
             return func(*args, **kwargs)
         flat, form = tree_flatten((args, kwargs))
         if not any(id(value) in self._made for value in flat if isinstance(value, Tensor)):
-            return func(*args, **kwargs)
+            output = func(*args, **kwargs)
+            if self.keeps_tape:
+                self._share(func, args, kwargs, output)
+            return output
         written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
+        if self.keeps_tape and getattr(func, "__name__", "").strip("_") in _ADDS:
+            written = self._without_terms(written)
         output = func(*args, **kwargs)
         if self.keeps_tape:
             own_args, own_kwargs = tree_unflatten(written, form)
@@ -357,13 +382,45 @@ class Reader(TorchFunctionMode):
             self._make(output)
         return output
 
+    def _share(self, func: Callable[..., Any], args: Any, kwargs: Any, output: Any) -> None:
+        """Write what is computed of parameters alone, such as their norms: it is the same for all examples."""
+        # What sets weights, as where they are initialized, is no part of the step.
+        if not any(value.grad_fn is not None for value in tensors_of(output)):
+            return
+        line = Line(func, tree_map(self._shared_or_constant, args), tree_map(self._shared_or_constant, kwargs), [])
+        for value in tensors_of(output):
+            number = self._shared[id(value)][0] if id(value) in self._shared else self._next_number()
+            self._shared[id(value)] = number, value
+            line.makes.append(number)
+        self._common.append(line)
+        self.lines.append(line)
+
+    def _shared_or_constant(self, value: Any) -> Any:
+        """Return what a value is in the tape that is the same for all examples."""
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) in self._shared:
+            return Slot(self._shared[id(value)][0])
+        return value if value.is_leaf else value.detach()
+
+    def _without_terms(self, written: list[Any]) -> list[Any]:
+        """Put constants in the place of terms of the loss that are the same for all examples, such as FedProx's."""
+        shared = dict(self._shared.values())
+        kept = []
+        for value in written:
+            term = shared.get(value.number) if isinstance(value, Slot) else None
+            kept.append(value if term is None or term.ndim else term.detach().clone())
+        return kept
+
     def _meet(self, value: Tensor) -> Any:
         """Return what a tensor is in the tape: made by it, a leaf, or the same for all examples."""
         known = self._known(value)
         step = self.step
         if known is not value or step is None:
             return known
-        if value.requires_grad or isinstance(value, nn.Parameter) or not value.ndim or not len(value):
+        if value.requires_grad or isinstance(value, nn.Parameter):
+            return self._shared_or_constant(value)
+        if not value.ndim or not len(value):
             return value
         if len(value) % step.count:
             if len(value) > 1 and not any(made.shape[-1:] == value.shape[:1] for _, made in self._made.values()):
@@ -392,10 +449,14 @@ class Reader(TorchFunctionMode):
     def _make(self, output: Any) -> list[int]:
         numbers = []
         for value in tensors_of(output):
-            number = self._made[id(value)][0] if id(value) in self._made else len(self._made)
+            number = self._made[id(value)][0] if id(value) in self._made else self._next_number()
             self._made[id(value)] = number, value
             numbers.append(number)
         return numbers
+
+    def _next_number(self) -> int:
+        self._count += 1
+        return self._count
 
     def slot_of(self, value: Tensor) -> int | None:
         """Return the number of a tensor that the tape has made."""

@@ -120,7 +120,7 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         reader: StepReader | None = local.reader
         if reader is not None:
-            watch.guard("a step", reader.begin_call, args, kwargs)
+            watch.guard("a step", reader.begin_call, self, args, kwargs)
         try:
             output = original(self, *args, **kwargs)
         finally:
@@ -183,17 +183,17 @@ class StepReader(Reader):
         self._is_needed = True
         self.put_beneath()
 
-    def begin_call(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin_call(self, watch: Watch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a model is called with."""
         if not self._is_needed and not watch.by_steps:
             self.remove()
             watch.local.reader = None
             return
         before = self.step
-        if before is not None and (not before.trains or not torch.is_grad_enabled() or len(before.calls) >= _CALLS):
+        if before is not None and (not self.goes_on(module) or len(before.calls) >= _CALLS):
             self._take_evaluated()
         self.inside = True
-        self.begin(args, kwargs)
+        self.begin(module, args, kwargs)
 
     def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""

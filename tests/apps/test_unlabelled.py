@@ -1,4 +1,4 @@
-"""Autoencoders: their examples have no labels, which is told, and what the line says can be done is enough."""
+"""Autoencoders where there is no app to ask: a line says so, and what the guide tells to write is enough."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.apps.auditing import attack_all, pose_all, witness_of
-from fedattack.base.errors import DataError
+from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedServerApp
 from fedattack.record.folder import Part, write_study
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -84,10 +84,12 @@ def run(part: Part, *, states: bool) -> None:
     write_study(part.folder, {"commands": ["fedattack audit ."], "seeds": [0]})
 
 
-def test_examples_without_labels_are_told(tmp_path):
+def test_without_the_app_a_line_says_what_to_do(tmp_path):
     part = Part(tmp_path, "")
     run(part, states=False)
-    with pytest.raises(DataError, match=r"no training example was seen with a label of one number: .*--loss own$"):
+    with pytest.raises(
+        ConfigError, match=r"only the app itself knows it.*--model.*`fedattack audit APP` asks an app itself$"
+    ):
         pose_all([part])
 
 

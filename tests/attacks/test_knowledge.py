@@ -16,6 +16,7 @@ from fedattack.attacks import (
     read_targets,
     write_knowledge,
 )
+from fedattack.attacks.knowledge import Answers, read_answers
 from fedattack.base.errors import DataError, ModelError
 from fedattack.learning import LocalSGD
 from tests.worlds.federation import CLASSES, FEATURES, MODEL
@@ -294,3 +295,61 @@ def test_a_known_defence_is_made_from_its_settings_and_files_beside_the_knowledg
     edit(file, {"defence": {"spec": "a:b"}})
     with pytest.raises(DataError, match=r"defence\.settings is missing"):
         read_knowledge(tmp_path / "moved" / "knowledge")
+
+
+def answers(**changes):
+    arrays = {
+        "seqs": np.array([0, 0, 1]),
+        "nodes": np.array(["11", "12", "11"]),
+        "losses": np.arange(12.0).reshape(3, 4),
+        "products": np.full((3, 4), np.nan),
+        "norms": np.ones((3, 4)),
+        "lengths": np.ones(3),
+    }
+    return {name: array for name, array in {**arrays, **changes}.items() if array is not None}
+
+
+def test_answers_of_the_app_survive_the_disk_and_stand_in_the_place_of_a_model(tmp_path):
+    told = Knowledge(targets=Targets(X, Y), answers=Answers(**answers()))
+    write_knowledge(tmp_path, told)
+    again = read_knowledge(tmp_path)
+    assert again.model is None
+    assert (told.has("losses"), again.has("losses"), Knowledge(targets=told.targets).has("losses")) == (
+        True,
+        True,
+        False,
+    )
+    for name, array in vars(told.answers).items():
+        np.testing.assert_array_equal(getattr(again.answers, name), array)
+    assert again.answers.rows() == {(0, "11"): 0, (0, "12"): 1, (1, "11"): 2}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (answers(losses=None), "losses"),
+        (answers(losses=np.zeros((3, 5))), r"losses: expected numbers \(3, 4\), got \(3, 5\)"),
+        (answers(losses=np.zeros((3, 4), dtype=np.int64)), r"losses: expected numbers \(3, 4\)"),
+        (answers(lengths=np.zeros(2)), r"lengths: expected numbers \(3,\), got \(2,\)"),
+        (answers(nodes=np.array(["11", "12"])), r"got seqs int64 \(3,\) and nodes <U2 \(2,\)"),
+        (answers(nodes=np.array([11, 12, 13])), "nodes int64"),
+        (answers(seqs=np.zeros((3, 1), dtype=np.int64)), r"seqs int64 \(3, 1\)"),
+        (answers(seqs=np.zeros(3)), "seqs float64"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused_in_one_line(arrays, message, tmp_path):
+    np.savez(tmp_path / "answers.npz", **arrays)
+    with pytest.raises(DataError, match=message) as refused:
+        read_answers(tmp_path / "answers.npz", Targets(X, Y))
+    assert "answers.npz" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_answers_that_are_no_archive_or_hold_objects_are_refused(tmp_path):
+    write_knowledge(tmp_path, Knowledge(targets=Targets(X, Y), answers=Answers(**answers())))
+    (tmp_path / "answers.npz").write_bytes(b"PK\x03\x04 damaged")
+    with pytest.raises(DataError, match=r"answers\.npz"):
+        read_knowledge(tmp_path)
+    np.savez(tmp_path / "answers.npz", **answers(losses=np.array([[None] * 4] * 3)))
+    with pytest.raises(DataError, match=r"answers\.npz.*plain arrays"):
+        read_answers(tmp_path / "answers.npz", Targets(X, Y))

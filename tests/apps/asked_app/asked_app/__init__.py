@@ -1,0 +1,1 @@
+"""asked_app: clients of many kinds."""

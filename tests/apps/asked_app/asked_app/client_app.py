@@ -1,0 +1,117 @@
+"""asked_app: the clients."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+CLIENTS, OWN, OTHERS, FEATURES, CLASSES = 6, 16, 8, 20, 3
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(CLIENTS, OWN + OTHERS, FEATURES, generator=GENERATOR)
+Y = torch.randint(CLASSES, (CLIENTS, OWN + OTHERS), generator=GENERATOR)
+# What is kept at home.
+AT_HOME = "1."
+
+
+class Net(nn.Module):
+    def __init__(self, width=16, out=CLASSES, *, norm=False):
+        super().__init__()
+        middle = nn.BatchNorm1d(width) if norm else nn.Identity()
+        self.net = nn.Sequential(nn.Linear(FEATURES, width), middle, nn.ReLU(), nn.Linear(width, out))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def make(kind, width=16):
+    torch.manual_seed(3)
+    model = Net(width, FEATURES if kind == "autoencoder" else CLASSES, norm=kind == "norms")
+    return model.bfloat16() if kind == "bits" else model
+
+
+def arrays_of(kind, model):
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith(f"net.{AT_HOME}")}
+    if kind == "bits":
+        return ArrayRecord({name: Array(value.view(torch.int16).numpy()) for name, value in state.items()})
+    return ArrayRecord(state)
+
+
+def model_of(kind, record):
+    arrays = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+    if kind == "bits":
+        arrays = {name: array.view(torch.bfloat16) for name, array in arrays.items()}
+    model = make(kind, len(arrays["net.0.bias"]))
+    model.load_state_dict(arrays, strict=False)
+    return model
+
+
+def loss_of(kind, model, x, y):
+    if kind == "autoencoder":
+        return F.mse_loss(model(x), x)
+    if kind == "blind":
+        return (model(x) * 0).sum() + 1
+    return F.cross_entropy(model(x.bfloat16() if kind == "bits" else x).float(), y)
+
+
+def fail():
+    """What only the clients of a test do that asks."""
+    fault = os.environ.get("ASKED_APP_FAULT")
+    if fault == "raise":
+        raise KeyError("no data here")
+    if fault == "exit":
+        sys.exit(0)
+    if fault == "leave":
+        os._exit(0)
+    if fault == "wait":
+        time.sleep(600)
+    if fault == "write":
+        for folder in (Path(__file__).parent, Path.cwd()):
+            (folder / "left.txt").write_text("state of a client")
+        for _ in range(20_000):
+            print("fedattack asked for much", "\n" * 3)
+        print("warning " * 100, file=sys.stderr)
+
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context):
+    fail()
+    kind = context.run_config["kind"]
+    model = model_of(kind, message.content["arrays"])
+    model.train()
+    lr = message.content["config"]["lr"]
+    client = context.node_config["partition-id"]
+    x, y = X[client, :OWN], Y[client, :OWN]
+    if kind == "untrained":
+        lr = 0.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(30):
+        for rows in torch.randperm(OWN).split(8):
+            optimizer.zero_grad()
+            loss_of(kind, model, x[rows], y[rows]).backward()
+            optimizer.step()
+    arrays = arrays_of(kind, model)
+    if kind == "renamed" and client == 1:
+        arrays = ArrayRecord({f"module.{name}": array for name, array in arrays.items()})
+    content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": OWN})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context):
+    kind = context.run_config["kind"]
+    model = model_of(kind, message.content["arrays"]).eval()
+    client = context.node_config["partition-id"]
+    with torch.no_grad():
+        loss = float(loss_of(kind, model, X[client, OWN:], Y[client, OWN:]))
+    metrics = MetricRecord({"num-examples": OTHERS, "loss": loss if np.isfinite(loss) else 0.0})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)

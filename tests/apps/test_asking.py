@@ -1,0 +1,228 @@
+"""The clients' own app says which losses examples have: as a model would, where one is known, and where none is."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from fedattack.apps import asking
+from fedattack.apps.answering import LONGEST, Interview
+from fedattack.apps.app import App
+from fedattack.apps.asking import ask
+from fedattack.apps.auditing import pose_all, witness_of, witnesses_of
+from fedattack.apps.holding import hold
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.base.errors import DataError, RunError
+from fedattack.base.files import write_npz
+from fedattack.observe import ObservedServerApp
+from fedattack.record import Record
+from fedattack.record.folder import Part, write_study
+from fedattack.threats.membership.membership import Membership
+from fedattack.threats.source.sia import SourceInference
+from fedattack.witness import WitnessedClientApp, sources
+from tests.apps.projects import HERE, Project
+from tests.witness.apps import load
+from tests.worlds.local_grid import LocalGrid
+
+PROJECT = Project("asked_app", "asked_app", ())
+CLIENTS = 6
+
+
+def run(part: Part, kind: str) -> App:
+    """Run the project in this process, under witness and observed."""
+    client, server = (load(PROJECT, name).app for name in ("client_app", "server_app"))
+    grid = LocalGrid(WitnessedClientApp(client, witness_of(part)), CLIENTS)
+    grid.configure({"kind": kind})
+    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={"kind": kind})
+    torch.manual_seed(4)
+    try:
+        ObservedServerApp(server, part.record)(grid, context)
+    finally:
+        sources.remove()
+    write_study(part.folder, {"commands": ["fedattack audit ."], "seeds": [0]})
+    return App(HERE / PROJECT.folder, {"kind": kind}, CLIENTS)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Ask in this process: another one takes seconds to begin."""
+
+    def run_here(request: Path, answers: Path, place: Path, say) -> None:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        asked = Interview(json.loads(request.read_text()))
+        write_npz(answers, asked.hold(lambda line: say(0, 1)))
+
+    monkeypatch.setattr(asking, "_run", run_here)
+
+
+def targets_of(part: Part) -> Targets:
+    """All examples, the clients' own first."""
+    module = load(PROJECT, "client_app")
+    x, y = module.X.reshape(-1, module.FEATURES).numpy(), module.Y.reshape(-1).numpy()
+    return Targets(x.astype(np.float32), y)
+
+
+def own_loss(kind: str, model, x, y) -> np.ndarray:
+    """The obvious way: the app's own loss of each example alone, in a model that was made by hand."""
+    losses = []
+    with torch.no_grad():
+        for one, label in zip(torch.from_numpy(x), torch.from_numpy(np.asarray(y)), strict=True):
+            losses.append(load(PROJECT, "client_app").loss_of(kind, model.eval(), one[None], label[None]).item())
+    return np.array(losses)
+
+
+def models_of(part: Part, kind: str):
+    """The model of each reply, by round and node, put together by the app's own code."""
+    module = load(PROJECT, "client_app")
+    for round_ in Record(part.record):
+        for reply in round_.observations:
+            state = {name: torch.from_numpy(np.array(value)) for name, value in reply.arrays.items()}
+            if kind == "bits":
+                state = {name: value.view(torch.bfloat16) for name, value in state.items()}
+            model = module.make(kind, len(state["net.0.bias"]))
+            model.load_state_dict(state, strict=False)
+            yield (round_.seq, reply.node), model
+
+
+def test_losses_and_gradients_are_those_of_the_vectorised_way(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "classifier"), targets_of(part)
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert notes == []
+    rows = answers.rows()
+    for key, model in models_of(part, "classifier"):
+        expected = own_loss("classifier", model, targets.x, targets.y)
+        np.testing.assert_allclose(answers.losses[rows[key]], expected, rtol=1e-5, atol=1e-6)
+    sys.path.insert(0, str(app.folder))
+    known = Knowledge(ModelKnowledge("asked_app.client_app:Net", (20,), 3), targets)
+    asked = Knowledge(targets=targets, answers=answers)
+    record = Record(part.record)
+    for attack in (SourceInference(), Membership()):
+        by_model = attack.run(record, known, device="cpu").arrays
+        by_app = attack.run(record, asked, device="cpu").arrays
+        # Losses of any scale are scaled before they are combined.
+        for name in {*by_model} & {*by_app} - {"combined"}:
+            if by_model[name].dtype.kind == "f":
+                np.testing.assert_allclose(by_app[name], by_model[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["autoencoder", "bits"])
+def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, kind)
+    holding = hold(witnesses_of(part))
+    keys = [*holding.examples]
+    x = np.stack([holding.examples[key][0] for key in keys])
+    targets = Targets(x, np.array([holding.examples[key][1] for key in keys]))
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert notes == []
+    assert len(answers.losses) == 2 * CLIENTS
+    inputs = x["0"] if x.dtype.names else x
+    for key, model in models_of(part, kind):
+        expected = own_loss(kind, model, inputs, targets.y)
+        np.testing.assert_allclose(answers.losses[answers.rows()[key]], expected, rtol=1e-2 if kind == "bits" else 1e-5)
+
+
+def test_each_client_may_be_sent_a_part_of_the_model(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "parts"), targets_of(part)
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert [note.partition(";")[0] for note in notes] == ["clients send models of 2 forms"]
+    rows = answers.rows()
+    medians = np.median(answers.losses, axis=1)
+    np.testing.assert_allclose(medians, medians[0], rtol=1e-9)
+    for key, model in models_of(part, "parts"):
+        expected = own_loss("parts", model, targets.x, targets.y)
+        found = answers.losses[rows[key]]
+        np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-4)
+
+
+def test_what_stays_at_home_is_put_in_its_place_and_named(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "norms"), targets_of(part)
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert len(answers.losses) == 2 * CLIENTS
+    assert np.isfinite(answers.losses).all()
+    statistics, kept = notes
+    assert statistics.startswith("batch statistics, which no client sends, were estimated on the target records")
+    assert kept.startswith("net.1.weight, net.1.bias, which clients do not send")
+
+
+def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "renamed"), targets_of(part)
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert len({*answers.nodes.tolist()}) == CLIENTS - 1
+    assert len(notes) == 1
+    assert "it replied other arrays than it was sent: module.net.0.weight" in notes[0]
+    assert "appeared" in notes[0]
+    assert "vanished" in notes[0]
+
+
+def test_examples_of_an_autoencoder_are_asked_about(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "autoencoder")
+    posed = pose_all([part], app=app)[0]
+    assert posed.knowledge.model is None
+    assert posed.knowledge.answers.losses.shape == (2 * CLIENTS, len(posed.knowledge.targets))
+    assert any("the attacker is assumed to run the clients' own app" in note for note in posed.notes)
+    scores = SourceInference().run(Record(part.record), posed.knowledge, device="cpu")
+    assert scores.arrays["losses"].shape[1:] == (len(posed.knowledge.targets), CLIENTS)
+
+
+def test_a_client_that_was_never_asked_to_train_cannot_be_asked(tmp_path, here):
+    part = Part(tmp_path, "")
+    with pytest.raises(DataError, match="no client was seen to be asked to train"):
+        ask(App(HERE / PROJECT.folder), part, [], targets_of(part))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    part = Part(tmp_path_factory.mktemp("classifier"), "")
+    return run(part, "classifier"), part
+
+
+def copied(app: App, tmp_path: Path) -> App:
+    return App(PROJECT.copy(tmp_path), app.config, app.supernodes)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_an_app_that_writes_and_prints_leaves_nothing_behind(classifier, tmp_path, monkeypatch):
+    app, part = classifier
+    app = copied(app, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    before, targets = files_of(tmp_path), targets_of(part)
+    monkeypatch.setenv("ASKED_APP_FAULT", "write")
+    done = []
+    answers, _ = ask(app, part, witnesses_of(part), targets, lambda *progress: done.append(progress))
+    assert files_of(tmp_path) == before
+    assert len(answers.losses) == 2 * CLIENTS
+    assert done == [(count, 2 * CLIENTS) for count in range(2 * CLIENTS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "error", "line"),
+    [
+        ("raise", DataError, r"KeyError.*no data here"),
+        ("exit", DataError, r"ended its process: sys.exit\(0\)"),
+        ("leave", RunError, r"the process that asks the app ended with 0: no word"),
+        ("wait", DataError, r"made no step within 2 s; if it takes longer, set FEDATTACK_ASKING_SECONDS"),
+    ],
+)
+def test_an_app_that_fails_gives_one_line(fault, error, line, classifier, monkeypatch):
+    app, part = classifier
+    monkeypatch.setenv("ASKED_APP_FAULT", fault)
+    monkeypatch.setenv(LONGEST, "2")
+    with pytest.raises(error, match=line) as raised:
+        ask(app, part, witnesses_of(part), targets_of(part))
+    assert "\n" not in str(raised.value)

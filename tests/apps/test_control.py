@@ -1,0 +1,94 @@
+"""A positive control: where a leak is planted, an attack must show it, or its *not shown* means nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.apps import control as room
+from fedattack.apps.auditing import attack_all, control_all, pose_all, witnesses_of
+from fedattack.apps.control import PASSES, control
+from fedattack.audit.control import NEVER
+from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
+from fedattack.record.folder import Part, read_study
+from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.watch import Watch
+from tests.apps.test_asking import here, run  # noqa: F401 - a fixture
+
+
+def attacked(part, kind):
+    app = run(part, kind)
+    posed = pose_all([part], app=app)
+    return app, attack_all([part], posed, lambda names: choose_attacks(["sia"], {}), "cpu", Watch())
+
+
+def headline(part, trusted):
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=trusted)
+    return next(finding for finding in findings if f"{finding.attack}.{finding.metric}" == "sia.asr")
+
+
+def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # noqa: F811
+    part = Part(tmp_path, "")
+    app, done = attacked(part, "untrained")
+    control_all(app, [part], done, Watch())
+    passes = read_study(part.folder)["controls"]["sia"]
+    assert passes in PASSES
+    found = headline(part, done.trusted)
+    assert found.verdict == NO_EVIDENCE
+    assert "positive control" in found.reason
+    assert found.reason.endswith("this attack shows a leak")
+
+
+def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
+    part = Part(tmp_path, "")
+    app, done = attacked(part, "blind")
+    control_all(app, [part], done, Watch())
+    assert read_study(part.folder)["controls"] == {"sia": NEVER}
+    found = headline(part, done.trusted)
+    assert found.verdict == CANNOT_TELL
+    assert found.reason.endswith("this attack shows no leak either: it cannot tell")
+
+
+@pytest.fixture
+def untrained(tmp_path, here):  # noqa: F811
+    part = Part(tmp_path, "")
+    return part, *attacked(part, "untrained")
+
+
+def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeypatch):
+    part, app, done = untrained
+    read, asked = room.read_evidence, []
+
+    def nobodys(*args, **kwargs):
+        found = read(*args, **kwargs)
+        return [replace(one, truth=replace(one.truth, nodes={})) for one in found]
+
+    monkeypatch.setattr(room, "ask_planted", lambda *args: asked.append(args))
+    monkeypatch.setattr(room, "_headlines", lambda evidence, names: {"sia": headline(part, done.trusted)})
+    monkeypatch.setattr(room, "read_evidence", nobodys)
+    lines = []
+    watch = Watch(say=lambda *line: lines.append(line))
+    assert control(app, [part], [witnesses_of(part)], done.trusted, watch) == {}
+    assert asked == []
+    ((kind, line),) = lines
+    assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
+
+
+def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monkeypatch):
+    part, app, done = untrained
+    planted, ask = [], room.ask_planted
+
+    def noted(*args):
+        planted.append((args[4], ask(*args)))
+        return planted[-1][1]
+
+    monkeypatch.setattr(room, "ask_planted", noted)
+    control(app, [part], [witnesses_of(part)], done.trusted, Watch())
+    ((owned, by_passes),) = planted
+    assert [*by_passes] == [*PASSES]
+    once, most = by_passes[1], by_passes[64]
+    for row, node in enumerate(most.nodes.tolist()):
+        own = owned[node]
+        others = [other for other in range(most.losses.shape[1]) if other not in own]
+        fell = once.losses[row] - most.losses[row]
+        assert np.mean(fell[own]) > np.mean(fell[others])

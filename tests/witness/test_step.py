@@ -1,0 +1,289 @@
+"""Clients whose labels no loss shows: an example is all that a step takes, and the client trains as without."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedattack.base.structured import fields
+from fedattack.witness.step import PADDING, Reader, count_examples
+from tests.witness.apps import randomness, seed, witness_of
+from tests.witness.test_tape import Detector, Graph, TwoHeads
+
+COUNT, TESTED, SIZE, FEATURES = 16, 8, 4, 6
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(COUNT + TESTED, FEATURES, generator=GENERATOR)
+V = torch.randn(COUNT + TESTED, 2, generator=GENERATOR)
+
+
+class Net(nn.Module):
+    def __init__(self, out=FEATURES):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(FEATURES, 5), nn.Dropout(0.3), nn.ReLU(), nn.Linear(5, out))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def train(model, step, x=X[:COUNT], epochs=2):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(epochs):
+        for (rows,) in DataLoader(TensorDataset(torch.arange(len(x))), batch_size=SIZE, shuffle=True):
+            optimizer.zero_grad()
+            step(model, rows).backward()
+            optimizer.step()
+    return model
+
+
+def rebuilt(model, rows):
+    return F.mse_loss(model(X[rows]), X[rows])
+
+
+def contrasted(model, rows):
+    """A model that is called twice in a step."""
+    one, other = model(X[rows]), model(X[rows] * 0.5)
+    return (1 - F.cosine_similarity(one, other)).mean()
+
+
+def placed(model, rows):
+    """A loss of two numbers an example, written by the project."""
+    return (model(X[rows])[:, :2] - V[rows]).abs().mean()
+
+
+def two(model, rows):
+    out = model(X[rows])
+    return F.cross_entropy(out["kind"], rows % 3) + F.mse_loss(out["value"], V[rows, 0])
+
+
+def rows_of(*arrays) -> set[bytes]:
+    return {b"".join(np.ascontiguousarray(part).tobytes() for part in parts) for parts in zip(*arrays, strict=True)}
+
+
+def told(examples, *places) -> set[bytes]:
+    return rows_of(*(examples.x[place] for place in places))
+
+
+EXAMPLES = {
+    "autoencoder": (Net, rebuilt, ("0", "met0"), (X, X)),
+    "called twice": (Net, contrasted, ("0", "call1/0"), (X, X * 0.5)),
+    "a loss of the project's own": (Net, placed, ("0", "met0"), (X, V)),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_what_steps_take(name, tmp_path):
+    make, step, places, arrays = EXAMPLES[name]
+
+    def client():
+        torch.manual_seed(2)
+        model = train(make(), step)
+        model.eval()
+        with torch.no_grad():
+            for start in range(COUNT, COUNT + TESTED, SIZE):
+                step(model, torch.arange(start, start + SIZE))
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert fields(witness.trained.x) == places
+    assert witness.trained.total == COUNT
+    assert told(witness.trained, *places) == rows_of(*(array[:COUNT].numpy() for array in arrays))
+    assert set(witness.trained.y) == {0}
+    assert witness.training.batch_sizes == (SIZE,)
+    if step is contrasted:
+        # No gradient shows which calls of an evaluation belong together.
+        assert witness.evaluated.total == 0
+        return
+    assert witness.evaluated.total == TESTED
+    assert told(witness.evaluated, *places) == rows_of(*(array[COUNT:].numpy() for array in arrays))
+
+
+@pytest.mark.parametrize("step", [rebuilt, contrasted, placed, two])
+def test_weights_and_random_numbers_are_those_of_a_run_that_nobody_watches(step, tmp_path):
+    kept = []
+
+    def client():
+        seed(5)
+        torch.manual_seed(5)
+        model = train(TwoHeads() if step is two else Net(), step)
+        kept.append([value.numpy().tobytes() for value in model.state_dict().values()] + [randomness()])
+        return model
+
+    client()
+    witness_of(client, tmp_path)
+    # Of later calls it is known beforehand that steps are read.
+    witness_of(client, tmp_path, by_steps={})
+    assert kept[0] == kept[1] == kept[2]
+
+
+def test_a_second_call_evaluates_in_the_trained_form(tmp_path):
+    by_steps: dict = {}
+    torch.manual_seed(2)
+    model = Net()
+    witness_of(lambda: train(model, rebuilt), tmp_path, by_steps=by_steps)
+    assert [*by_steps.values()] == [("0", "met0")]
+
+    def evaluate():
+        with torch.no_grad():
+            rebuilt(model.eval(), torch.arange(COUNT, COUNT + TESTED))
+
+    witness = witness_of(evaluate, tmp_path, by_steps=by_steps, trains=False)
+    assert (witness.trained.total, witness.evaluated.total) == (COUNT, TESTED)
+    assert told(witness.evaluated, "0", "met0") == rows_of(X[COUNT:].numpy(), X[COUNT:].numpy())
+
+
+def test_an_evaluation_without_labels_is_none_of_trained_examples(tmp_path):
+    def client():
+        torch.manual_seed(2)
+        model = train(Net(), placed)
+        with torch.no_grad():
+            model(X[COUNT:])
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert (witness.trained.total, witness.evaluated.total) == (COUNT, 0)
+
+
+def test_an_evaluation_with_gradients_on_is_none_of_the_next_step(tmp_path):
+    def client():
+        torch.manual_seed(2)
+        model = Net()
+        for start in range(COUNT, COUNT + TESTED, SIZE):
+            rebuilt(model.eval(), torch.arange(start, start + SIZE))
+        return train(model.train(), rebuilt)
+
+    witness = witness_of(client, tmp_path)
+    assert told(witness.trained, "0", "met0") == rows_of(X[:COUNT].numpy(), X[:COUNT].numpy())
+    assert witness.trained.total == COUNT
+
+
+def test_boxes_of_varying_number_are_padded(tmp_path):
+    images = [torch.randn(4, 5, 5) for _ in range(COUNT)]
+    targets = [
+        {"boxes": torch.rand(1 + row % 3, 4), "labels": torch.randint(4, (1 + row % 3,))} for row in range(COUNT)
+    ]
+
+    def step(model, rows):
+        return sum(model([images[row] for row in rows], [targets[row] for row in rows]).values())
+
+    witness = witness_of(lambda: train(Detector(), step), tmp_path)
+    assert fields(witness.trained.x) == ("0", "1/boxes", "1/labels")
+    assert witness.trained.total == COUNT
+    boxes = {row[row != PADDING].tobytes() for row in witness.trained.x["1/boxes"]}
+    assert boxes == {target["boxes"].numpy().tobytes() for target in targets}
+
+
+def test_nodes_of_a_graph_where_some_have_labels_are_no_examples(tmp_path):
+    edges = torch.stack([torch.arange(COUNT), (torch.arange(COUNT) + 5) % COUNT])
+
+    def client():
+        model = Graph()
+        F.cross_entropy(model(X[:COUNT], edges)[:7], torch.arange(7) % 3).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.trained.total == 0
+    assert any("rows are no examples" in note for note in witness.notes)
+
+
+def test_the_apps_own_modes_come_and_go_in_their_order(tmp_path):
+    stack = torch.overrides._get_current_function_mode_stack
+
+    def client():
+        with torch.device("cpu"):
+            model = Net()
+            rebuilt(model, torch.arange(SIZE)).backward()
+            before = stack()
+            with torch.device("meta"):
+                assert torch.zeros(1).device.type == "meta"
+            assert torch.zeros(1).device.type == "cpu"
+            assert stack() == before
+        torch.set_default_device("meta")
+        try:
+            assert torch.zeros(1).device.type == "meta"
+        finally:
+            torch.set_default_device(None)
+        return train(model, rebuilt)
+
+    witness = witness_of(client, tmp_path)
+    assert stack() == []
+    assert torch.zeros(1).device.type == "cpu"
+    assert witness.trained.total == COUNT
+
+
+def test_a_mode_that_the_app_leaves_on_stays_on(tmp_path):
+    def client():
+        model = Net()
+        torch.set_default_device("cpu")
+        train(model, rebuilt)
+        return model
+
+    try:
+        witness_of(client, tmp_path)
+        stack = torch.overrides._get_current_function_mode_stack()
+        assert [type(mode).__name__ for mode in stack] == ["DeviceContext"]
+    finally:
+        torch.set_default_device(None)
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_compiled_model_trains_as_without(whole, tmp_path):
+    kept = []
+
+    def client():
+        torch.manual_seed(5)
+        model = Net()
+        torch.manual_seed(6)
+        called = torch.compile(model, backend="eager")
+        step = rebuilt
+        if whole:
+            step, called = torch.compile(rebuilt, backend="eager"), model
+        train(called, step)
+        kept.append([value.numpy().tobytes() for value in model.state_dict().values()])
+        return model
+
+    client()
+    torch.compiler.reset()
+    witness = witness_of(client, tmp_path)
+    torch.compiler.reset()
+    assert kept[0] == kept[1]
+    assert witness.trained.total in (0, COUNT)
+    if not witness.trained.total:
+        assert witness.notes
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "count"),
+    [
+        ((X,), {}, 24),
+        ((X, X[0, 0]), {}, 24),
+        ((), {"x": X[:3], "how": "mean"}, 3),
+        (({"a": X[:5], "b": X[:5]},), {}, 5),
+        (([X[0], X[1, :3]],), {}, 2),
+        (([X[:4], X[:4]],), {}, 4),
+        (([X[0], X[1]], [{"boxes": V}, {"boxes": V}]), {}, 2),
+        (([X[0], X[1]], [{"boxes": V}]), {}, 0),
+        (("text",), {}, 0),
+        ((torch.ones(()),), {}, 0),
+    ],
+)
+def test_examples_of_a_call_are_counted(args, kwargs, count):
+    assert count_examples(args, kwargs) == count
+
+
+def test_a_reader_lies_beneath_other_modes_and_goes_from_there():
+    stack = torch.overrides._get_current_function_mode_stack
+    reader = Reader()
+    with torch.device("cpu"):
+        before = stack()
+        reader.put_beneath()
+        assert stack() == [reader, *before]
+        with torch.device("meta"):
+            reader.remove()
+            assert [type(mode).__name__ for mode in stack()] == ["DeviceContext", "DeviceContext"]
+        assert stack() == before
+    assert stack() == []

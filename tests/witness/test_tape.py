@@ -1,0 +1,470 @@
+"""What a tape says of an example is what the loop's own loss says of it alone."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedattack.base.errors import DataError
+from fedattack.witness.tape import Tape, leaves_for, read_tape
+
+COUNT, SIZE, FEATURES, CLASSES = 12, 4, 6, 3
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(COUNT, FEATURES, generator=GENERATOR)
+Z = torch.randn(COUNT, FEATURES, generator=GENERATOR)
+Y = torch.randint(CLASSES, (COUNT,), generator=GENERATOR)
+V = torch.randn(COUNT, generator=GENERATOR)
+
+Batch = dict[str, Tensor]
+Loss = Callable[[Any, Batch], Tensor]
+
+
+@dataclass
+class Toy:
+    """A loop that trains ``model`` by ``loss``, and where the parts of an example stand in its step."""
+
+    model: nn.Module
+    loss: Loss
+    places: dict[str, str]
+    data: Batch
+    differentiate: Callable[[Tensor], object] = Tensor.backward
+    tolerance: float = 1e-5
+    together: bool = True
+    # A term of the loss that no example decides; its gradient is that of none.
+    common: Callable[[nn.Module], Any] = lambda model: 0.0
+
+    def run(self) -> None:
+        self.model.train()
+        for start in range(0, COUNT, SIZE):
+            batch = {name: value[start : start + SIZE] for name, value in self.data.items()}
+            self.differentiate(self.loss(self.model, batch))
+
+    def leaves(self) -> dict[str, np.ndarray]:
+        return {place: self.data[name].numpy() for place, name in self.places.items()}
+
+    def alone(self, row: int) -> Tensor:
+        self.model.eval()
+        return self.loss(self.model, {name: value[row : row + 1] for name, value in self.data.items()})
+
+
+def two_layers(*between: nn.Module, out: int = CLASSES) -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(FEATURES, 8), *between, nn.ReLU(), nn.Linear(8, out))
+
+
+def cross_entropy(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+CRITERION, WEIGHTED = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0]))
+CLASSIFIED = {"0": "x", "met0": "y"}
+LABELLED = {"x": X, "y": Y}
+
+
+def classifier(loss: Loss = cross_entropy, *between: nn.Module, **options) -> Toy:
+    return Toy(two_layers(*between), loss, CLASSIFIED, LABELLED, **options)
+
+
+def with_statistics() -> Toy:
+    toy = classifier(cross_entropy, nn.BatchNorm1d(8))
+    with torch.no_grad():
+        toy.model(X)
+        toy.model[1].running_mean.add_(0.3)
+    return toy
+
+
+def tokens() -> Toy:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))
+    ids = torch.randint(1, 11, (COUNT, 5), generator=torch.Generator().manual_seed(3))
+    labels = ids.clone()
+    labels[:, 3:] = -100
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch["ids"]).view(-1, 11), batch["labels"].view(-1), ignore_index=-100)
+
+    return Toy(model, loss, {"0": "ids", "met0": "labels"}, {"ids": ids, "labels": labels})
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.kind, self.value = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES), nn.Linear(8, 1)
+
+    def forward(self, x):
+        hidden = self.body(x).relu()
+        return {"kind": self.kind(hidden), "value": self.value(hidden)[:, 0]}
+
+
+def two_heads() -> Toy:
+    def loss(model, batch):
+        out = model(batch["x"])
+        return F.cross_entropy(out["kind"], batch["y"]) + 0.5 * F.mse_loss(out["value"], batch["v"])
+
+    return Toy(TwoHeads(), loss, {"0": "x", "met0": "y", "met1": "v"}, {"x": X, "y": Y, "v": V})
+
+
+def siamese() -> Toy:
+    def loss(model, batch):
+        near = F.pairwise_distance(model(batch["x"]), model(batch["z"]))
+        same = (batch["y"] > 0).float()
+        return (same * near**2 + (1 - same) * F.relu(2 - near) ** 2).mean()
+
+    same = (Y > 0).float()
+    data = {"x": X, "z": Z, "y": Y, "same": same, "other": 1 - same}
+    return Toy(two_layers(), loss, {"0": "x", "call1/0": "z", "met0": "same", "met1": "other"}, data)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(FEATURES, 8, batch_first=True), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def recurrent() -> Toy:
+    x = torch.randn(COUNT, 7, FEATURES, generator=torch.Generator().manual_seed(4))
+    return Toy(Recurrent(), cross_entropy, CLASSIFIED, {"x": x, "y": Y}, together=False)
+
+
+def nearness(model):
+    return 0.05 * sum(((one - torch.full_like(one, 0.1)) ** 2).sum() for one in model.parameters())
+
+
+def proximal(model, batch):
+    return cross_entropy(model, batch) + nearness(model)
+
+
+def scaled(model, batch):
+    """Cosines and a temperature, both computed of parameters outside of the model."""
+    classes = F.normalize(model[2].weight[:, :CLASSES])
+    return F.cross_entropy(model(batch["x"]) @ classes * model[2].bias[0].exp(), batch["y"])
+
+
+def mixed(model, batch):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return cross_entropy(model, batch)
+
+
+def halved() -> Toy:
+    def loss(model, batch):
+        return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
+
+    toy = classifier(loss, tolerance=1e-2)
+    toy.model.bfloat16()
+    return toy
+
+
+def all_backward(loss):
+    torch.autograd.backward([loss])
+
+
+TOYS = {
+    "classifier": classifier,
+    "criterion": lambda: classifier(lambda model, batch: CRITERION(model(batch["x"]), batch["y"])),
+    "weights of classes": lambda: classifier(lambda model, batch: WEIGHTED(model(batch["x"]), batch["y"])),
+    "autoencoder": lambda: Toy(
+        two_layers(out=FEATURES),
+        lambda model, batch: F.mse_loss(model(batch["x"]), batch["x"]),
+        {"0": "x", "met0": "x"},
+        {"x": X},
+    ),
+    "masked sequence": tokens,
+    "two heads": two_heads,
+    "siamese": siamese,
+    "dropout": lambda: classifier(cross_entropy, nn.Dropout(0.5)),
+    "batch norm": with_statistics,
+    "LSTM": recurrent,
+    "proximal term": lambda: classifier(proximal, common=nearness),
+    "functions of parameters": lambda: classifier(scaled),
+    "accumulated": lambda: classifier(lambda model, batch: cross_entropy(model, batch) / 3),
+    "mixed precision": lambda: classifier(mixed, tolerance=1e-2),
+    "bfloat16": halved,
+    "torch.autograd.backward": lambda: classifier(differentiate=all_backward),
+}
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_losses_and_gradients_are_those_of_an_example_alone(name):
+    toy = TOYS[name]()
+    tape = read_tape(toy.run)
+    leaves = toy.leaves()
+    assert {*leaves} == {*tape.rows.dtype.names}
+    tape.prepare(leaves)
+    expected = [toy.alone(row).item() for row in range(COUNT)]
+    np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=toy.tolerance, atol=toy.tolerance)
+    parameters = [*toy.model.parameters()]
+    for row in (0, COUNT - 1):
+        gradients = torch.autograd.grad(toy.alone(row) - toy.common(toy.model), parameters)
+        flat = torch.cat([one.reshape(-1).float() for one in gradients])
+        given = tape.gradient_of(leaves, row, parameters)
+        np.testing.assert_allclose(given, flat, rtol=toy.tolerance, atol=toy.tolerance)
+
+
+@pytest.mark.parametrize("name", ["classifier", "two heads", "LSTM", "dropout"])
+def test_many_examples_are_played_at_once_where_pytorch_can(name):
+    toy = TOYS[name]()
+    tape = read_tape(toy.run)
+    tape.prepare(toy.leaves())
+    assert (tape.copies, tape.together) == (1, toy.together)
+
+
+def test_a_loop_that_asks_for_gradients_without_backward_is_read():
+    toy = classifier()
+    toy.differentiate = lambda loss: torch.autograd.grad(loss, [*toy.model.parameters()])
+    tape = read_tape(toy.run)
+    tape.prepare(toy.leaves())
+    expected = [toy.alone(row).item() for row in range(COUNT)]
+    np.testing.assert_allclose(tape.losses_of(toy.leaves()), expected, rtol=1e-5)
+
+
+def test_the_batches_of_a_loader_are_steps():
+    model = two_layers()
+
+    def run():
+        for x, y in DataLoader(TensorDataset(X, Y), batch_size=SIZE):
+            CRITERION(model(x), y).backward()
+
+    tape = read_tape(run)
+    leaves = {"0": X.numpy(), "met0": Y.numpy()}
+    tape.prepare(leaves)
+    expected = F.cross_entropy(model(X), Y, reduction="none").detach().numpy()
+    np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=1e-5)
+    assert tape.rows["0"].tolist() == X[:SIZE].tolist()
+    assert tape.rows["met0"].tolist() == Y[:SIZE].tolist()
+
+
+class Detector(nn.Module):
+    """Takes images and boxes in lists, as torchvision's, and returns losses itself in training alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+
+    def forward(self, images, targets=None):
+        guesses = [self.body(image.mean((1, 2))) for image in images]
+        if not self.training:
+            return [{"boxes": guess[None]} for guess in guesses]
+        losses = [((guess - one["boxes"]) ** 2).mean() for guess, one in zip(guesses, targets, strict=True)]
+        kinds = [guess[one["labels"]].sum() for guess, one in zip(guesses, targets, strict=True)]
+        return {"boxes": torch.stack(losses).mean(), "kinds": torch.stack(kinds).mean()}
+
+
+def test_a_detector_with_ragged_boxes_whose_losses_are_inside_of_the_model():
+    torch.manual_seed(5)
+    model = Detector()
+    images = [torch.randn(4, 5, 5) for _ in range(SIZE)]
+    targets = []
+    for boxes in (1, 3, 2, 5):
+        targets.append({"boxes": torch.rand(boxes, 4), "labels": torch.randint(4, (boxes,))})
+
+    def run():
+        losses = model(images, targets)
+        sum(losses.values()).backward()
+
+    tape = read_tape(run)
+    leaves = {name: tape.rows[name] for name in tape.rows.dtype.names}
+    tape.prepare(leaves)
+    expected = []
+    for image, target in zip(images, targets, strict=True):
+        expected.append(sum(model([image], [target]).values()).item())
+    np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=1e-5)
+
+
+def test_statistics_that_nobody_sends_are_those_of_the_examples():
+    toy = classifier(cross_entropy, nn.BatchNorm1d(8))
+    tape = read_tape(toy.run)
+    tape.prepare(toy.leaves())
+    tape.estimate_statistics(toy.leaves(), [toy.model[1]])
+    hidden = toy.model[0](X).detach()
+    assert toy.model[1].running_mean.numpy() == pytest.approx(hidden.mean(0).numpy(), abs=1e-5)
+    assert (toy.model[1].momentum, toy.model[1].training) == (0.1, False)
+    expected = [toy.alone(row).item() for row in range(COUNT)]
+    np.testing.assert_allclose(tape.losses_of(toy.leaves()), expected, rtol=1e-5)
+
+
+def test_how_the_loop_made_its_weights_is_no_part_of_a_step():
+    made = []
+
+    def run():
+        model = nn.Linear(FEATURES, CLASSES)
+        nn.init.xavier_uniform_(model.weight)
+        model.load_state_dict({"weight": torch.ones(CLASSES, FEATURES), "bias": torch.arange(3.0)})
+        model.bias.data.mul_(2)
+        made.append(model)
+        F.cross_entropy(model(X), Y).backward()
+
+    tape = prepared(run)
+    assert made[0].weight.tolist() == [[1.0] * FEATURES] * CLASSES
+    assert made[0].bias.tolist() == [0.0, 2.0, 4.0]
+    expected = F.cross_entropy(made[0](X), Y, reduction="none").detach().numpy()
+    np.testing.assert_allclose(tape.losses_of({"0": X.numpy(), "met0": Y.numpy()}), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["classifier", "functions of parameters"])
+def test_weights_may_be_put_into_the_models(name):
+    toy = TOYS[name]()
+    tape = read_tape(toy.run)
+    tape.prepare(toy.leaves())
+    before = tape.losses_of(toy.leaves())
+    assert [name for name, _ in tape.state()] == [*toy.model.state_dict()]
+    with torch.no_grad():
+        for _, place in tape.state():
+            place.mul_(2)
+    after = tape.losses_of(toy.leaves())
+    assert not np.allclose(before, after)
+    np.testing.assert_allclose(after, [toy.alone(row).item() for row in range(COUNT)], rtol=1e-5)
+
+
+def test_a_term_that_no_example_decides_stays_as_it_was_read():
+    toy = TOYS["proximal term"]()
+    tape = read_tape(toy.run)
+    tape.prepare(toy.leaves())
+    before = nearness(toy.model).item()
+    with torch.no_grad():
+        for _, place in tape.state():
+            place.mul_(2)
+    expected = [(toy.alone(row) - nearness(toy.model)).item() + before for row in range(COUNT)]
+    np.testing.assert_allclose(tape.losses_of(toy.leaves()), expected, rtol=1e-5)
+
+
+def prepared(run: Callable[[], object], leaves: dict[str, np.ndarray] | None = None) -> Tape:
+    tape = read_tape(run)
+    tape.prepare(leaves or {name: tape.rows[name] for name in tape.rows.dtype.names})
+    return tape
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x, edges):
+        return torch.zeros(len(x), CLASSES).index_add(0, edges[1], self.layer(x)[edges[0]])
+
+
+def test_nodes_of_a_graph_are_refused():
+    edges = torch.stack([torch.arange(COUNT), (torch.arange(COUNT) + 5) % COUNT])
+    with pytest.raises(DataError, match="depends on the other rows, as of the nodes of a graph"):
+        prepared(lambda: F.cross_entropy(Graph()(X, edges), Y).backward())
+    # Where some nodes alone have labels.
+    with pytest.raises(DataError, match="rows are no examples"):
+        prepared(lambda: F.cross_entropy(Graph()(X, edges)[:7], Y[:7]).backward())
+
+
+class TimeMajor(Recurrent):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(FEATURES, 8)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][-1])
+
+
+@pytest.mark.parametrize("batch", [5, 7, 8, 12, 24])
+def test_sequences_whose_first_axis_is_time_are_refused(batch):
+    x, y = torch.randn(12, batch, FEATURES), torch.randint(CLASSES, (batch,))
+    with pytest.raises(DataError, match=r"rows are no examples|depends on the other rows"):
+        prepared(lambda: F.cross_entropy(TimeMajor()(x), y).backward())
+
+
+def test_a_loss_that_is_random_under_one_seed_is_refused():
+    model = two_layers()
+
+    def run():
+        out = model(X) + float(int.from_bytes(os.urandom(2), "big"))
+        (out.square().mean(1) * by_chance(Y)).mean().backward()
+
+    by_chance = Chance()
+    with pytest.raises(DataError, match="differs from time to time under one seed"):
+        prepared(run)
+
+
+class Chance(nn.Module):
+    """Draws from what no seed decides."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, y):
+        return self.scale * (y + float(int.from_bytes(os.urandom(2), "big")))
+
+
+def test_randomness_of_pytorch_is_the_same_for_all_examples():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, x):
+            return self.layer(x + torch.randn(x.shape[-1]))
+
+    tape = prepared(lambda: F.cross_entropy(Noisy()(X), Y).backward())
+    leaves = {"0": X.numpy(), "met0": Y.numpy()}
+    assert tape.losses_of(leaves).tolist() == tape.losses_of(leaves).tolist()
+
+
+def test_a_handler_that_never_calls_backward_is_refused():
+    with pytest.raises(DataError, match=r"ended without a step of PyTorch: no call of backward\(\)"):
+        read_tape(lambda: F.cross_entropy(two_layers()(X), Y))
+
+
+def test_a_gradient_that_comes_from_no_model_is_none_of_a_step():
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(DataError, match="ended without a step of PyTorch"):
+        read_tape(lambda: weight.sum().backward())
+
+
+def test_complex_input_is_refused():
+    class Spectrum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, x):
+            return self.layer(x.abs())
+
+    with pytest.raises(DataError, match="complex numbers"):
+        prepared(lambda: F.cross_entropy(Spectrum()(torch.complex(X, Z)), Y).backward())
+
+
+def test_what_an_app_raises_comes_through_and_pytorch_is_as_before():
+    call, backward = nn.Module.__call__, Tensor.backward
+
+    def run():
+        two_layers()(X)
+        raise KeyError("settings")
+
+    with pytest.raises(KeyError, match="settings"):
+        read_tape(run)
+    assert (nn.Module.__call__, Tensor.backward) == (call, backward)
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_the_apps_own_modes_work_while_it_is_read():
+    def run():
+        with torch.device("meta"):
+            assert torch.zeros(1).device.type == "meta"
+        CRITERION(two_layers()(X), Y).backward()
+
+    prepared(run)
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_examples_are_given_by_place_and_labels_where_one_number_is_missing():
+    tape = read_tape(classifier().run)
+    leaves = leaves_for(tape, X.numpy(), Y.numpy())
+    assert {name: array.shape for name, array in leaves.items()} == {"0": (COUNT, FEATURES), "met0": (COUNT,)}
+    two = read_tape(two_heads().run)
+    with pytest.raises(DataError, match=r"takes met0, met1, and the examples hold 0 alone"):
+        leaves_for(two, X.numpy(), Y.numpy())
