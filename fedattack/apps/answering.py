@@ -302,7 +302,8 @@ class Player:
         count = len(self._y)
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
-        learned = self._learned()
+        # Of what travels as the bytes of another type there is no difference.
+        learned = {name: one for name, one in self._learned().items() if all(name in update for update in updates)}
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
         flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
@@ -327,7 +328,6 @@ class Player:
                 found[name] = parameters[place.data_ptr()]
         return found
 
-    @property
     @property
     def fits(self) -> bool:
         """Whether clients keep something that they train."""

@@ -149,7 +149,7 @@ def test_what_stays_at_home_is_put_in_its_place_and_named(tmp_path, here):
     assert np.isfinite(answers.losses).all()
     statistics, kept = notes
     assert statistics.startswith("batch statistics, which no client sends, were estimated on the target records")
-    assert kept.startswith("net.1.weight, net.1.bias, which clients do not send")
+    assert kept.startswith("net.1.weight, net.1.bias, which clients keep, were fitted to the target records")
 
 
 def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):

@@ -88,7 +88,7 @@ def test_without_the_app_a_line_says_what_to_do(tmp_path):
     part = Part(tmp_path, "")
     run(part, states=False)
     with pytest.raises(
-        ConfigError, match=r"only the app itself knows it.*--model.*`fedattack audit APP` asks an app itself$"
+        ConfigError, match=r"only the app itself knows it.*--model.*; or give the clients' app by --app PATH"
     ):
         pose_all([part])
 
