@@ -10,11 +10,12 @@ import torch
 from flwr.app import Context, RecordDict
 
 from fedattack.apps import asking
-from fedattack.apps.answering import LONGEST, Interview
+from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import ask
 from fedattack.apps.auditing import pose_all, witness_of, witnesses_of
 from fedattack.apps.holding import hold
+from fedattack.apps.player import LONGEST
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.base.errors import DataError, RunError
 from fedattack.base.files import write_npz

@@ -1,0 +1,342 @@
+"""Call somebody's app up to the first step of its training, and play this step under any weights."""
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedattack.base.errors import DataError, short
+from fedattack.record.format import Arrays
+from fedattack.witness.tape import leaves_for, read_tape
+from fedattack.witness.watch import same
+
+PLANTING = 1e-3
+"""Learning rate of Adam, by which clients are trained further on their own examples."""
+
+LONGEST = "FEDATTACK_ASKING_SECONDS"
+"""Environment variable: how long the app's handler may take up to its first step, in seconds; 900 by default."""
+
+_SECONDS = 900.0
+_SEED = 0
+_BATCH_NORM = nn.modules.batchnorm._NormBase
+_TRIED = 3
+# Passes over the targets, and Adam's learning rate, by which a part is fitted that clients keep.
+_FITTING, _FITTING_RATE = 10, 1e-2
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+# Bytes of the updates of one round that gradients are held against.
+_MEMORY = 2**30
+
+Along = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""⟨−∇ℓ, Δ⟩ (k, targets), ‖∇ℓ‖ (targets,) and ‖Δ‖ (k,)."""
+
+Form = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of arrays."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """The app's own training of one client.
+
+    Attributes
+    ----------
+    app
+        Its ClientApp.
+    run_config, node_config
+        What the app is set to, and what Flower tells the client.
+    type, arrays, configs
+        As :class:`fedattack.witness.AskedToTrain`.
+    """
+
+    app: ClientApp
+    run_config: Mapping[str, Any]
+    node_config: Mapping[str, Any]
+    type: str
+    arrays: Mapping[str, Sequence[str]]
+    configs: Mapping[str, Mapping[str, Any]]
+
+    def __call__(self, weights: Arrays) -> None:
+        """Train with these weights, from one state of all random numbers."""
+        random.seed(_SEED)
+        np.random.seed(_SEED)  # noqa: NPY002 - what the app draws from
+        torch.manual_seed(_SEED)
+        records: dict[str, Any] = {}
+        for key, names in self.arrays.items():
+            prefix = f"{key}." if len(self.arrays) > 1 else ""
+            # One record alone holds whatever is sent in this round.
+            names = names if prefix else [*weights]
+            records[key] = ArrayRecord({name: Array(np.asarray(weights[prefix + name])) for name in names})
+        for key, config in self.configs.items():
+            records[key] = ConfigRecord(dict(config))
+        metadata = Metadata(
+            run_id=1,
+            message_id="asked",
+            src_node_id=0,
+            dst_node_id=1,
+            reply_to_message_id="",
+            group_id="",
+            created_at=0.0,
+            ttl=3600.0,
+            message_type=self.type,
+        )
+        context = Context(1, 1, dict(self.node_config), RecordDict(), dict(self.run_config))
+        message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
+        with _bounded():
+            try:
+                self.app(message, context)
+            except SystemExit as cause:
+                raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """End the process where what the app does takes too long: nothing else ends a handler that waits."""
+    seconds = float(os.environ.get(LONGEST, _SECONDS))
+
+    def end() -> None:
+        print(
+            f"the app's handler made no step within {seconds:g} s; if it takes longer, set {LONGEST}",
+            file=sys.__stderr__,
+            flush=True,
+        )
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class Player:
+    """Plays one step of the app under any weights of one form.
+
+    Attributes
+    ----------
+    missing
+        Names of what its models have and nobody sends.
+    """
+
+    def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
+        self._handler, self._x, self._y = handler, x, y
+        self._names = [*weights]
+        self._start(weights)
+        self._check_used(weights)
+
+    def _start(self, weights: Arrays) -> None:
+        """Read the app's step under these weights."""
+        self.tape = read_tape(lambda: self._handler(weights))
+        self._leaves = leaves_for(self.tape, self._x, self._y)
+        self.tape.prepare(self._leaves)
+        self._weights = weights
+        self.missing, self._places = self._find(weights)
+        self._kept = self._find_kept()
+
+    def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
+        """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
+        left, places = self.tape.state(), {}
+        for name, array in weights.items():
+            found = next((one for one in left if same([_numbers_of(one[1], array)], [array])), None)
+            if found is not None:
+                places[name] = found[1]
+                left = [one for one in left if one is not found]
+        return [name for name, _ in left], places
+
+    def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
+        sent = {place.data_ptr() for place in self._places.values()}
+        kept: list[tuple[Tensor, Tensor]] = []
+        for model in self.tape.models:
+            for parameter in model.parameters():
+                if self._is_sent_whole and parameter.requires_grad and parameter.data_ptr() not in sent:
+                    kept.append((parameter, parameter.detach().clone()))
+        return kept
+
+    @property
+    def _is_sent_whole(self) -> bool:
+        """Whether everything that is sent stands in the models' states as it is."""
+        return len(self._places) == len(self._names)
+
+    def _check_used(self, weights: Arrays) -> None:
+        """Refuse weights that the app's models do not take, such as those of layers that were fused for sending.
+
+        Raises
+        ------
+        DataError
+            If there are such.
+        """
+        strange = [name for name in weights if name not in self._places]
+        if not strange or self._is_whole:
+            return
+        before = [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
+        unused = []
+        for name in strange[:_TRIED]:
+            changed = np.zeros_like(weights[name]) if np.any(weights[name]) else np.ones_like(weights[name])
+            self._start({**weights, name: changed})
+            if before == [self.tape.loss_of(self._leaves, row) for row in range(len(before))]:
+                unused.append(name)
+        self._start(weights)
+        if unused:
+            raise DataError(f"the app's model takes nothing of {short(', '.join(unused), 80)}, which clients send")
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all of the models' states stand among the weights; what is sent besides is no part of them."""
+        return not [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
+
+    def take(self, weights: Arrays) -> None:
+        """Put other weights in."""
+        if not self._is_sent_whole and not self._is_whole:
+            # The app makes its model of them in a way of its own.
+            self._start(weights)
+        else:
+            self._weights = weights
+            with torch.no_grad():
+                for name, place in self._places.items():
+                    _viewed(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
+        self._fill_in()
+
+    def _fill_in(self) -> None:
+        """Put something in the place of what nobody sends."""
+        if self._kept:
+            self._fit_kept()
+        norms = []
+        for model in self.tape.models:
+            for name, part in model.named_modules():
+                own = {f"{name}.{one}".removeprefix(".") for one in _STATISTICS}
+                if isinstance(part, _BATCH_NORM) and part.track_running_stats and own & {*self.missing}:
+                    norms.append(part)
+        if norms:
+            self.tape.estimate_statistics(self._leaves, norms)
+
+    def _fit_kept(self) -> None:
+        """Fit what clients train and keep to the targets, from where the app begins with it."""
+        with torch.no_grad():
+            for parameter, first in self._kept:
+                parameter.copy_(first)
+        for _ in self._train(
+            [parameter for parameter, _ in self._kept], range(len(self._y)), [_FITTING], _FITTING_RATE
+        ):
+            pass
+
+    def _train(
+        self, parameters: Sequence[Tensor], rows: Sequence[int], passes: Sequence[int], lr: float
+    ) -> Iterator[None]:
+        """Train on some of the targets, and stop after each of these numbers of passes in all."""
+        optimizer = torch.optim.Adam(parameters, lr=lr)
+        rng, size, done = np.random.default_rng(_SEED), self.tape.step.count, 0
+        for until in passes:
+            for _ in range(until - done if len(rows) else 0):
+                order = rng.permutation(np.asarray(rows))
+                for start in range(0, len(order), size):
+                    # Each batch has as many rows as the app's own.
+                    chosen = np.resize(order[start : start + size], size)
+                    optimizer.zero_grad()
+                    self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
+                    optimizer.step()
+            done = until
+            yield
+
+    def losses(self) -> NDArray[np.float64]:
+        """Return the losses (targets,) under the weights that were taken last."""
+        return self.tape.losses_of(self._leaves)
+
+    def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
+        """Train on some of the targets, and yield the weights after each of these numbers of passes in all.
+
+        Raises
+        ------
+        DataError
+            If the app hides its parameters.
+        """
+        learned = [*self._learned().values()]
+        if not learned:
+            raise DataError(
+                "the weights do not stand in the app's models as they are sent: none can be trained further"
+            )
+        for _ in self._train(learned, rows, passes, PLANTING):
+            trained = {name: _numbers_of(place, self._weights[name]) for name, place in self._places.items()}
+            yield {**self._weights, **trained}
+
+    def along(self, updates: Sequence[Arrays]) -> Along:
+        """Hold the targets' gradients, under the weights that were taken last, against updates.
+
+        Parameters
+        ----------
+        updates
+            k updates, by the names of the weights.
+
+        Returns
+        -------
+        Along
+            NaN where the app hides its parameters.
+        """
+        count = len(self._y)
+        products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
+        lengths = np.full(len(updates), np.nan)
+        # Of what travels as the bytes of another type there is no difference.
+        learned = {name: one for name, one in self._learned().items() if all(name in update for update in updates)}
+        if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
+            return products, norms, lengths
+        flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
+        lengths[:] = np.linalg.norm(flat, axis=1)
+        directions = torch.from_numpy(flat)
+        for row in range(count):
+            gradient = self.tape.gradient_of(self._leaves, row, [*learned.values()])
+            products[:, row] = -(directions @ gradient).numpy()
+            norms[row] = float(gradient.norm())
+        return products, norms, lengths
+
+    def _learned(self) -> dict[str, Tensor]:
+        """Return by the names of the weights the parameters that the app trains."""
+        parameters: dict[int, Tensor] = {}
+        for model in self.tape.models:
+            for parameter in model.parameters():
+                if parameter.requires_grad and parameter.is_floating_point():
+                    parameters[parameter.data_ptr()] = parameter
+        found = {}
+        for name, place in self._places.items():
+            if place.data_ptr() in parameters:
+                found[name] = parameters[place.data_ptr()]
+        return found
+
+    def assumed(self) -> Iterator[str]:
+        """Say what was put in the place of what nobody sends."""
+        if any(name.rpartition(".")[2] in _STATISTICS for name in self.missing):
+            yield "batch statistics, which no client sends, were estimated on the target records under each model"
+        if not self._is_sent_whole:
+            return
+        kept = short(", ".join(name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS), 80)
+        if kept and self._kept:
+            yield f"{kept}, which clients keep, were fitted to the target records under each model"
+        elif kept:
+            yield f"{kept}, which clients do not send, are as the app makes them anew"
+
+
+def _viewed(tensor: Tensor, array: NDArray[Any]) -> Tensor:
+    """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
+    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
+
+
+def _numbers_of(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
+    """Copy a tensor to an array of the kind that another is."""
+    viewed = _viewed(tensor, array)
+    return np.array((viewed.float() if viewed.dtype == torch.bfloat16 else viewed).numpy(force=True))
+
+
+def form_of(arrays: Arrays) -> Form:
+    """Return names and shapes of arrays."""
+    return tuple((name, np.shape(array)) for name, array in arrays.items())
