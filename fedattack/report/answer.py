@@ -138,7 +138,8 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
     if finding.verdict == CANNOT_TELL:
-        return f"Cannot be told: {stopped(finding.reason)}"
+        blind = "this attack would not have seen a leak here." if control_of(finding) else stopped(finding.reason)
+        return f"Cannot be told: {blind}"
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
     is_leak = finding.verdict == LEAK
@@ -195,7 +196,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
     sentences = [f"{counted(runs, 'run')}, {finding.n:,} targets."]
     if headline is not finding:
         sentences.append(
-            f"The headline, {headline.name}, is {headline.verdict}; this measure shows a leak, at a price that was "
+            f"The headline, {headline.name}, says “{headline.verdict}”; this measure shows a leak, at a price that was "
             "paid for looking at all of them."
         )
     if finding.verdict in (TOO_FEW, CANNOT_TELL):

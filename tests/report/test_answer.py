@@ -34,6 +34,7 @@ def beside(metric, verdict, null):
             "Not shown: 11.0%; guessing gives 10.0%.",
         ),
         ({"verdict": "too few to tell"}, "Too few targets or clients to tell."),
+        ({"verdict": "cannot be told"}, "Cannot be told: this attack would not have seen a leak here."),
         ({"chance": 0.0, "value": 1.0, "high": 1.0}, "Yes: 100%; guessing gives 0%."),
         ({"attack": "unheard-of"}, "Yes: 5.8 times what guessing gives."),
         ({"verdict": "not applicable", "value": None, "low": None, "high": None}, "Not judged."),
@@ -123,6 +124,8 @@ def test_what_to_do_next_fits_the_verdict():
     assert leak.next
     (few,) = answers_of([asr(verdict="too few to tell")], RUN)
     assert "more targets" in few.next[0].what
+    (blind,) = answers_of([asr(verdict="cannot be told")], RUN)
+    assert blind.next[0].buys == "No leak is excluded by this attack."
     (nothing,) = answers_of([asr(verdict="no evidence")], RUN)
     assert nothing.next == []
 

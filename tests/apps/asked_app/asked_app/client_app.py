@@ -94,7 +94,7 @@ def train(message: Message, context: Context):
     if kind == "untrained":
         lr = 0.0
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    for _ in range(30):
+    for _ in range(15):
         for rows in torch.randperm(OWN).split(8):
             optimizer.zero_grad()
             loss_of(kind, model, x[rows], y[rows]).backward()
