@@ -73,7 +73,7 @@ def test_the_answer_does_not_contradict_a_leak_in_the_table(verdict):
     assert (
         answer.short == "Yes: 52.5% (Owners named beyond labels; guessing gives 10.0%). The headline does not show it."
     )
-    assert f"The headline, sia.asr, is {verdict};" in " ".join(answer.sure)
+    assert f"The headline, sia.asr, says “{verdict}”;" in " ".join(answer.sure)
     assert asked.finding is unrelated
     lines = overview_of([answer, asked], run)
     assert lines[0].finding.verdict == "leak"
