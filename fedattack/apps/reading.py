@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,45 +71,97 @@ class _Read:
 
 def read_sends(witnesses: Sequence[Witness]) -> Reading:
     """Find how most clients' replies are read."""
-    tables = {each.node: each.sends for each in witnesses if each.node != SERVER and each.trained.total and each.sends}
+    tables = _find_tables(witnesses)
     if not tables:
         return Reading()
     rows = tuple(summed_up(list(tables.values())))
-    reads = [_read(node, table) for node, table in tables.items()]
-    readable = [one for one in reads if not one.unread]
-    forms = Counter(one.form for one in readable)
-    form, count = forms.most_common(1)[0] if forms else ((), 0)
-    alike = [one for one in readable if one.form == form]
-    others = [one for one in reads if one not in alike]
-    if 2 * count <= len(reads):
+    reads = [_read_table(node, table) for node, table in tables.items()]
+    alike = _find_most_alike(reads)
+    if 2 * len(alike) <= len(reads):
         return Reading(rows=rows, unread=_why_unread(reads))
+    others = [one for one in reads if one not in alike]
     notes = _notes_of(alike, others, len(reads))
+    return Reading(_state_known(alike), rows, notes=tuple(notes))
+
+
+def _find_tables(witnesses: Sequence[Witness]) -> dict[str, tuple[SentArray, ...]]:
+    """Return by node what each client that trained sends."""
+    tables: dict[str, tuple[SentArray, ...]] = {}
+    for each in witnesses:
+        if each.node != SERVER and each.trained.total and each.sends:
+            tables[each.node] = each.sends
+    return tables
+
+
+def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:
+    """Return the replies of the form that most have, of those that can be read."""
+    readable = [one for one in reads if not one.unread]
+    if not readable:
+        return []
+    forms = Counter(one.form for one in readable)
+    form, _ = forms.most_common(1)[0]
+    return [one for one in readable if one.form == form]
+
+
+def _state_known(alike: Sequence[_Read]) -> Sends | None:
+    """Return what the attacker knows of replies of one form; ``None`` where these are the local models."""
     first = alike[0]
-    factors = {one.node: _middle(one.factors) for one in alike} if first.differences else None
-    known = Sends(tuple(array.name for array in first.arrays) if first.rest else (), factors)
-    return Reading(known if known != Sends() else None, rows, notes=tuple(notes))
+    arrays: tuple[str, ...] = ()
+    if first.rest:
+        arrays = tuple(array.name for array in first.arrays)
+    factors = None
+    if first.differences:
+        factors = {one.node: _middle(one.factors) for one in alike}
+    known = Sends(arrays, factors)
+    return known if known != Sends() else None
 
 
-def _read(node: str, table: Sequence[SentArray]) -> _Read:
-    """Take for each entry of the model the first array that is read as most are."""
+def _read_table(node: str, table: Sequence[SentArray]) -> _Read:
+    """Find what of the arrays that a node sends is its model."""
     sent = [array for array in table if array.kind != KEPT]
+    differences = _are_differences(sent)
+    model = AS_DIFFERENCES if differences else AS_WEIGHTS
+    understood = {*model, UNCHANGED, ZEROS}
+    chosen = _choose_arrays(sent, understood)
+    rest = [array for array in sent if array not in chosen]
+    unread = [array for array in chosen if array.kind not in understood]
+    # Entries of the model that nothing was found for may be what is not understood.
+    has_missing = len(sent) < len(table)
+    if has_missing or not chosen:
+        unread += _find_nameless(rest)
+    return _Read(node, differences, tuple(chosen), tuple(rest), tuple(unread), _list_factors(chosen) or (1.0,))
+
+
+def _find_nameless(arrays: Sequence[SentArray]) -> list[SentArray]:
+    """Return arrays that are of no entry of the model."""
+    return [array for array in arrays if not array.of]
+
+
+def _are_differences(sent: Sequence[SentArray]) -> bool:
     kinds = {array.kind for array in sent}
-    differences = not kinds & {*AS_WEIGHTS} and bool(kinds & {*AS_DIFFERENCES})
-    understood = {*(AS_DIFFERENCES if differences else AS_WEIGHTS), UNCHANGED, ZEROS}
+    return not kinds & {*AS_WEIGHTS} and bool(kinds & {*AS_DIFFERENCES})
+
+
+def _choose_arrays(sent: Sequence[SentArray], understood: Collection[str]) -> list[SentArray]:
+    """Take for each entry of the model the first array that is read as most are."""
     chosen: dict[str, SentArray] = {}
     for array in sent:
+        if not array.of:
+            continue
         before = chosen.get(array.of)
-        if array.of and (before is None or (before.kind not in understood and array.kind in understood)):
+        if before is None or (before.kind not in understood and array.kind in understood):
             chosen[array.of] = array
-    unread = [array for array in chosen.values() if array.kind not in understood]
-    rest = [array for array in sent if array not in chosen.values()]
-    # Entries of the model that nothing was found for may be what is not understood.
-    missing = [array for array in table if array.kind == KEPT]
-    if not chosen or (missing and any(not array.of for array in rest)):
-        unread += [array for array in rest if not array.of]
-    factors = [each for array in chosen.values() for each in (array.least, array.most) if each is not None]
-    arrays = tuple(chosen.values())
-    return _Read(node, differences, arrays, tuple(rest), tuple(unread), tuple(factors) or (1.0,))
+    return list(chosen.values())
+
+
+def _list_factors(arrays: Sequence[SentArray]) -> tuple[float, ...]:
+    factors: list[float] = []
+    for array in arrays:
+        if array.least is not None:
+            factors.append(array.least)
+        if array.most is not None:
+            factors.append(array.most)
+    return tuple(factors)
 
 
 def _why_unread(reads: Sequence[_Read]) -> str:

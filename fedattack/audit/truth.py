@@ -391,7 +391,7 @@ _Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 @with_config(_STRICT)
-class _Sent(TypedDict):
+class _SentRow(TypedDict):
     array: Text
     shape: Annotated[list[_Count], Field(max_length=32)]
     dtype: Text
@@ -410,7 +410,7 @@ class _Holdings(TypedDict):
     data: Text
     notes: NotRequired[list[Annotated[str, StringConstraints(max_length=10_000)]]]
     canaries: NotRequired[list[Text]]
-    sent: NotRequired[list[_Sent]]
+    sent: NotRequired[list[_SentRow]]
     unread: NotRequired[Text]
     files: NotRequired[dict[Text, Text]]
 

@@ -292,7 +292,7 @@ def _make_message(content: Any) -> Any:
 def _play_wrapper(wrap: Callable[..., Any]) -> Callable[[Arrays, np.random.Generator], Arrays]:
     from flwr.client import NumPyClient
 
-    class Sends(NumPyClient):
+    class Adds(NumPyClient):
         update: Arrays
 
         def fit(self, parameters: Any, config: Any) -> Any:
@@ -300,7 +300,7 @@ def _play_wrapper(wrap: Callable[..., Any]) -> Callable[[Arrays, np.random.Gener
             return [received + change for received, change in moved], 1, {}
 
     def once(update: Arrays, rng: np.random.Generator) -> Arrays:
-        client = Sends()
+        client = Adds()
         client.update = update
         zeros = [np.zeros_like(array) for array in update.values()]
         sent, _, _ = wrap(client).fit(zeros, {"server-round": 1})

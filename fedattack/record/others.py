@@ -84,7 +84,8 @@ class Others:
 
     def without(self, nodes: Iterable[str]) -> "Others | None":
         """Return the same without some nodes; ``None`` if no node is left."""
-        left = tuple(node for node in self.nodes if node not in {*nodes})
+        dropped = {*nodes}
+        left = tuple(node for node in self.nodes if node not in dropped)
         if not left:
             return None
         return Others(self.type, self.way, left, self.metrics, self.reason, self.line)
@@ -144,6 +145,11 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry["type"], entry["way"], arrays, tuple(entry["metrics"])
 
 
+def _describe_array(array: Mapping[str, Any]) -> str:
+    shape = ", ".join(map(str, array["shape"]))
+    return f"{array['name']} ({shape})"
+
+
 def in_words(entry: Mapping[str, Any]) -> str:
     """Say what of some messages is not in the record: ``30 query replies with arrays embedding (200, 4) are not …``."""
     kind = "" if entry["type"] == FURTHER else f"{entry['type']} "
@@ -153,8 +159,8 @@ def in_words(entry: Mapping[str, Any]) -> str:
         words += " of further kinds"
     parts = []
     if entry["arrays"]:
-        arrays = [f"{array['name']} ({', '.join(map(str, array['shape']))})" for array in entry["arrays"]]
-        parts.append(f"arrays {short(', '.join(arrays), 160)}")
+        arrays = ", ".join(map(_describe_array, entry["arrays"]))
+        parts.append(f"arrays {short(arrays, 160)}")
     if entry["metrics"]:
         parts.append(f"metrics {short(', '.join(entry['metrics']), 160)}")
     if parts:

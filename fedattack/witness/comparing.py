@@ -135,10 +135,21 @@ def _kind_of(
         return replace(one, kind=_kind_of_integers(array, entry))
     if not array.any():
         return replace(one, kind=ZEROS)
-    if any(_is(other, array) for state in received for other in state):
+    if _is_received(array, received):
         return replace(one, kind=UNCHANGED)
-    if entry is None:
-        return replace(one, kind=SLICE) if any(_is_slice(array, other.after) for other in entries) else one
+    if entry is not None:
+        return _with_factor(one, array, entry)
+    if any(_is_slice(array, other.after) for other in entries):
+        return replace(one, kind=SLICE)
+    return one
+
+
+def _is_received(array: NDArray[Any], received: Sequence[Arrays]) -> bool:
+    return any(_is(other, array) for state in received for other in state)
+
+
+def _with_factor(one: SentArray, array: NDArray[Any], entry: _Moved) -> SentArray:
+    """Say that an array is a difference times a factor, if it is."""
     factor = _factor(array, entry)
     if factor is None:
         return one
@@ -208,32 +219,58 @@ def _with_changed(
     is_changed: bool,
 ) -> list[SentArray]:
     """Find weights, and differences, that noise or compression has changed: those that still go the same way."""
-    # What follows the model's own arrays in a reply is no second model.
-    rows = [
-        row
-        for row, (place, turn) in enumerate(places)
-        if place is not None and turn == 0 and arrays[row].kind == UNKNOWN and sent[row].dtype.kind == "f"
-    ]
     # A reply is of weights or of differences, and not of both.
-    if not rows or any(array.least is not None for array in arrays):
+    if any(array.least is not None for array in arrays):
         return arrays
-    whole = _joined([sent[row] for row in rows])
-    own = [entries[places[row][0] or 0] for row in rows]
-    weights = _cosine(whole, _joined([entry.after for entry in own]))
-    movements = [_movement(entry) for entry in own]
-    factor, moved = None, 0.0
-    if all(movement is not None for movement in movements):
-        difference = _joined([movement for movement in movements if movement is not None])
-        moved = _cosine(whole, difference)
-        factor = float(whole @ difference / (difference @ difference)) if moved else None
+    own = _find_unknown(arrays, sent, places, entries)
+    if not own:
+        return arrays
+    whole = _joined([sent[row] for row in own])
+    kind, factor = _find_change(whole, [*own.values()], is_changed=is_changed)
     changed = list(arrays)
-    if is_changed and factor is not None and abs(moved) >= _ALIKE and abs(moved) > weights:
-        for row in rows:
-            changed[row] = replace(arrays[row], kind=CHANGED_DIFFERENCE, least=factor, most=factor)
-    elif is_changed or weights >= _ALIKE:
-        for row in rows:
-            changed[row] = replace(arrays[row], kind=CHANGED)
+    for row in own:
+        changed[row] = replace(arrays[row], kind=kind, least=factor, most=factor)
     return changed
+
+
+def _find_change(whole: NDArray[np.float64], own: Sequence[_Moved], *, is_changed: bool) -> tuple[str, float | None]:
+    """Return what the numbers of some entries are, and the factor of differences."""
+    weights = _cosine(whole, _joined([entry.after for entry in own]))
+    factor, moved = _compare_with_movement(whole, own)
+    if is_changed and abs(moved) >= _ALIKE and abs(moved) > weights:
+        return CHANGED_DIFFERENCE, factor
+    if is_changed or weights >= _ALIKE:
+        return CHANGED, None
+    return UNKNOWN, None
+
+
+def _find_unknown(
+    arrays: Sequence[SentArray], sent: Arrays, places: Sequence[tuple[int | None, int]], entries: Sequence[_Moved]
+) -> dict[int, _Moved]:
+    """Return the entries of arrays that were not understood, by the places of these in the reply."""
+    own: dict[int, _Moved] = {}
+    for row, (place, turn) in enumerate(places):
+        # What follows the model's own arrays in a reply is no second model.
+        if place is None or turn > 0:
+            continue
+        if arrays[row].kind == UNKNOWN and sent[row].dtype.kind == "f":
+            own[row] = entries[place]
+    return own
+
+
+def _compare_with_movement(whole: NDArray[np.float64], own: Sequence[_Moved]) -> tuple[float | None, float]:
+    """Return by what after − before must be multiplied to come nearest to what was sent, and how alike they are."""
+    movements: list[NDArray[np.float64]] = []
+    for entry in own:
+        movement = _movement(entry)
+        if movement is None:
+            return None, 0.0
+        movements.append(movement)
+    difference = _joined(movements)
+    moved = _cosine(whole, difference)
+    if not moved:
+        return None, 0.0
+    return float(whole @ difference / (difference @ difference)), moved
 
 
 def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.float64]:

@@ -292,14 +292,21 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
         )
     if call.trains and trained:
         watch.guard("what the client sends", _add_sends, known, call, trained[0])
-    for model in [*trained, *shared]:
-        if model.describe is not None and (known.model is None or trained):
-            described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
-            if described is not None:
-                personal, frozen = _not_sent(known, watch, call, model, folder)
-                known.model = replace(described, personal=personal, frozen=frozen)
-            break
+    if trained or known.model is None:
+        _describe_model(known, watch, call, [*trained, *shared], folder)
     return news
+
+
+def _describe_model(known: Node, watch: Watch, call: Call, models: Sequence[SeenModel], folder: Path) -> None:
+    """Note which model it is, by the first that can be described."""
+    for model in models:
+        if model.describe is None:
+            continue
+        described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
+        if described is not None:
+            personal, frozen = _not_sent(known, watch, call, model, folder)
+            known.model = replace(described, personal=personal, frozen=frozen)
+        return
 
 
 def _add_sends(watch: Watch, known: Node, call: Call, model: SeenModel) -> None:
@@ -334,12 +341,9 @@ def _not_sent(
     An attacker is assumed to have what nobody trains, too.
     """
     before = ((), None) if known.model is None else (known.model.personal, known.model.frozen)
-    named = model.state() if model.state is not None else []
-    part = max(call.sent, key=len, default=())
-    sent = places_in([array for _, array in named], [*part])
-    if sent is None or len(sent) == len(named):
+    arrays = _find_not_sent(model, call)
+    if arrays is None:
         return before
-    arrays = {name: array for index, (name, array) in enumerate(named) if index not in {*sent}}
     learned = {*arrays} & {*(model.learns() if model.learns is not None else arrays)}
     if learned:
         watch.note(f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no whole model")
@@ -353,10 +357,22 @@ def _not_sent(
     return (), None if _CHANGES in {*known.notes, *watch.notes} else path
 
 
+def _find_not_sent(model: SeenModel, call: Call) -> dict[str, NDArray[Any]] | None:
+    """Return the entries of a model that are not sent; ``None`` if what is sent is all of it, or no part of it."""
+    named = model.state() if model.state is not None else []
+    part = max(call.sent, key=len, default=())
+    sent = places_in([array for _, array in named], [*part])
+    if sent is None or len(sent) == len(named):
+        return None
+    arrays: dict[str, NDArray[Any]] = {}
+    for index, (name, array) in enumerate(named):
+        if index not in sent:
+            arrays[name] = array
+    return arrays
+
+
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
-    private = next((model.private for model in trained if model.private is not None), None)
-    if private is not None:
-        known.private = watch.guard("what makes it private", lambda _: private()) or {}
+    _add_privacy(known, watch, trained)
     own = trained[0].trained
     for model in trained[1:]:
         own.join(model.trained)
@@ -366,23 +382,51 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
         known.trained, known.evaluated = Examples(known.keep), Examples(known.keep)
     before = known.trained.total
     news = known.trained.join(own)
-    grew = before > 0 and known.trained.total > before
-    count, uses = own.total, sum(model.uses for model in trained)
+    count = own.total
     counts = {str(label): number for label, number in own.counts(count).items()}
-    same_mix = len(counts) > 1 and counts == known.counts
-    # As many as the last time, and none of those before: a stream of new examples may look the same.
-    all_new = before > 0 and count == known.count and known.trained.total >= before + count
-    known.changed |= all_new or (grew and same_mix)
-    again = before > 0 and known.trained.total == count
+    known.changed |= _is_changed(known, before, count, counts)
+    uses = sum(model.uses for model in trained)
     sizes = sum((model.batch_sizes for model in trained), Counter[int]())
     passes = _passes(call.stated, uses, sizes)
+    again = before > 0 and known.trained.total == count
     known.augmented = _is_augmented(known.changed, call.stated, count, uses, passes=passes, again=again)
-    if grew and not known.augmented:
+    if _has_grown(known, before) and not known.augmented:
         watch.note("the client trains on other examples in other rounds")
     known.counts, known.count = counts, count
     epochs = passes if known.augmented else uses / count
     known.training = _training(known, watch, trained, sizes, epochs)
     return news
+
+
+def _add_privacy(known: Node, watch: Watch, trained: list[SeenModel]) -> None:
+    for model in trained:
+        private = model.private
+        if private is not None:
+            known.private = watch.guard("what makes it private", lambda _, read=private: read()) or {}
+            return
+
+
+def _has_grown(known: Node, before: int) -> bool:
+    """Say whether a node with so many examples before trained on further ones."""
+    return before > 0 and known.trained.total > before
+
+
+def _is_changed(known: Node, before: int, count: int, counts: Mapping[str, int]) -> bool:
+    """Say whether the inputs of a round, of which there are so many of each class, are those of the last, but changed.
+
+    Parameters
+    ----------
+    known
+        With the examples of this round, and the counts of the last one.
+    before
+        How many examples there were before this round.
+    count, counts
+        Distinct inputs of this round, in all and of each class.
+    """
+    if _has_grown(known, before) and len(counts) > 1 and counts == known.counts:
+        return True
+    # As many as the last time, and none of those before: a stream of new examples may look the same.
+    return before > 0 and count == known.count and known.trained.total >= before + count
 
 
 def _passes(stated: int | None, uses: int, sizes: Mapping[int, int]) -> float | None:
@@ -482,13 +526,18 @@ def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]
 
 def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     sent = [model for model in models if _is_in(model, call.sent, whole=True)]
-    sent = sent or [model for model in models if _is_in(model, call.sent, whole=False)]
+    if not sent:
+        sent = [model for model in models if _is_in(model, call.sent, whole=False)]
     received = [model for model in models if model.received]
     # An average of what was trained may be what is sent: what was received and trained comes before it.
     for found in (_trained(sent), _trained(received), sent, received):
         if found:
             return found
-    # What is sent may be compressed, noisy, or a part of the model.
+    return _find_only(watch, call, models)
+
+
+def _find_only(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
+    """Find models of the only kind there is: what is sent may be compressed, noisy, or a part of the model."""
     busy = _trained(models) or models
     if not busy:
         return []

@@ -80,7 +80,7 @@ class _Asked(TypedDict):
 
 
 @with_config(_STRICT)
-class _Sent(TypedDict):
+class _SentEntry(TypedDict):
     name: Text
     shape: Annotated[list[_Count], Field(max_length=32)]
     dtype: Text
@@ -103,7 +103,7 @@ class _About(TypedDict):
     run: Text
     private: dict[Text, Text | _Count | _Number]
     asked: _Asked | None
-    sends: Annotated[list[_Sent], Field(max_length=MOST_ARRAYS)]
+    sends: Annotated[list[_SentEntry], Field(max_length=MOST_ARRAYS)]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -286,7 +286,7 @@ def _asked(about: _Asked | None) -> AskedToTrain | None:
     return AskedToTrain(about["type"], arrays, about["configs"])
 
 
-def _sent(about: _Sent) -> SentArray:
+def _sent(about: _SentEntry) -> SentArray:
     return SentArray(
         name=about["name"],
         shape=tuple(about["shape"]),

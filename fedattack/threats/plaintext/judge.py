@@ -31,7 +31,7 @@ _LABEL = "Vectors beside the model that are nearest to an own training example"
 
 
 @dataclass(frozen=True)
-class _Examples:
+class _KnownExamples:
     """Examples (n, size) and the client that holds each; "" for nobody."""
 
     x: NDArray[np.float32]
@@ -50,7 +50,7 @@ class PlaintextCase(Case):
         return [self.truth.nodes.get(node, f"node {node}") for node in self.scores.facts[self.NODES]]
 
     @cached_property
-    def examples(self) -> _Examples | None:
+    def examples(self) -> _KnownExamples | None:
         """What vectors are compared with; ``None`` where no example of one array is known with its holder."""
         answers = self.truth.answers.get(THREAT)
         if answers is not None:
@@ -58,28 +58,33 @@ class PlaintextCase(Case):
         targets = self.knowledge.targets
         if targets is None or fields(targets.x) or len(targets) != len(self.truth.owners):
             return None
+        rows, owners = self._list_holders()
+        if not {*owners} - {NOBODY}:
+            return None
+        return _KnownExamples(np.asarray(targets.x[rows]).reshape(len(rows), -1), np.array(owners))
+
+    def _list_holders(self) -> tuple[list[int], list[str]]:
+        """Return each target once for each client that holds it: its row, and the client."""
         rows: list[int] = []
         owners: list[str] = []
         for row, owner in enumerate(self.truth.owners.tolist()):
-            for name in self.truth.shared[row] if owner == SEVERAL else (owner,):
+            names = self.truth.shared[row] if owner == SEVERAL else (owner,)
+            for name in names:
                 rows.append(row)
                 owners.append(name)
-        if not {*owners} - {NOBODY}:
-            return None
-        return _Examples(np.asarray(targets.x[rows]).reshape(len(rows), -1), np.array(owners))
+        return rows, owners
 
     @cached_property
     def vectors(self) -> list[tuple[str, str, NDArray[np.float64]]]:
         """For each vector the client that sent it, its name, and its numbers."""
         entries, numbers = self.scores.facts["vectors"], self.scores.arrays["numbers"]
+        whose = self.scores.arrays["whose"]
         ends = np.cumsum([entry["length"] for entry in entries], dtype=np.int64)
-        if (
-            len(numbers) != (ends[-1] if len(ends) else 0)
-            or (self.scores.arrays["whose"] >= len(self.node_clients)).any()
-        ):
+        total = ends[-1] if len(ends) else 0
+        if len(numbers) != total or (whose >= len(self.node_clients)).any():
             raise DataError(f"seed {self.seed}: the vectors of the scores do not fit their numbers; attack again")
         found = []
-        for entry, end, node in zip(entries, ends.tolist(), self.scores.arrays["whose"].tolist(), strict=True):
+        for entry, end, node in zip(entries, ends.tolist(), whose.tolist(), strict=True):
             found.append((self.node_clients[node], entry["name"], numbers[end - entry["length"] : end]))
         return found
 
@@ -129,7 +134,7 @@ class PlaintextCase(Case):
         return np.asarray(sums / np.maximum(counts, 1)[:, None])
 
 
-def _checked(answers: Mapping[str, NDArray[Any]], seed: int) -> _Examples:
+def _checked(answers: Mapping[str, NDArray[Any]], seed: int) -> _KnownExamples:
     x, owners = answers.get("x"), answers.get("owners")
     if (
         x is None
@@ -145,13 +150,18 @@ def _checked(answers: Mapping[str, NDArray[Any]], seed: int) -> _Examples:
             f"seed {seed}: the truth's answer {THREAT!r}: expected x (n, size) of numbers and owners (n,) of names; "
             "write it again"
         )
-    return _Examples(np.asarray(x, dtype=np.float32), owners)
+    return _KnownExamples(np.asarray(x, dtype=np.float32), owners)
 
 
 def nearest_of(cases: Sequence[PlaintextCase]) -> Nearest:
     """Put the vectors of all seeds together, by their names."""
-    names = sorted({name for case in cases for _, name, *_ in case.nearest})
-    return Nearest({name: tuple(case.shares(name) for case in cases) for name in names})
+    names: set[str] = set()
+    for case in cases:
+        names.update(name for _, name, *_ in case.nearest)
+    shares: dict[str, tuple[NDArray[np.float64], ...]] = {}
+    for name in sorted(names):
+        shares[name] = tuple(case.shares(name) for case in cases)
+    return Nearest(shares)
 
 
 class PlaintextJudge(Judge[PlaintextCase]):
@@ -181,10 +191,18 @@ class PlaintextJudge(Judge[PlaintextCase]):
             return [self.unmeasured(self.headline, _LABEL, reason, headline=True, series=series)]
         cases = [case for case in self.cases if case.senders]
         if not cases:
-            sizes = sorted({case.examples.x.shape[1] for case in self.cases if case.examples is not None})
-            reason = f"no list or family of numbers is as long as an example ({', '.join(map(str, sizes))} numbers)"
+            sizes = ", ".join(map(str, self._list_sizes()))
+            reason = f"no list or family of numbers is as long as an example ({sizes} numbers)"
             return [self._nothing(reason, series)]
         return [self._found(cases, series)]
+
+    def _list_sizes(self) -> list[int]:
+        """Return the sizes of the known examples of all seeds."""
+        sizes: set[int] = set()
+        for case in self.cases:
+            if case.examples is not None:
+                sizes.add(case.examples.x.shape[1])
+        return sorted(sizes)
 
     def _nothing(self, reason: str, series: Mapping[str, Any]) -> Finding:
         n = [len(case.clients) for case in self.cases]

@@ -1,6 +1,6 @@
 """Read what stands in plaintext beside the model: vectors that may be examples, and what tells clients apart."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -124,15 +124,25 @@ class _Seen:
     by_example: int = 0
 
 
+def _join_families(reply: Plain, families: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the values of a reply, with one list in the place of each family of numbers."""
+    values: dict[str, Any] = {}
+    members: set[str] = set()
+    for stem, names in families.items():
+        values[stem] = [reply.values[name] for name in names]
+        members.update(names)
+    for name, value in reply.values.items():
+        if name not in members:
+            values[name] = value
+    return values
+
+
 def _keys_of(replies: Sequence[Plain]) -> list[dict[str, Any]]:
     """Describe each name, or family of names, in the order in which they first came."""
     seen: dict[tuple[str, str], _Seen] = {}
     for reply in replies:
         families = families_of(reply.values)
-        members = {name for names in families.values() for name in names}
-        values: dict[str, Any] = {stem: [reply.values[name] for name in names] for stem, names in families.items()}
-        values |= {name: value for name, value in reply.values.items() if name not in members}
-        for name, value in values.items():
+        for name, value in _join_families(reply, families).items():
             kind, size = _kind_of(value)
             if name in families:
                 kind = "numbers"
@@ -145,8 +155,12 @@ def _keys_of(replies: Sequence[Plain]) -> list[dict[str, Any]]:
 
 
 def _key_of(name: str, type_: str, seen: _Seen) -> dict[str, Any]:
-    different = {value for values in seen.by_client.values() for value in values}
-    constant = all(len({*values}) == 1 for values in seen.by_client.values())
+    different: set[Hashable] = set()
+    constant = True
+    for values in seen.by_client.values():
+        of_client = {*values}
+        different |= of_client
+        constant = constant and len(of_client) == 1
     return {
         "name": short(name, 200),
         "type": type_,

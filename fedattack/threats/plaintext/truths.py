@@ -39,25 +39,37 @@ def nearest_examples(
     if not len(x):
         return None
     flat = np.asarray(x, dtype=np.float32).reshape(len(x), -1)
-    found = [np.zeros((0, flat.shape[1]))]
-    for reply in plain_replies(record):
-        for vector in vectors_of(reply.values).values():
-            found.append(parts_of(vector, flat.shape[1]))
-    vectors = np.concatenate(found)
+    vectors = _read_vectors(record, flat.shape[1])
     if not len(vectors):
         return None
     vectors = vectors[np.linspace(0, len(vectors) - 1, min(MOST, len(vectors))).astype(int)]
-    names = sorted({name for of_example in owners for name in of_example})
     chosen: set[tuple[int, str]] = set()
-    for name in [*names, ""]:
-        rows = np.array([row for row, held in enumerate(owners) if (name in held if name else not held)], dtype=int)
-        if len(rows):
-            chosen |= {(row, name) for row in rows[_nearest(vectors, flat[rows])].tolist()}
+    for name, rows in _find_rows_by_owner(owners).items():
+        for row in set(_nearest(vectors, flat[rows]).tolist()):
+            chosen.add((rows[row], name))
     pairs = sorted(chosen)
     return {
         "x": flat[[row for row, _ in pairs]],
         "owners": np.array([name for _, name in pairs], dtype=np.str_),
     }
+
+
+def _read_vectors(record: Record, size: int) -> NDArray[np.float64]:
+    """Return all vectors, and parts of vectors, of a size that clients send, (vectors, size)."""
+    found = [np.zeros((0, size))]
+    for reply in plain_replies(record):
+        for vector in vectors_of(reply.values).values():
+            found.append(parts_of(vector, size))
+    return np.concatenate(found)
+
+
+def _find_rows_by_owner(owners: Sequence[Sequence[str]]) -> dict[str, list[int]]:
+    """Return the examples that each client holds, and under "" those of nobody."""
+    rows: dict[str, list[int]] = {}
+    for row, names in enumerate(owners):
+        for name in {*names} or {""}:
+            rows.setdefault(name, []).append(row)
+    return rows
 
 
 def _nearest(vectors: NDArray[Any], examples: NDArray[Any]) -> NDArray[np.int64]:
