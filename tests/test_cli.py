@@ -430,7 +430,10 @@ def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
     text = " ".join(out.split())
     assert code == 0
     assert "it keeps every 2nd round and the replies of 50 % of each round's clients" in text
-    assert "attacks that take it: aia, ara, attribute-baselines, inversion, membership, private-attribute, sia" in text
+    assert (
+        "attacks that take it: aia, ara, attribute-baselines, inversion, membership, plaintext, private-attribute, sia"
+        in text
+    )
     code, _, _ = call("attack", "sia", tmp_path / "small", "--device", "cpu")
     assert code == 0
     claim = "mechanism = 'flower-localdp'\nunit = 'client'\nclip = 1.0\nsensitivity = 1e-4\n"
@@ -466,7 +469,7 @@ def test_what_is_kept_as_sketches_is_refused_by_name_or_attacked_as_sums(call, t
     assert code == 2
     assert "attack sia needs whole updates" in " ".join(err.split())
     assert call("project", tmp_path / "small" / "record", tmp_path / "sums" / "record")[0] == 0
-    assert "attacks that take it: prolin" in " ".join(call("check", tmp_path / "sums")[1].split())
+    assert "attacks that take it: plaintext, prolin" in " ".join(call("check", tmp_path / "sums")[1].split())
     code, _, err = call("what-if", tmp_path / "small", "--secagg", "--out", tmp_path / "what")
     assert code == 2
     assert "sketches of updates" in " ".join(err.split())

@@ -187,8 +187,10 @@ class Attack(ABC):
             raise NeedsError(f"attack {self.name} needs {lack}")
         for need in self.needs.knowledge:
             if not knowledge.has(need):
+                # Losses come from a model, which is what can be added.
+                what = "model" if need == "losses" else need
                 raise NeedsError(
-                    f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
+                    f"attack {self.name} needs knowledge of {what}, and there is none; add it to knowledge/"
                 )
         if unfit := self.needs.unfit(record, knowledge):
             raise NeedsError(f"attack {self.name}: {unfit[0]}")

@@ -27,6 +27,7 @@ def headline(part, trusted):
     return next(finding for finding in findings if f"{finding.attack}.{finding.metric}" == "sia.asr")
 
 
+@pytest.mark.slow
 def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
@@ -39,6 +40,7 @@ def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # no
     assert found.reason.endswith("this attack shows a leak")
 
 
+@pytest.mark.slow
 def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "blind")
@@ -74,6 +76,7 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
     assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
 
 
+@pytest.mark.slow
 def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monkeypatch):
     part, app, done = untrained
     planted, ask = [], room.ask_planted

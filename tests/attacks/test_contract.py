@@ -39,11 +39,18 @@ RECOUNTS = {name: importlib.import_module(f"tests.threats.{name}.contract").head
 QUICK = {name: options for contract in contracts() for name, options in getattr(contract, "QUICK", {}).items()}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(name, protocol) for name, attack in ATTACKS.items() for protocol in attack.needs.protocols],
-    ids="-".join,
-)
+# What takes minutes in all.
+SLOW = ("ara",)
+
+
+def cases():
+    for name, attack in ATTACKS.items():
+        for protocol in attack.needs.protocols:
+            marks = [pytest.mark.slow] if name in SLOW else []
+            yield pytest.param((name, protocol), id=f"{name}-{protocol}", marks=marks)
+
+
+@pytest.fixture(scope="module", params=cases())
 def case(request, tmp_path_factory):
     name, protocol = request.param
     folder = RUNS[name, protocol](tmp_path_factory.mktemp(f"{name}-{protocol}"))
@@ -79,7 +86,7 @@ def test_the_record_is_not_changed(case):
 def test_a_missing_need_is_refused_by_name(case, tmp_path):
     attack, folder = case
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    for need in attack.needs.knowledge:
+    for need in ["model" if need == "losses" else need for need in attack.needs.knowledge]:
         lacking = Knowledge(**{**vars(known), need: None})
         with pytest.raises(NeedsError, match=f"attack {attack.name} needs knowledge of {need}"):
             attack.run(record, lacking)

@@ -79,6 +79,7 @@ def run_with(site: Path, *words: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed, tmp_path):
     write_run(tmp_path / "run")
     folder = str(tmp_path / "run")

@@ -71,6 +71,7 @@ def test_rounds_that_are_too_far_apart_are_not_played(tmp_path):
     assert "score/loss-series" in scores.arrays
 
 
+@pytest.mark.slow
 def test_prolin_has_all_that_it_needs_in_a_thinned_record_of_sums(tmp_path):
     """It takes each round by itself."""
     folder = write_property_run(tmp_path / "run", rounds=24)

@@ -98,6 +98,7 @@ def test_the_error_of_a_piece_is_the_callers(one_machine):
         list(pieces(one_machine, refused, None, 2).in_order())
 
 
+@pytest.mark.slow
 def test_what_a_machine_cannot_import_is_named(one_machine):
     with pytest.raises(ConfigError, match=r"a machine cannot import what is asked of it .*'yours'"):
         list(pieces(one_machine, unknown, None, 1).in_order())

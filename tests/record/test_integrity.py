@@ -121,6 +121,7 @@ def test_what_is_sealed_and_has_another_form_is_refused_in_one_line(folder, chan
     assert "\n" not in str(problem.value)
 
 
+@pytest.mark.slow
 def test_a_record_of_thousands_of_rounds_in_which_nobody_answered_is_read(tmp_path):
     writer = RecordWriter(tmp_path / "record")
     for number in range(1, 1_001):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedattack.attacks.registry import threats
+from fedattack.audit.control import _PLANTED
 from fedattack.audit.finding import answering, parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section
@@ -34,7 +35,11 @@ def beside(metric, verdict, null):
             "Not shown: 11.0%; guessing gives 10.0%.",
         ),
         ({"verdict": "too few to tell"}, "Too few targets or clients to tell."),
-        ({"verdict": "cannot be told"}, "Cannot be told: this attack would not have seen a leak here."),
+        ({"verdict": "cannot be told", "reason": "no weights"}, "Cannot be told: No weights."),
+        (
+            {"verdict": "cannot be told", "reason": f"it is at chance; {_PLANTED}, this attack shows no leak either"},
+            "Cannot be told: this attack would not have seen a leak here.",
+        ),
         ({"chance": 0.0, "value": 1.0, "high": 1.0}, "Yes: 100%; guessing gives 0%."),
         ({"attack": "unheard-of"}, "Yes: 5.8 times what guessing gives."),
         ({"verdict": "not applicable", "value": None, "low": None, "high": None}, "Not judged."),

@@ -432,6 +432,7 @@ def sockets_of(processes: list[psutil.Process]) -> dict[tuple[str, int], str]:
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_run_listens_on_the_loopback_alone_and_its_ray_refuses_a_stranger(
     simulator: Simulator, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_cells_of_a_cluster_are_those_made_here(machine, tmp_path):
         assert (folders[1].stat().st_mode & 0o777) == 0o700
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_elsewhere_says_so_and_the_others_are_kept(machine, tmp_path):
     """So are records, if they are asked for."""
     words = {"changes": ["hidden=7"], "cluster": machine, "keep_records": True}
