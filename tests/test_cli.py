@@ -193,6 +193,7 @@ def test_the_only_record_without_its_manifest_is_named(call, tmp_path):
 
 
 @pytest.mark.parametrize("seeds", ["all", "one"])
+@pytest.mark.slow
 def test_scores_that_are_gone_are_named(call, two_seeds, seeds):
     for name in ("sia", "membership"):
         assert call("attack", name, two_seeds, "--device", "cpu")[0] == 0

@@ -142,6 +142,7 @@ def test_each_client_may_be_sent_a_part_of_the_model(tmp_path, here):
         np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_stays_at_home_is_put_in_its_place_and_named(tmp_path, here):
     part = Part(tmp_path, "")
     app, targets = run(part, "norms"), targets_of(part)

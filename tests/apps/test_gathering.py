@@ -187,6 +187,7 @@ def test_one_command_leads_to_a_judged_report(world, call):
     assert "exists already" in err
 
 
+@pytest.mark.slow
 def test_an_audit_that_is_stopped_says_what_is_kept_and_how_it_is_attacked(world, tmp_path, call, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
     app, out = MESSAGE_API.copy(tmp_path), tmp_path / "stopped"
@@ -218,6 +219,7 @@ def test_an_audit_that_is_stopped_says_what_is_kept_and_how_it_is_attacked(world
     assert "the run of an app cannot be resumed, and `fedattack gather` attacks what is recorded of it" in err
 
 
+@pytest.mark.slow
 def test_a_model_of_the_callers_own_needs_no_trust(world, call):
     code, _, err = call(
         *("gather", world.record, *world.sites, "--out", world.out, "--model", "logistic", "--fail-if", "sia.asr > 0.9")
@@ -268,6 +270,7 @@ def test_a_model_that_no_witness_names_is_taken_for_what_the_record_shows(world)
     assert "it is made in a function" in note
 
 
+@pytest.mark.slow
 def test_a_model_that_no_witness_names_is_asked_for(world, call, monkeypatch):
     monkeypatch.setattr(computing, "_outputs_of_linear", lambda *_: None)
     for site in world.sites:

@@ -77,6 +77,7 @@ def write_sums(part: Part, answer) -> None:
 
 
 @pytest.mark.parametrize("away", [None, "102"])
+@pytest.mark.slow
 def test_membership_in_sums_is_judged_by_those_who_are_in_them(away, tmp_path):
     part = Part(tmp_path, "")
     write_sums(part, lambda node, number: node != away)

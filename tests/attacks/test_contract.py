@@ -173,6 +173,7 @@ def test_two_processes_find_what_one_does(case):
     same_scores(one, two)
 
 
+@pytest.mark.slow
 def test_pieces_travel_with_all_that_they_need_and_say_how_much_they_take(case, monkeypatch):
     """What goes to a cluster is pickled; the record is not there."""
     attack, folder = shared_case(case)

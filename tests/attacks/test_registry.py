@@ -108,6 +108,7 @@ def test_the_preset_of_another_package_runs(installed, tmp_path):
     assert "Who was named" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
     """Entry points come in the order of their names and of what they lead to, and the first counts."""
     for package, name, preset in (("one", "ours", "own"), ("two", "ours", "other"), ("zwei", "theirs", "own")):

@@ -84,6 +84,7 @@ def test_prolin_has_all_that_it_needs_in_a_thinned_record_of_sums(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["linear", "exact"])
+@pytest.mark.slow
 def test_prolin_on_sketches_that_lose_nothing_finds_what_it_finds_in_updates(mode, tmp_path):
     """As many numbers as parameters: each entry has a sum of its own."""
     folder = write_property_run(tmp_path / "run", rounds=6)

@@ -64,6 +64,7 @@ def test_tails_beyond_a_hundred_comparisons_are_still_found():
     assert high < 1
 
 
+@pytest.mark.slow
 def test_a_mean_of_normal_values_by_brute_force():
     values, errors, scale = np.array([1.0, 1.6, 0.7]), np.array([0.2, 0.3, 0.1]), 0.5
     means, sds = np.linspace(-8, 10, 3_601), np.linspace(1e-4, 30, 6_000)

@@ -32,6 +32,7 @@ def test_the_rate_is_that_of_the_best_threshold(fpr, ties):
 
 
 @pytest.mark.parametrize(("shift", "fpr", "others"), [(0.0, 0.01, 1500), (1.5, 0.01, 1500), (1.0, 0.1, 200)])
+@pytest.mark.slow
 def test_the_rate_s_interval_holds_the_true_rate(shift, fpr, others):
     """Of null scores, and of shifted normal ones."""
     truth = norm.sf(norm.isf(fpr) - shift)

@@ -120,6 +120,7 @@ def test_a_model_that_diverged_has_no_loss(tmp_path):
     assert found.accuracy[0] is not None
 
 
+@pytest.mark.slow
 def test_several_seeds_are_pooled(tmp_path):
     for seed in (0, 1, 2):
         write_run(tmp_path, seed=seed, part=f"seed-{seed}")
@@ -194,6 +195,7 @@ def test_nodes_of_which_knowledge_and_truth_say_different_things_are_refused(tmp
         audit_folder(tmp_path, device="cpu")
 
 
+@pytest.mark.slow
 def test_canaries_are_no_candidates(tmp_path):
     """In the first round, all that attacks read of clients is what it is without canaries."""
     for attack in ("sia", "membership"):

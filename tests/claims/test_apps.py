@@ -50,6 +50,7 @@ def verdicts_of(answer):
     return {finding.name: finding.verdict for finding in answer.findings}
 
 
+@pytest.mark.slow
 def test_the_platform_is_contradicted_three_ways(tmp_path):
     case = CASES["platform"]
     where = case.play(tmp_path)

@@ -250,6 +250,7 @@ def overlapping(tmp_path, shape, dtype):
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((6, 6), np.uint8), ((6, 6, 3), np.uint8), ((5,), np.float32)])
+@pytest.mark.slow
 def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_path):
     changes = overlapping(tmp_path, shape, dtype)
     plan = study(**changes, public=str(tmp_path / "public.npz"))

@@ -34,6 +34,7 @@ def run(folder, **changes):
 
 
 @pytest.mark.parametrize("framework", ["fedsgd", "fedavg"])
+@pytest.mark.slow
 def test_what_the_preset_s_clients_send_is_what_the_attacker_takes_them_to_send(tmp_path, framework):
     record = run(tmp_path, clients=4, rounds=1, framework=framework)
     attack = ATTACKS["inversion"].with_options({"iterations": "400"})

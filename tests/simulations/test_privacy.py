@@ -95,6 +95,7 @@ def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
     assert not (tmp_path / "k" / "privacy.json").exists()
 
 
+@pytest.mark.slow
 def test_a_budget_gives_each_client_the_noise_that_it_needs():
     config = {**CONFIG, "dp-noise": 0.0, "dp-epsilon": 3.0, "clients": 3, "local-epochs": 2}
     study = Study.of(config)

@@ -214,6 +214,7 @@ def run(folder, **changes) -> Record:
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.slow
 def test_secagg_and_projected_records_of_a_seed_agree_within_quantisation(name, tmp_path):
     # Flower rounds at random, by NumPy's own generator; now and then that turns a ReLU on, which moves a model further.
     np.random.seed(0)  # noqa: NPY002

@@ -33,6 +33,7 @@ def test_clients_bound_what_is_configured_from_below(tmp_path):
     assert "last model alone" in found.notes[-1]
 
 
+@pytest.mark.slow
 def test_bounds_are_rarely_above_on_calibrated_runs(tmp_path):
     true, above, runs = epsilon_of(np.sqrt(3) / 1.5, DELTA), 0, 30
     for seed in range(runs):

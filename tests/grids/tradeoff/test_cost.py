@@ -71,12 +71,14 @@ def test_defences_are_measured_on_a_real_update(settings):
     assert found["defences"]["soteria"]["ratio"] > 1, "a derivative for each column against one sorting"
 
 
+@pytest.mark.slow
 def test_a_defence_that_cannot_be_applied_is_named_with_the_reason(settings):
     found = measure_cost({**settings, "recup-attributes": "hair"}, {"recup": 0.01})["defences"]
     assert found["recup"]["reason"].startswith("recup-attributes = 'hair'")
     assert found["sparsify"]["ratio"] == 1
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_fit_are_one_line(settings):
     with pytest.raises(FedAttackError, match="do not fit") as caught:
         measure_cost({**settings, "records-per-client": 100_000}, {})

@@ -14,6 +14,9 @@ from tests.report.test_html import Page
 from tests.worlds.federation import write_property_run, write_run, write_sums_run
 from tests.worlds.private import write_private_run
 
+# What is asked is written and attacked first.
+pytestmark = pytest.mark.slow
+
 SEEDS = (0, 1)
 HUGE = "1000"
 # What judging states; setting and provenance say how the copy came about.

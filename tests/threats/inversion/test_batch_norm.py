@@ -132,6 +132,7 @@ def images():
         )
 
 
+@pytest.mark.slow
 def test_statistics_lead_the_search_to_the_examples():
     model = images()
     client, groups = ClientModel(model, "cross-entropy", ONE_STEP), np.arange(16).reshape(4, 4)

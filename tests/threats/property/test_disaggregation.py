@@ -233,6 +233,7 @@ def adam(joint, start, *, steps, lr):
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_the_solver_is_never_worse_than_adam_from_the_same_start(seed):
     joint, _ = joint_of(200 + seed, rounds=24, clients=8, sampled=3, positive=2, shift=0.8)
     start = joint.expected > 0
@@ -283,6 +284,7 @@ def sampled_posterior(A, G, densities, share, weights=None, lasting=(0.0, 0.0), 
 
 
 @pytest.mark.parametrize("lasting", [(0.0, 0.0), (0.5, 0.5), (0.8, 0.2), (0.0, 0.9)])
+@pytest.mark.slow
 def test_the_posterior_is_that_of_enumeration(lasting):
     for seed in range(2):
         A, G, _, densities, _ = problem(300 + seed, rounds=10, clients=6, sampled=3, positive=2, shift=0.7)

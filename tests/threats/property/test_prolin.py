@@ -79,6 +79,7 @@ def found_without(inversion, tmp_path_factory):
 
 
 @pytest.mark.parametrize("asked", ["membership", "inversion", "ascent"])
+@pytest.mark.slow
 def test_clients_with_the_property_are_named(asked, tmp_path):
     folder = write_property_run(tmp_path, asked=asked, clients=10, rounds=30, seed=1)
     scores = attack(folder)
@@ -311,6 +312,7 @@ def no_count(item: Exchange) -> list[Reply]:
     ],
     ids=["no aggregate", "nobody answered", "no model", "no count", "not finite"],
 )
+@pytest.mark.slow
 def test_rounds_that_cannot_be_used_are_left_out_with_a_note(inversion, found_without, tmp_path, change, words):
     spoilt = rewrite(
         Record(inversion / "record"),
