@@ -205,7 +205,7 @@ def test_an_app_that_writes_and_prints_leaves_nothing_behind(classifier, tmp_pat
     before, targets = files_of(tmp_path), targets_of(part)
     monkeypatch.setenv("ASKED_APP_FAULT", "write")
     done = []
-    answers, _ = ask(app, part, witnesses_of(part), targets, lambda *progress: done.append(progress))
+    answers, _ = ask(app, part, witnesses_of(part), targets, say=lambda *progress: done.append(progress))
     assert files_of(tmp_path) == before
     assert len(answers.losses) == 2 * CLIENTS
     assert done == [(count, 2 * CLIENTS) for count in range(2 * CLIENTS)]
