@@ -6,6 +6,7 @@ process: the app's code is as trusted as in the run itself, and what it leaves b
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -204,9 +205,9 @@ def _run(request: Path, answers: Path, place: Path, say: Say) -> None:
     ):
         try:
             for line in process.stdout or ():
-                if line.startswith(PROGRESS):
-                    done, total = map(int, line.removeprefix(PROGRESS).split())
-                    say(done, total)
+                # The app may print what begins alike.
+                if found := re.fullmatch(rf"{PROGRESS}(\d{{1,9}}) (\d{{1,9}})", line.rstrip("\n")):
+                    say(int(found[1]), int(found[2]))
         except BaseException:
             process.kill()
             raise
