@@ -98,8 +98,7 @@ def find_computing(
 
 def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
     """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
-    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
-    models = [witness.model for witness in trained if witness.model is not None]
+    models = _trained_models(witnesses)
     for model in models:
         if model.spec is None or model.loss is None:
             return model.why
@@ -111,6 +110,12 @@ def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> 
         if any(reply.singled_out for reply in round_.observations):
             return "the server sends clients different models"
     return ""
+
+
+def _trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
+    """Return the models that clients were seen to train."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    return [witness.model for witness in trained if witness.model is not None]
 
 
 def _misfit(model: WitnessedModel, record: Record) -> str:
@@ -144,8 +149,7 @@ def _kind_of(tensor: Tensor) -> str:
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:
     """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
-    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
-    kept = [witness.model.personal for witness in trained if witness.model is not None]
+    kept = [model.personal for model in _trained_models(witnesses)]
     if kept and all(kept):
         raise DataError(
             f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "

@@ -14,11 +14,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedattack.base.errors import DataError, short
 from fedattack.record.format import Arrays
-from fedattack.witness.tape import leaves_for, read_tape
+from fedattack.witness.step import as_array
+from fedattack.witness.tape import BATCH_NORM, leaves_for, read_tape
 from fedattack.witness.watch import same
 
 PLANTING = 1e-3
@@ -29,7 +30,6 @@ LONGEST = "FEDATTACK_ASKING_SECONDS"
 
 _SECONDS = 900.0
 _SEED = 0
-_BATCH_NORM = nn.modules.batchnorm._NormBase
 _TRIED = 3
 # Passes over the targets, and Adam's learning rate, by which a part is fitted that clients keep.
 _FITTING, _FITTING_RATE = 10, 1e-2
@@ -158,12 +158,19 @@ class Player:
     def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
         """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
         sent = {place.data_ptr() for place in self._places.values()}
-        kept: list[tuple[Tensor, Tensor]] = []
+        if not self._is_sent_whole:
+            return []
+        parameters = self._parameters()
+        return [(one, one.detach().clone()) for pointer, one in parameters.items() if pointer not in sent]
+
+    def _parameters(self) -> dict[int, Tensor]:
+        """Return what the app trains, by where it lies in memory."""
+        found: dict[int, Tensor] = {}
         for model in self.tape.models:
             for parameter in model.parameters():
-                if self._is_sent_whole and parameter.requires_grad and parameter.data_ptr() not in sent:
-                    kept.append((parameter, parameter.detach().clone()))
-        return kept
+                if parameter.requires_grad:
+                    found[parameter.data_ptr()] = parameter
+        return found
 
     @property
     def _is_sent_whole(self) -> bool:
@@ -195,7 +202,7 @@ class Player:
     @property
     def _is_whole(self) -> bool:
         """Whether all of the models' states stand among the weights; what is sent besides is no part of them."""
-        return not [name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS]
+        return all(map(_is_statistic, self.missing))
 
     def take(self, weights: Arrays) -> None:
         """Put other weights in."""
@@ -217,7 +224,7 @@ class Player:
         for model in self.tape.models:
             for name, part in model.named_modules():
                 own = {f"{name}.{one}".removeprefix(".") for one in _STATISTICS}
-                if isinstance(part, _BATCH_NORM) and part.track_running_stats and own & {*self.missing}:
+                if isinstance(part, BATCH_NORM) and part.track_running_stats and own & {*self.missing}:
                     norms.append(part)
         if norms:
             self.tape.estimate_statistics(self._leaves, norms)
@@ -302,28 +309,29 @@ class Player:
 
     def _learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
-        parameters: dict[int, Tensor] = {}
-        for model in self.tape.models:
-            for parameter in model.parameters():
-                if parameter.requires_grad and parameter.is_floating_point():
-                    parameters[parameter.data_ptr()] = parameter
-        found = {}
+        parameters, found = self._parameters(), {}
         for name, place in self._places.items():
-            if place.data_ptr() in parameters:
-                found[name] = parameters[place.data_ptr()]
+            parameter = parameters.get(place.data_ptr())
+            if parameter is not None and parameter.is_floating_point():
+                found[name] = parameter
         return found
 
     def assumed(self) -> Iterator[str]:
         """Say what was put in the place of what nobody sends."""
-        if any(name.rpartition(".")[2] in _STATISTICS for name in self.missing):
+        if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"
         if not self._is_sent_whole:
             return
-        kept = short(", ".join(name for name in self.missing if name.rpartition(".")[2] not in _STATISTICS), 80)
+        kept = short(", ".join(name for name in self.missing if not _is_statistic(name)), 80)
         if kept and self._kept:
             yield f"{kept}, which clients keep, were fitted to the target records under each model"
         elif kept:
             yield f"{kept}, which clients do not send, are as the app makes them anew"
+
+
+def _is_statistic(name: str) -> bool:
+    """Say whether an entry of a model's state is one of batch norm's statistics."""
+    return name.rpartition(".")[2] in _STATISTICS
 
 
 def _viewed(tensor: Tensor, array: NDArray[Any]) -> Tensor:
@@ -333,8 +341,7 @@ def _viewed(tensor: Tensor, array: NDArray[Any]) -> Tensor:
 
 def _numbers_of(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
     """Copy a tensor to an array of the kind that another is."""
-    viewed = _viewed(tensor, array)
-    return np.array((viewed.float() if viewed.dtype == torch.bfloat16 else viewed).numpy(force=True))
+    return np.array(as_array(_viewed(tensor, array)))
 
 
 def form_of(arrays: Arrays) -> Form:

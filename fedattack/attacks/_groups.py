@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from fedattack.attacks.knowledge import Answers
 from fedattack.attacks.local_models import LocalModels, Rebuilding
 from fedattack.attacks.replies import replied
 from fedattack.record import Observation, Record, Round
@@ -64,7 +65,16 @@ def count_groups(record: Record, most: int) -> int:
     return sum(-(-len(round_.participants) // most) for round_ in record)
 
 
-def replied_in(position: int, round_: Round, known: Collection[tuple[int, str]]) -> Group:
+def answered_groups(record: Record, answers: Answers) -> Iterator[tuple[Group, list[int]]]:
+    """Yield the replies of each round that the clients' own app spoke of, with the rows of the answers."""
+    rows = answers.rows()
+    for position, round_ in enumerate(record):
+        group = _replied_in(position, round_, rows)
+        if group.nodes:
+            yield group, [rows[round_.seq, node] for node in group.nodes]
+
+
+def _replied_in(position: int, round_: Round, known: Collection[tuple[int, str]]) -> Group:
     """Group the replies of a round of which something is known, by its position and their nodes."""
     replies = [
         (one, one.arrays or {}) for one in round_.observations if replied(one) and (round_.seq, one.node) in known

@@ -66,7 +66,7 @@ class Step:
     def trees(self) -> Iterator[tuple[str, Any]]:
         """Yield what the leaves stand in, with the place of each."""
         for index, (args, kwargs) in enumerate(self.calls):
-            before = f"{CALL}{index}{SEPARATOR}" if index else ""
+            before = _before(index)
             for name, value in [*((str(at), value) for at, value in enumerate(args)), *kwargs.items()]:
                 yield f"{before}{name}", value
         for index, value in enumerate(self.met):
@@ -93,6 +93,11 @@ class Step:
             return pack(leaves)
         except ValueError as cause:
             raise DataError(str(cause)) from None
+
+
+def _before(index: int) -> str:
+    """Return how places of the arguments of a call begin."""
+    return f"{CALL}{index}{SEPARATOR}" if index else ""
 
 
 def count_examples(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -187,9 +192,16 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
     """
     if tensor.is_complex():
         raise DataError("an input of complex numbers")
+    return np.array(as_array(tensor))
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """View a tensor as a contiguous array, without a copy where that can be; NumPy has no bfloat16."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.detach().float()
-    return np.array(tensor.numpy(force=True))
+    array = tensor.numpy(force=True)
+    # NumPy gives a single number an axis here, and Flower sends it without one.
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
 
 
 def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
@@ -343,9 +355,8 @@ class Reader(TorchFunctionMode):
         if self.step is None:
             return
         args, kwargs = self.step.calls[-1]
-        index = len(self.step.calls) - 1
-        before = f"{CALL}{index}{SEPARATOR}" if index else ""
         if self.keeps_tape:
+            before = _before(len(self.step.calls) - 1)
             filled = [Leaf(f"{before}{at}", value) for at, value in enumerate(args)]
             named = {name: Leaf(f"{before}{name}", value) for name, value in kwargs.items()}
             self._write(module, filled, named, output)

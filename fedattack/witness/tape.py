@@ -23,7 +23,7 @@ _CHUNK = 64
 _CLOSE = 1e-4
 _SEED = 0
 
-_BATCH_NORM = nn.modules.batchnorm._NormBase
+BATCH_NORM = nn.modules.batchnorm._NormBase
 _DROPOUT = nn.modules.dropout._DropoutNd
 
 
@@ -58,6 +58,11 @@ class Tape:
 
     def play(self, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
         """Compute the loss of a batch, (m, …) by place, in the place of the step's own."""
+        made = self._compute(self._lines, leaves)
+        return torch.stack([made[number].sum() for number in self._losses]).sum()
+
+    def _compute(self, lines: Sequence[Line], leaves: Mapping[str, NDArray[Any] | Tensor]) -> dict[int, Tensor]:
+        """Compute lines from the first on, and return what they make by its number."""
         torch.manual_seed(_SEED)
         made: dict[int, Tensor] = {}
 
@@ -72,12 +77,12 @@ class Tape:
         def is_leaf(value: Any) -> bool:
             return isinstance(value, Slot | Leaf)
 
-        for line in self._lines:
+        for line in lines:
             args = tree_map(resolve, line.args, is_leaf=is_leaf)
             kwargs = tree_map(resolve, line.kwargs, is_leaf=is_leaf)
             output = line.function(*args, **kwargs)
             made.update(zip(line.makes, tensors_of(output), strict=True))
-        return torch.stack([made[number].sum() for number in self._losses]).sum()
+        return made
 
     def loss_of(self, leaves: Mapping[str, NDArray[Any]], row: int) -> float:
         """Compute the loss of one example, in :attr:`copies` copies."""
@@ -85,9 +90,7 @@ class Tape:
 
     def _loss_in_copies(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
         with torch.no_grad():
-            return float(
-                self.play({place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()})
-            )
+            return float(self.play(_copied(leaves, row, copies)))
 
     def losses_of(self, leaves: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Compute the loss of each example, (n,)."""
@@ -112,9 +115,7 @@ class Tape:
     def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
         """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
         with torch.enable_grad():
-            loss = self.play(
-                {place: np.repeat(array[row : row + 1], self.copies, 0) for place, array in leaves.items()}
-            )
+            loss = self.play(_copied(leaves, row, self.copies))
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         parts = zip(gradients, parameters, strict=True)
         flat = [
@@ -164,7 +165,7 @@ class Tape:
         # A model may return losses in training alone.
         if math.isnan(self._try(leaves, 0, self.copies)):
             for part, mode in modes:
-                part.training = mode and not isinstance(part, _BATCH_NORM | _DROPOUT)
+                part.training = mode and not isinstance(part, BATCH_NORM | _DROPOUT)
 
     def _check_rows(self, leaves: Mapping[str, NDArray[Any]]) -> None:
         """Refuse rows whose outputs depend on one another, such as the nodes of a graph.
@@ -174,10 +175,10 @@ class Tape:
         DataError
             If they do.
         """
-        first = next((line for line in self._lines if line.function is self.models[0]), None)
         count = min(self.step.count, len(next(iter(leaves.values()))))
-        if first is None or count < 2:
+        if count < 2:
             return
+        first = next(at for at, line in enumerate(self._lines) if line.function is self.models[0])
         batch = {place: array[:count] for place, array in leaves.items()}
         # A row of time depends on those before it alone, so that the last is looked at, too.
         order = np.r_[0, count - 2 : 0 : -1, count - 1]
@@ -185,13 +186,8 @@ class Tape:
         outputs = []
         with torch.no_grad():
             for each in (batch, others):
-                args = [fill_leaves(leaf.place, leaf.tree, self.step.count, each) for leaf in first.args]
-                kwargs = {
-                    name: fill_leaves(leaf.place, leaf.tree, self.step.count, each)
-                    for name, leaf in first.kwargs.items()
-                }
-                torch.manual_seed(_SEED)
-                found = tensors_of(self.models[0](*args, **kwargs))
+                made = self._compute(self._lines[: first + 1], each)
+                found = [made[number] for number in self._lines[first].makes]
                 outputs.append([_ends(value, count) for value in found if value.ndim and not len(value) % count])
         for one, other in zip(*outputs, strict=True):
             if not torch.allclose(one, other, rtol=_CLOSE, atol=1e-6, equal_nan=True):
@@ -224,6 +220,11 @@ class Tape:
                 self.play({place: array[rows] for place, array in leaves.items()})
         for norm, momentum in kept:
             norm.momentum, norm.training = momentum, False
+
+
+def _copied(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:
+    """Return copies of one example."""
+    return {place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()}
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, w
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
-from fedattack.witness.step import Reader, Step, count_examples, tensors_of
+from fedattack.witness.step import Reader, Step, as_array, count_examples, tensors_of
 from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
 
 _LABELLED = {
@@ -167,7 +167,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
         return taken
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
     trains = torch.is_grad_enabled() and (not x.requires_grad or x.is_leaf)
-    return model.start(_array(x), trains=trains)
+    return model.start(as_array(x), trains=trains)
 
 
 class StepReader(Reader):
@@ -590,7 +590,7 @@ def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _state(module: nn.Module) -> State:
-    return [(name, _array(value)) for name, value in _entries(module)]
+    return [(name, as_array(value)) for name, value in _entries(module)]
 
 
 def _learned(module: nn.Module) -> set[str]:
@@ -639,20 +639,12 @@ def _taken(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[
     if others or lengths != {count_examples(args, kwargs)} or [value.ndim for value in tensors.values()] == [1]:
         watch.read_steps(model)
         return None
-    rows = pack({place: _array(value) for place, value in tensors.items()})
+    rows = pack({place: as_array(value) for place, value in tensors.items()})
     leaves = [value for value in tensors.values() if value.requires_grad and not value.is_leaf]
     # What comes first is no label: who predicts the input itself has none.
     later = [*tensors.items()][1:]
     memory = {value.untyped_storage().data_ptr(): place for place, value in later}
     return _Taken(model, rows, torch.is_grad_enabled() and not leaves, memory)
-
-
-def _array(x: Tensor) -> NDArray[Any]:
-    if x.dtype == torch.bfloat16:
-        x = x.detach().float()
-    array = x.numpy(force=True)
-    # NumPy gives a single number an axis here, and Flower sends it without one.
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _outputs_in(returned: Any) -> Tensor | None:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attacks._groups import Group, replied_in
+from fedattack.attacks._groups import Group, answered_groups
 from fedattack.attacks.knowledge import Answers, Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding
 from fedattack.learning import per_record_loss
@@ -103,14 +103,10 @@ class OfShadows:
 
 def answered(record: Record, answers: Answers) -> Iterator[OfReplies]:
     """Yield what the replies of each round show by what the clients' own app says."""
-    rows = answers.rows()
-    for position, round_ in enumerate(record):
-        group = replied_in(position, round_, rows)
-        chosen = [rows[round_.seq, node] for node in group.nodes]
-        if chosen:
-            products, norms = answers.products[chosen].T, answers.norms[chosen].T
-            losses, unknown = answers.losses[chosen].T, np.full(norms.shape, np.nan)
-            yield OfReplies(group, losses, None, products, norms, answers.lengths[chosen], unknown)
+    for group, rows in answered_groups(record, answers):
+        products, norms = answers.products[rows].T, answers.norms[rows].T
+        losses, unknown = answers.losses[rows].T, np.full(norms.shape, np.nan)
+        yield OfReplies(group, losses, None, products, norms, answers.lengths[rows], unknown)
 
 
 @dataclass(frozen=True)

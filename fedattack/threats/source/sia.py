@@ -17,10 +17,10 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks._groups import Group, count_groups, groups_of, replied_in
+from fedattack.attacks._groups import Group, answered_groups, count_groups, groups_of
 from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
-from fedattack.attacks.knowledge import Answers, Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding, local_models
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
@@ -78,7 +78,8 @@ class SourceInference(SourceOptions, Attack):
         strange: list[str] = []
         found: Iterable[tuple[Group, NDArray[np.float64]]]
         if knowledge.answers is not None:
-            found = _answered(record, knowledge.answers)
+            losses_of = knowledge.answers.losses
+            found = ((group, losses_of[rows]) for group, rows in answered_groups(record, knowledge.answers))
         else:
             found = self._computed(record, knowledge, seed, pick_device(device), notes)
         by_round: dict[int, NDArray[np.float64]] = {}
@@ -142,15 +143,6 @@ class SourceInference(SourceOptions, Attack):
             carried=4 * size * most,
             device=device,
         )
-
-
-def _answered(record: Record, answers: Answers) -> Iterator[tuple[Group, NDArray[np.float64]]]:
-    """Yield the usable replies of each round with the losses (clients, targets) that the clients' own app gives."""
-    rows = answers.rows()
-    for position, round_ in enumerate(record):
-        group = replied_in(position, round_, rows)
-        if group.nodes:
-            yield group, answers.losses[[rows[round_.seq, node] for node in group.nodes]]
 
 
 def _losses(
