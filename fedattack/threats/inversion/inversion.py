@@ -40,9 +40,9 @@ from fedattack.threats.inversion.gradient_inversion import (
     check_batches,
     groups_of,
     invert_group,
-    restore_labels,
 )
 from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
+from fedattack.threats.labels.rules import restore_labels
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
