@@ -15,10 +15,10 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
-from fedattack.attacks.replies import replied, why_left_out
-from fedattack.base.errors import NeedsError
-from fedattack.base.structured import fields
+from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.base.errors import FedAttackError, NeedsError
 from fedattack.learning import LocalSGD
+from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats.labels.last_layer import LastLayer, Outputs, compute_outputs, find_last_layer, interpolate
@@ -85,26 +85,37 @@ class LabelCounting(LabelsOptions, Attack):
         "for mixtures, auxiliary examples; without any it draws inputs",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        known = knowledge.model
-        if known is None:
-            raise AssertionError("checked by run")
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say besides where a model is no classifier that ends in a linear layer, one output a label."""
+        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        if known is None or isinstance(known.spec, Asked):
+            return found
         if known.loss != "cross-entropy" or known.classes < 2:
-            raise NeedsError(
-                f"attack {self.name} reads gradients of a cross-entropy, and the clients' loss is {known.loss} of "
-                f"{known.classes} outputs; it is asked of classifiers alone"
+            found.append(
+                f"it reads gradients of a cross-entropy, and the clients' loss is {known.loss} of {known.classes} "
+                "outputs"
             )
-        model = known.build()
-        check_model(model, record)
-        last = find_last_layer(model, f"attack {self.name} is asked of models that end in one")
+            return found
+        try:
+            last = find_last_layer(known.build())
+        except FedAttackError as cause:
+            return [*found, str(cause)]
         if last.classes != known.classes:
-            raise NeedsError(
-                f"attack {self.name} needs a model that ends in a linear layer of {known.classes} outputs, one a "
-                f"label; the last one here has {last.classes}"
+            found.append(
+                f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "
+                f"here has {last.classes}"
             )
+        return found
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        if knowledge.model is None:
+            raise AssertionError("checked by run")
+        model = knowledge.model.build()
+        check_model(model, record)
+        last = find_last_layer(model)
         notes: list[str] = []
         estimator = _Estimator.of(model, last, knowledge, record, seed, notes)
-        chosen = _choose_replies(record, self.replies)
+        chosen = spread_replies(record, self.replies)
         updates: list[_Update] = []
         found: list[dict[str, Floats]] = []
         for done, round_ in enumerate(record):
@@ -310,23 +321,6 @@ def reach_of(training: LocalSGD, examples: int) -> float:
 def _has_classes(examples: Targets, classes: int) -> bool:
     """Say whether examples have labels of a model's classes."""
     return examples.y.dtype.kind == "i" and len(examples) > 0 and 0 <= examples.y.min() <= examples.y.max() < classes
-
-
-def _choose_replies(record: Record, most: int) -> dict[int, set[str]]:
-    """Return by the position of a round the nodes whose replies in it are looked at; of sums all are."""
-    chosen: dict[int, set[str]] = {}
-    if record.view == "aggregate":
-        for round_ in record:
-            chosen[round_.seq] = set(round_.participants)
-        return chosen
-    by_node: dict[str, list[int]] = {}
-    for round_ in record:
-        for reply in filter(replied, round_.observations):
-            by_node.setdefault(reply.node, []).append(round_.seq)
-    for node, rounds in by_node.items():
-        for place in np.linspace(0, len(rounds) - 1, min(most, len(rounds))).astype(np.int64):
-            chosen.setdefault(rounds[place], set()).add(node)
-    return chosen
 
 
 def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:

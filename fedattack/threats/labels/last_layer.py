@@ -46,13 +46,8 @@ class LastLayer:
         return np.column_stack([weight, np.asarray(arrays[self.bias], dtype=np.float64)])
 
 
-def find_last_layer(model: nn.Module, instead: str) -> LastLayer:
+def find_last_layer(model: nn.Module) -> LastLayer:
     """Find the last linear layer of a model.
-
-    Parameters
-    ----------
-    instead
-        What to do where there is none, for the message.
 
     Raises
     ------
@@ -66,9 +61,7 @@ def find_last_layer(model: nn.Module, instead: str) -> LastLayer:
             bias = None if layer.bias is None else f"{prefix}bias"
             found = LastLayer(layer, f"{prefix}weight", bias)
     if found is None:
-        raise NeedsError(
-            f"labels are read off the gradient of a last linear layer, and this model has none; {instead}"
-        )
+        raise NeedsError("labels are read off the gradient of a last linear layer, and this model has none")
     return found
 
 

@@ -53,7 +53,7 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> Counts:
     NeedsError
         If the model does not end in a linear layer.
     """
-    last = find_last_layer(model, "take label=free")
+    last = find_last_layer(model)
     if last.bias is not None:
         gradient = movement[last.bias].astype(np.float64)
         share = 1 / records
@@ -192,6 +192,10 @@ def solve_shares(path: Sequence[Outputs], labels: Counts | None, gradient: Float
         for other, others in zip(errors, inputs, strict=True):
             gram += (error @ other.T) * (entering @ others.T) / len(path) ** 2
     coordinates, wanted = _coordinates(gram, products)
+    if path[0].has_bias:
+        # Gradients of the bias differ least, and lie in directions in which hardly any of the others do.
+        coordinates = np.column_stack([coordinates, np.mean(errors, axis=0)])
+        wanted = np.append(wanted, gradient[:, -1])
     means = np.stack([coordinates[given == label].mean(axis=0) for label in range(classes)])
     around = coordinates - means[given]
     covariance = around.T @ around / len(around)
