@@ -14,6 +14,9 @@ from fedattack.runs.presets import preset_names
 SUPERNODES = 10
 """Clients of an app that does not say how many it is simulated with; of flwr's own 2 nothing can be told."""
 
+MOST_HELD_OUT = 0.5
+"""Share of its examples that a client may be kept from training on; with more its training is hardly its own."""
+
 
 @dataclass(frozen=True)
 class App:
@@ -35,6 +38,13 @@ class App:
         Whether its run config has a key ``seed``, which then is the seed of each run.
     command
         The ``flwr run`` that runs it, where the caller gave one.
+    hold_out
+        Share of each client's examples that it is kept from training on.
+
+    Raises
+    ------
+    ConfigError
+        If the share is negative, or more than :data:`MOST_HELD_OUT`.
     """
 
     folder: Path
@@ -44,6 +54,14 @@ class App:
     counted_by: str = ""
     seeded: bool = False
     command: FlwrRun | None = None
+    hold_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hold_out <= MOST_HELD_OUT:
+            raise ConfigError(
+                f"--hold-out {self.hold_out:g}: expected a share of each client's examples from 0 to {MOST_HELD_OUT}, "
+                "such as 0.1"
+            )
 
 
 def is_app(word: str) -> bool:

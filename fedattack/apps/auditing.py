@@ -39,7 +39,7 @@ from fedattack.runs.pipeline import attack_folder
 from fedattack.runs.runtime import Runtime
 from fedattack.runs.simulator import Simulator
 from fedattack.runs.watch import Watch
-from fedattack.witness import Witness, read_witnesses
+from fedattack.witness import HoldOut, Witness, read_witnesses
 
 WITNESS = "witness"
 """Folder of a run folder that witnesses write in; no attack reads it."""
@@ -202,7 +202,14 @@ def run_app(
             _run(app, out, part, seed, on, watch)
         else:
             watch.step("train", 0, None)
-            observe_command(app.command.words, part.record, {}, witness=witness_of(part), stdout=sys.stderr.fileno())
+            observe_command(
+                app.command.words,
+                part.record,
+                {},
+                witness=witness_of(part),
+                hold_out=_held_out(app, seed),
+                stdout=sys.stderr.fileno(),
+            )
         _check_answers(part)
         if app.command is None and on == superlink.SUPERLINK:
             superlink.check_witnessed(Record(part.record), witness_of(part), watch)
@@ -216,6 +223,10 @@ def run_app(
     return parts
 
 
+def _held_out(app: App, seed: int) -> HoldOut | None:
+    return HoldOut(app.hold_out, seed) if app.hold_out else None
+
+
 def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> None:
     config = dict(app.config) | ({"seed": seed} if app.seeded and "seed" not in app.config else {})
     what, index = f"train {part.name or 'rounds'}", part.record / INDEX
@@ -226,7 +237,7 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
-        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve())
+        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve(), _held_out(app, seed))
         copy_files(app.folder, place, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, out / "flower.log") as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.

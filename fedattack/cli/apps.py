@@ -39,6 +39,8 @@ class AppWords:
         Options of attacks; what one process of an attack may hold, as in ``2GiB``.
     sensitive, holds, groups, without
         What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
+    hold_out
+        Share of each client's examples that it is kept from training on.
     app
         Folder of the app of a run that is gathered.
     """
@@ -55,6 +57,7 @@ class AppWords:
     holds: int | None = None
     groups: Path | None = None
     without: Sequence[str] = ()
+    hold_out: float | None = None
     app: Path | None = None
 
     def check_preset(self) -> None:
@@ -73,6 +76,7 @@ class AppWords:
             ("--property", self.holds),
             ("--groups", self.groups),
             ("--without", self.without or None),
+            ("--hold-out", self.hold_out),
         ):
             if value is not None:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
@@ -114,6 +118,7 @@ def audit_app(
 
     # Words are checked before a run, which takes minutes.
     asking = _Asking.of(told, device, conditions, as_json)
+    app = replace(app, hold_out=told.hold_out or 0.0)
     out = auditing.check_free(out)
     if told.on == superlink.SUPERLINK:
         superlink.check_reach(app, out)

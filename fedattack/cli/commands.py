@@ -37,6 +37,7 @@ from fedattack.cli.options import (
     FirstSeed,
     Folder,
     Groups,
+    HoldOut,
     Holds,
     InSketches,
     KeepRecords,
@@ -284,6 +285,7 @@ def audit(
     holds: Holds = None,
     groups: Groups = None,
     without: Without = None,
+    hold_out: HoldOut = None,
     fail_if: FailIf = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -327,6 +329,7 @@ def audit(
         holds=holds,
         groups=groups,
         without=without or [],
+        hold_out=hold_out,
     )
     own = app_of_words(what, told)
     if own is not None:

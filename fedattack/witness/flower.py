@@ -24,7 +24,7 @@ from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER, AskedToTrain
 from fedattack.witness.store import RUN_FOLDER
-from fedattack.witness.watch import KEEP, Arrays, Watch, is_watched, watching
+from fedattack.witness.watch import KEEP, Arrays, HoldOut, Watch, is_watched, watching
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
@@ -41,6 +41,12 @@ _INFO, _WARNING = 20, 30
 
 # By folder, as for Watch.by_steps: in a simulation each message comes to another copy of the app.
 _by_steps: dict[Path, dict[Any, tuple[str, ...]]] = {}
+
+HELD_OUT = (
+    "a share of {share:g} of its examples was kept from its training, so that there are some that nobody trained on: "
+    "the run is not the one that its owner makes"
+)
+"""What is noted of a client that is kept from training on some of its examples."""
 
 WITNESS_FOLDER = "FEDATTACK_WITNESS"
 """Environment variable that names the folder of a :class:`WitnessMod` that was given none."""
@@ -59,16 +65,26 @@ class WitnessedClientApp(ClientApp):
         Key of the hashes; the same for all clients.
     keep
         Examples to keep of each role.
+    hold_out
+        Which examples clients are kept from training on: this changes the run.
 
     Notes
     -----
     Nothing here draws a random number, and no error of the watching reaches the app.
     """
 
-    def __init__(self, inner: ClientApp, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
+    def __init__(
+        self,
+        inner: ClientApp,
+        folder: Path | str,
+        *,
+        seed: int = 0,
+        keep: int = KEEP,
+        hold_out: HoldOut | None = None,
+    ) -> None:
         super().__init__()
         self._inner = inner
-        self._witness = _Calls(Path(folder), seed, keep, lambda: mods_of(inner))
+        self._witness = _Calls(Path(folder), seed, keep, lambda: mods_of(inner), hold_out)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Run the inner app and watch."""
@@ -133,8 +149,16 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
 class _Calls:
     """Watches the calls of one app."""
 
-    def __init__(self, folder: Path, seed: int, keep: int, mods: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        keep: int,
+        mods: Callable[[], tuple[str, ...]],
+        hold_out: HoldOut | None = None,
+    ) -> None:
         self._folder = folder
+        self._hold_out = hold_out
         self._seed = seed
         self._keep = keep
         self._mods = mods
@@ -172,6 +196,9 @@ class _Calls:
         watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
         watch.notes |= dict.fromkeys(sources.install())
         asked = _asked(message) if trains else None
+        if trains and self._hold_out is not None:
+            watch.hold_out = self._hold_out
+            watch.note(HELD_OUT.format(share=self._hold_out.share))
         return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
 
 

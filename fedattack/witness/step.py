@@ -54,6 +54,8 @@ class Step:
     odd
         How long a tensor was that outputs met, and that has no row an example; 0 where there was none. What is as long
         as an output is wide, such as weights of classes, is the same for all examples.
+    order
+        (n,): which example stands in the place of each; ``None`` where each stands in its own.
     """
 
     count: int
@@ -62,6 +64,19 @@ class Step:
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     met: list[Tensor] = field(default_factory=list)
     modes: dict[int, bool] = field(default_factory=dict)
+    order: NDArray[np.int64] | None = None
+
+    def take_out(self, chosen: NDArray[np.bool_]) -> None:
+        """Put other examples into the places of those that are chosen, unless all are."""
+        kept, places = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        if len(kept) and len(places):
+            self.order = np.arange(self.count)
+            self.order[places] = np.resize(kept, len(places))
+
+    @property
+    def held_out(self) -> NDArray[np.bool_] | None:
+        """(n,): which examples others stand in the place of; ``None`` where none."""
+        return None if self.order is None else self.order != np.arange(self.count)
 
     def trees(self) -> Iterator[tuple[str, Any]]:
         """Yield what the leaves stand in, with the place of each."""
@@ -233,6 +248,23 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
     return tree
 
 
+def reorder(tree: Any, order: NDArray[np.int64], count: int) -> Any:
+    """Return a tree with its rows, or runs of rows, of ``count`` examples in another order; some may stand twice."""
+    if isinstance(tree, Tensor):
+        if not tree.ndim or not len(tree) or len(tree) % count:
+            return tree
+        rows = torch.from_numpy(order).to(tree.device)
+        return tree.reshape(count, len(tree) // count, *tree.shape[1:])[rows].reshape(tree.shape)
+    if isinstance(tree, list) and len(tree) == count:
+        return [tree[row] for row in order]
+    if isinstance(tree, Mapping):
+        found = {name: reorder(value, order, count) for name, value in tree.items()}
+        return found if type(tree) is dict else type(tree)(found)  # type: ignore[call-arg]
+    if type(tree) in (list, tuple):
+        return type(tree)(reorder(value, order, count) for value in tree)
+    return tree
+
+
 def _fill_items(place: str, items: Sequence[Any], leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
     first = items[0]
     if not isinstance(first, Mapping):
@@ -306,6 +338,8 @@ class Reader(TorchFunctionMode):
         # What is the same for all examples may be computed before the step begins.
         self._shared: dict[int, tuple[int, Tensor]] = {}
         self._common: list[Line] = []
+        # What outputs met in the order of the app, by what they met in its place.
+        self._reordered: dict[int, tuple[Tensor, Tensor]] = {}
         self._count = 0
 
     def put_beneath(self) -> None:
@@ -333,7 +367,7 @@ class Reader(TorchFunctionMode):
         if not self.goes_on(module):
             count = count_examples(args, kwargs)
             self.step = Step(count, torch.is_grad_enabled()) if count else None
-            self.lines, self._made, self._leaves = [*self._common], {}, {}
+            self.lines, self._made, self._leaves, self._reordered = [*self._common], {}, {}, {}
         if self.step is not None:
             self.step.calls.append((self._known(args), self._known(kwargs)))
             self.step.modes[id(module)] = module.training
@@ -366,7 +400,7 @@ class Reader(TorchFunctionMode):
     def end(self) -> Step | None:
         """Return the step that is under way, which is over."""
         step, self.step = self.step, None
-        self._made, self._leaves = {}, {}
+        self._made, self._leaves, self._reordered = {}, {}, {}
         return step
 
     def __torch_function__(
@@ -383,6 +417,8 @@ class Reader(TorchFunctionMode):
                 self._share(func, args, kwargs, output)
             return output
         written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
+        if self.step is not None and self.step.order is not None:
+            args, kwargs = tree_unflatten(self._reorder(func, flat, self.step.order), form)
         if self.keeps_tape and getattr(func, "__name__", "").strip("_") in _ADDS:
             written = self._without_terms(written)
         output = func(*args, **kwargs)
@@ -442,6 +478,25 @@ class Reader(TorchFunctionMode):
             leaf = self._leaves[id(value)] = f"{MET}{len(step.met)}", value
             step.met.append(value)
         return Leaf(leaf[0], value)
+
+    def _reorder(self, func: Callable[..., Any], flat: Sequence[Any], order: NDArray[np.int64]) -> list[Any]:
+        """Bring what outputs meet into the order of the examples that the models took."""
+        name = getattr(func, "__name__", "")
+        writes = name == _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        found = []
+        for at, value in enumerate(flat):
+            # What is written into stays the tensor that its owner has.
+            stays = id(value) in self._made or (writes and at == 0)
+            if isinstance(value, Tensor) and not value.requires_grad and not stays:
+                other = reorder(value, order, len(order))
+                self._reordered[id(other)] = other, value
+                value = other
+            found.append(value)
+        return found
+
+    def as_given(self, value: Tensor) -> Tensor:
+        """Return a tensor that outputs met as the app gave it, in the order of its own examples."""
+        return self._reordered.get(id(value), (value, value))[1]
 
     def _known(self, tree: Any) -> Any:
         """Put slots in the place of what the tape has made."""

@@ -24,8 +24,8 @@ from fedattack.base.errors import ModelError
 from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, without
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
-from fedattack.witness.sample import Label
-from fedattack.witness.step import Reader, Step, as_array, count_examples, tensors_of
+from fedattack.witness.sample import Label, hash_rows
+from fedattack.witness.step import Reader, Step, as_array, count_examples, reorder, tensors_of
 from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
 
 _LABELLED = {
@@ -76,6 +76,7 @@ class _Taken:
     labels: str | None = None
     # What it became.
     begun: Pass | None = None
+    held_out: NDArray[np.bool_] | None = None
 
 
 def install() -> None:
@@ -121,6 +122,8 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         reader: StepReader | None = local.reader
         if reader is not None:
             watch.guard("a step", reader.begin_call, self, args, kwargs)
+            if watch.hold_out is not None:
+                args, kwargs = watch.guard("what is held out", reader.hold_out, args, kwargs, begun) or (args, kwargs)
         try:
             output = original(self, *args, **kwargs)
         finally:
@@ -156,7 +159,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     local.open = module
     if model is None:
         return None
-    if local.reader is None and (watch.by_steps or not local.has_read):
+    if local.reader is None and (watch.by_steps or watch.hold_out is not None or not local.has_read):
         # Of the first step it is not known yet whether its labels will be seen.
         local.reader, local.has_read = StepReader(watch), True
     if watch.by_steps and model.kind in watch.by_steps:
@@ -185,7 +188,7 @@ class StepReader(Reader):
 
     def begin_call(self, watch: Watch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a model is called with."""
-        if not self._is_needed and not watch.by_steps:
+        if not self._is_needed and not watch.by_steps and watch.hold_out is None:
             self.remove()
             watch.local.reader = None
             return
@@ -194,6 +197,27 @@ class StepReader(Reader):
             self._take_evaluated()
         self.inside = True
         self.begin(module, args, kwargs)
+
+    def hold_out(
+        self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Pass | _Taken | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Put others into the place of the examples that are held out; ``None`` where all stay."""
+        step = self.step
+        if step is None or watch.hold_out is None or not step.trains or not all(step.modes.values()):
+            return None
+        if watch.private_by:
+            watch.note("nothing is held out of DP-SGD: an example that takes the place of another would count twice")
+            return None
+        if len(step.calls) == 1:
+            chosen = watch.hold_out.choose(hash_rows(step.rows(), watch.seed))
+            step.take_out(chosen)
+            if step.count == 1 and chosen.all():
+                watch.note("batches of one example are trained on as they are: nothing of them is held out")
+        if step.order is None:
+            return None
+        if begun is not None:
+            begun.held_out = step.held_out
+        return reorder(args, step.order, step.count), reorder(kwargs, step.order, step.count)
 
     def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
@@ -223,7 +247,7 @@ class StepReader(Reader):
             model.take_steps()
         watch.by_steps[model.kind] = fields(rows)
         one = model.start(rows, trains=True)
-        one.labels, one.differentiated = [0] * len(rows), True
+        one.labels, one.differentiated, one.held_out = [0] * len(rows), True, step.held_out
 
     def _take_evaluated(self) -> None:
         """Note what was only evaluated, as far as it is like what is trained."""
@@ -263,11 +287,13 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     if loss is None:
         # Without labels an example has no loss of the model's own.
         taken.begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
+        taken.begun.held_out = taken.held_out
         return _returned(watch, taken.begun, output)
     if model.own_loss is None:
         model.own_loss = _recognised(model, place, values, tensor, loss) or _OWN
     rows = taken.rows if model.own_loss == _OWN else inputs
     begun = taken.begun = model.start(rows, trains=taken.trains, inputs=inputs)
+    begun.held_out = taken.held_out
     # Labels that are not one number an example, such as those of tokens, are a part of it.
     begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
     classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
@@ -491,6 +517,8 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     begun = _origin(watch, outputs)
     if begun is None:
         return
+    if watch.local.reader is not None:
+        target = watch.local.reader.as_given(target)
     model = begun.model
     if target.ndim and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence):
         # A batch of sequences, say, of which the first axis is time.
