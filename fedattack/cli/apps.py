@@ -154,7 +154,8 @@ def audit_app(
                 watch=watch,
             )
         try:
-            with watch_bars() as watch:
+            with _explained(out, device), watch_bars() as watch:
+                auditing.check_answers(parts)
                 posed = auditing.pose_all(
                     parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
                 )
@@ -205,6 +206,22 @@ def _kept(app: "App", out: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _explained(out: Path, device: str) -> Iterator[None]:
+    """Write a page, too, where no question can be answered: it says what was tried, and what reached the server."""
+    from fedattack.apps import auditing
+    from fedattack.runs.pipeline import judge_folder
+
+    try:
+        yield
+    except FedAttackError as cause:
+        if auditing.explain(out, str(cause)):
+            with watch_bars() as watch:
+                _, page = judge_folder(out, device=device, watch=watch)
+            say_progress(f"no question was answered; {page} says what was tried, and what reached the server")
+        raise
+
+
 def gather_run(
     record: Path,
     folders: Sequence[Path],
@@ -238,7 +255,7 @@ def gather_run(
     )
     if trust:
         commands._trusted(asked_of_knowledge(out))
-    with watch_bars() as watch:
+    with _explained(out, device), watch_bars() as watch:
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     asking.report(out, attacked, posed)
 

@@ -291,7 +291,10 @@ def overview_of(
                 step=f"{answer.next[0].what}." if answer.next else "",
                 card=number,
             )
-    return [*lines.values(), *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers else [])]
+    return [
+        *lines.values(),
+        *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers or "unanswered" in run else []),
+    ]
 
 
 _SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
@@ -319,6 +322,8 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
     untried = len(run.get("untried", ()))
     if untried:
         parts.append(f"{counted(untried, 'question')} not asked")
+    if "unanswered" in run:
+        parts.insert(0, "No question was answered")
     return f"{', '.join(parts)}." if parts else ""
 
 

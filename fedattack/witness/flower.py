@@ -42,12 +42,6 @@ _INFO, _WARNING = 20, 30
 # By folder, as for Watch.by_steps: in a simulation each message comes to another copy of the app.
 _by_steps: dict[Path, dict[Any, tuple[str, ...]]] = {}
 
-HELD_OUT = (
-    "a share of {share:g} of its examples was kept from its training, so that there are some that nobody trained on: "
-    "the run is not the one that its owner makes"
-)
-"""What is noted of a client that is kept from training on some of its examples."""
-
 WITNESS_FOLDER = "FEDATTACK_WITNESS"
 """Environment variable that names the folder of a :class:`WitnessMod` that was given none."""
 
@@ -196,9 +190,7 @@ class _Calls:
         watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
         watch.notes |= dict.fromkeys(sources.install())
         asked = _asked(message) if trains else None
-        if trains and self._hold_out is not None:
-            watch.hold_out = self._hold_out
-            watch.note(HELD_OUT.format(share=self._hold_out.share))
+        watch.hold_out = self._hold_out if trains else None
         return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
 
 

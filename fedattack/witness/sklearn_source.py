@@ -120,6 +120,7 @@ def _hold_out(
         chosen[first] = False
     if not chosen.any() or chosen.all():
         return None
+    watch.note_held_out()
     rows = np.flatnonzero(~chosen)
     call = inspect.signature(fit).bind(estimator, *args, **kwargs)
     for name, value in call.arguments.items():

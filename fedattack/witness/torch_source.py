@@ -215,6 +215,7 @@ class StepReader(Reader):
                 watch.note("batches of one example are trained on as they are: nothing of them is held out")
         if step.order is None:
             return None
+        watch.note_held_out()
         if begun is not None:
             begun.held_out = step.held_out
         return reorder(args, step.order, step.count), reorder(kwargs, step.order, step.count)

@@ -439,6 +439,14 @@ class Watch:
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 
+    def note_held_out(self) -> None:
+        """Note that the run is another than without."""
+        if self.hold_out is not None:
+            self.note(
+                f"a share of {self.hold_out.share:g} of its examples was kept from its training, as --hold-out says, "
+                "so that there are some that nobody trained on: the run is not the one that its owner makes"
+            )
+
     def note(self, text: str) -> None:
         """Note what a reader must know, once."""
         self.notes[short(text)] = None
