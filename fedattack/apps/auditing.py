@@ -14,7 +14,7 @@ import numpy as np
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
-from fedattack.apps.asking import asker
+from fedattack.apps.asking import Asker
 from fedattack.apps.control import control
 from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
@@ -360,7 +360,7 @@ def pose_all(
                     or "; it would take arrays of numbers that a model of PyTorch has"
                 )
             )
-        witnesses, ask = witnesses_of(part), asker(app, watch)
+        witnesses, ask = witnesses_of(part), None if app is None else Asker(app, watch)
         posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask))
     return posed
 

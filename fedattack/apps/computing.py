@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedattack.apps.asking import Asking
+from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.holding import Holding
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.answers import Answers
 from fedattack.attacks.frozen import read_frozen
-from fedattack.attacks.knowledge import Answers
 from fedattack.attacks.matching import as_models
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
 from fedattack.record import Record
@@ -56,7 +56,7 @@ def find_computing(
     *,
     model: str | None,
     loss: str | None,
-    ask: Asking | None,
+    ask: Asker | None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
 
@@ -78,7 +78,7 @@ def find_computing(
     unanswered = ""
     if model is None and ask is not None and (why := _why_ask(witnesses, reading, record)):
         try:
-            answers, said = ask(part, witnesses, targets, reading.known)
+            answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
         except FedAttackError as cause:
             unanswered = f"the app itself gives no losses: {cause}"
         else:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedattack.base.errors import DataError, short
 from fedattack.record.format import Arrays
+from fedattack.witness.feeding import feed
 from fedattack.witness.step import as_array
 from fedattack.witness.tape import BATCH_NORM, leaves_for, read_tape
 from fedattack.witness.watch import same
@@ -66,11 +67,11 @@ class Handler:
     arrays: Mapping[str, Sequence[str]]
     configs: Mapping[str, Mapping[str, Any]]
 
-    def __call__(self, weights: Arrays) -> None:
-        """Train with these weights, from one state of all random numbers."""
-        random.seed(_SEED)
-        np.random.seed(_SEED)  # noqa: NPY002 - what the app draws from
-        torch.manual_seed(_SEED)
+    def __call__(self, weights: Arrays, seed: int = _SEED) -> Message:
+        """Train with these weights, from one state of all random numbers, and return the client's reply."""
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - what the app draws from
+        torch.manual_seed(seed)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
             prefix = f"{key}." if len(self.arrays) > 1 else ""
@@ -94,7 +95,7 @@ class Handler:
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
         with _bounded():
             try:
-                self.app(message, context)
+                return self.app(message, context)
             except SystemExit as cause:
                 raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
 
@@ -277,6 +278,34 @@ class Player:
         for _ in self._train(learned, rows, passes, PLANTING):
             trained = {name: _numbers_of(place, self._weights[name]) for name, place in self._places.items()}
             yield {**self._weights, **trained}
+
+    def update(self, weights: Arrays, x: NDArray[Any], y: NDArray[Any], seed: int) -> Arrays:
+        """Return what the client would reply had it these examples: the app itself trains on them.
+
+        It makes as many steps, of batches as large, as with the client's own examples, by its own optimizer.
+
+        Parameters
+        ----------
+        weights
+            What it is sent.
+        x, y
+            (n, …), (n,): the examples, of the form of the targets.
+        seed
+            Of all that is drawn.
+
+        Raises
+        ------
+        DataError
+            If its steps do not take such examples, or it replies other arrays than it was sent.
+        """
+        reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
+        found: dict[str, NDArray[Any]] = {}
+        for key, record in reply.content.array_records.items() if reply.has_content() else ():
+            prefix = f"{key}." if len(reply.content.array_records) > 1 else ""
+            found |= {f"{prefix}{name}": np.array(array.numpy()) for name, array in record.items()}
+        if form_of(found) != form_of(weights):
+            raise DataError("trained on other examples, the app replies other arrays than it was sent")
+        return found
 
     def along(self, updates: Sequence[Arrays]) -> Along:
         """Hold the targets' gradients, under the weights that were taken last, against updates.

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedattack.attacks.knowledge import Answers
+from fedattack.attacks.answers import Answers
 from fedattack.attacks.local_models import LocalModels, Rebuilding
 from fedattack.attacks.replies import replied
 from fedattack.record import Observation, Record, Round

@@ -54,8 +54,10 @@ class Step:
     odd
         How long a tensor was that outputs met, and that has no row an example; 0 where there was none. What is as long
         as an output is wide, such as weights of classes, is the same for all examples.
-    order
-        (n,): which example stands in the place of each; ``None`` where each stands in its own.
+    held_out
+        (n,): which examples others stand in the place of; ``None`` where none.
+    stand_in
+        Returns what stands in the place of a leaf, by its place and what the app has there; ``None`` where all stay.
     """
 
     count: int
@@ -64,19 +66,32 @@ class Step:
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     met: list[Tensor] = field(default_factory=list)
     modes: dict[int, bool] = field(default_factory=dict)
-    order: NDArray[np.int64] | None = None
+    held_out: NDArray[np.bool_] | None = None
+    stand_in: Callable[[str, Any], Any] | None = None
 
     def take_out(self, chosen: NDArray[np.bool_]) -> None:
         """Put other examples into the places of those that are chosen, unless all are."""
         kept, places = np.flatnonzero(~chosen), np.flatnonzero(chosen)
         if len(kept) and len(places):
-            self.order = np.arange(self.count)
-            self.order[places] = np.resize(kept, len(places))
+            order = np.arange(self.count)
+            order[places] = np.resize(kept, len(places))
+            self.held_out = chosen
+            self.stand_in = lambda place, tree: reorder(tree, order, self.count)
 
-    @property
-    def held_out(self) -> NDArray[np.bool_] | None:
-        """(n,): which examples others stand in the place of; ``None`` where none."""
-        return None if self.order is None else self.order != np.arange(self.count)
+    def replaced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the latest call with what stands in the place of its leaves."""
+        if self.stand_in is None:
+            return args, kwargs
+        before, (known_args, known_kwargs) = _before(len(self.calls) - 1), self.calls[-1]
+        others = list(args)
+        for at, known in enumerate(known_args):
+            if not _is_made(known):
+                others[at] = self.stand_in(f"{before}{at}", args[at])
+        named = dict(kwargs)
+        for name, known in known_kwargs.items():
+            if not _is_made(known):
+                named[name] = self.stand_in(f"{before}{name}", kwargs[name])
+        return tuple(others), named
 
     def trees(self) -> Iterator[tuple[str, Any]]:
         """Yield what the leaves stand in, with the place of each."""
@@ -307,6 +322,11 @@ class Leaf:
     tree: Any
 
 
+def _is_made(tree: Any) -> bool:
+    """Say whether the tape makes something of a tree, as where one model takes what another returned."""
+    return any(isinstance(one, Slot) for one in tree_flatten(tree, is_leaf=lambda one: isinstance(one, Slot))[0])
+
+
 @dataclass
 class Line:
     """One thing that a step computes."""
@@ -338,8 +358,8 @@ class Reader(TorchFunctionMode):
         # What is the same for all examples may be computed before the step begins.
         self._shared: dict[int, tuple[int, Tensor]] = {}
         self._common: list[Line] = []
-        # What outputs met in the order of the app, by what they met in its place.
-        self._reordered: dict[int, tuple[Tensor, Tensor]] = {}
+        # What the app gave outputs to meet, by what they met in its place.
+        self._given: dict[int, tuple[Tensor, Tensor]] = {}
         self._count = 0
 
     def put_beneath(self) -> None:
@@ -367,7 +387,7 @@ class Reader(TorchFunctionMode):
         if not self.goes_on(module):
             count = count_examples(args, kwargs)
             self.step = Step(count, torch.is_grad_enabled()) if count else None
-            self.lines, self._made, self._leaves, self._reordered = [*self._common], {}, {}, {}
+            self.lines, self._made, self._leaves, self._given = [*self._common], {}, {}, {}
         if self.step is not None:
             self.step.calls.append((self._known(args), self._known(kwargs)))
             self.step.modes[id(module)] = module.training
@@ -400,7 +420,7 @@ class Reader(TorchFunctionMode):
     def end(self) -> Step | None:
         """Return the step that is under way, which is over."""
         step, self.step = self.step, None
-        self._made, self._leaves, self._reordered = {}, {}, {}
+        self._made, self._leaves, self._given = {}, {}, {}
         return step
 
     def __torch_function__(
@@ -417,8 +437,8 @@ class Reader(TorchFunctionMode):
                 self._share(func, args, kwargs, output)
             return output
         written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
-        if self.step is not None and self.step.order is not None:
-            args, kwargs = tree_unflatten(self._reorder(func, flat, self.step.order), form)
+        if self.step is not None and self.step.stand_in is not None:
+            args, kwargs = tree_unflatten(self._stand_in(func, flat, written, self.step.stand_in), form)
         if self.keeps_tape and getattr(func, "__name__", "").strip("_") in _ADDS:
             written = self._without_terms(written)
         output = func(*args, **kwargs)
@@ -479,24 +499,25 @@ class Reader(TorchFunctionMode):
             step.met.append(value)
         return Leaf(leaf[0], value)
 
-    def _reorder(self, func: Callable[..., Any], flat: Sequence[Any], order: NDArray[np.int64]) -> list[Any]:
-        """Bring what outputs meet into the order of the examples that the models took."""
+    def _stand_in(
+        self, func: Callable[..., Any], flat: Sequence[Any], written: Sequence[Any], other: Callable[[str, Any], Any]
+    ) -> list[Any]:
+        """Return arguments with what stands in the place of the leaves that outputs meet."""
         name = getattr(func, "__name__", "")
         writes = name == _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         found = []
-        for at, value in enumerate(flat):
+        for at, (value, one) in enumerate(zip(flat, written, strict=True)):
             # What is written into stays the tensor that its owner has.
-            stays = id(value) in self._made or (writes and at == 0)
-            if isinstance(value, Tensor) and not value.requires_grad and not stays:
-                other = reorder(value, order, len(order))
-                self._reordered[id(other)] = other, value
-                value = other
+            if isinstance(one, Leaf) and not (writes and at == 0):
+                stands = other(one.place, value)
+                self._given[id(stands)] = stands, value
+                value = stands
             found.append(value)
         return found
 
     def as_given(self, value: Tensor) -> Tensor:
-        """Return a tensor that outputs met as the app gave it, in the order of its own examples."""
-        return self._reordered.get(id(value), (value, value))[1]
+        """Return what the app gave outputs to meet, of what they met in its place."""
+        return self._given.get(id(value), (value, value))[1]
 
     def _known(self, tree: Any) -> Any:
         """Put slots in the place of what the tape has made."""

@@ -262,7 +262,7 @@ def read_tape(handler: Callable[[], object]) -> Tape:
             found.append((reader.step, reader.lines, [slot for slot in slots if slot is not None]))
             raise _StepRead
 
-    with _calls_read(reader), _ends_read(end):
+    with calls_read(reader), ends_read(end):
         reader.put_beneath()
         try:
             handler()
@@ -276,13 +276,16 @@ def read_tape(handler: Callable[[], object]) -> Tape:
 
 
 @contextmanager
-def _calls_read(reader: Reader) -> Iterator[None]:
+def calls_read(reader: Reader) -> Iterator[None]:
+    """Show a reader each call of a model that no other model makes."""
     original = nn.Module.__call__
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if reader.inside or next(self.parameters(), None) is None:
             return original(self, *args, **kwargs)
-        reader.begin(self, args, kwargs)
+        step = reader.begin(self, args, kwargs)
+        if step is not None:
+            args, kwargs = step.replaced(args, kwargs)
         reader.inside = True
         try:
             output = original(self, *args, **kwargs)
@@ -299,7 +302,7 @@ def _calls_read(reader: Reader) -> Iterator[None]:
 
 
 @contextmanager
-def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
+def ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
     """Call ``end`` with what is differentiated, wherever that is asked for."""
     of_tensor, of_all, grad = Tensor.backward, torch.autograd.backward, torch.autograd.grad
 

@@ -25,7 +25,7 @@ from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, w
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label, hash_rows
-from fedattack.witness.step import Reader, Step, as_array, count_examples, reorder, tensors_of
+from fedattack.witness.step import Reader, Step, as_array, count_examples, tensors_of
 from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
 
 _LABELLED = {
@@ -213,12 +213,12 @@ class StepReader(Reader):
             step.take_out(chosen)
             if step.count == 1 and chosen.all():
                 watch.note("batches of one example are trained on as they are: nothing of them is held out")
-        if step.order is None:
+        if step.held_out is None:
             return None
         watch.note_held_out()
         if begun is not None:
             begun.held_out = step.held_out
-        return reorder(args, step.order, step.count), reorder(kwargs, step.order, step.count)
+        return step.replaced(args, kwargs)
 
     def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
