@@ -346,7 +346,12 @@ class Player:
         return found
 
     def assumed(self) -> Iterator[str]:
-        """Say what was put in the place of what nobody sends."""
+        """Say what was put in the place of what nobody sends, and what of the loss is not asked for."""
+        if not self.tape.is_whole:
+            yield (
+                "a step of the app asks for gradients several times; losses are those of the first time, since the "
+                "others take labels that were not witnessed"
+            )
         if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"
         if not self._is_sent_whole:
