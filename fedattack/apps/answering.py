@@ -81,7 +81,7 @@ class Interview:
                 of_reply = self._try(reply)
                 if of_reply is not None:
                     asked[reply.node] = of_reply
-            for group in _sent_alike([one for one in round_.observations if one.node in asked]):
+            for group in _group_by_model([one for one in round_.observations if one.node in asked]):
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._reasons) or "no reply holds arrays")
@@ -258,7 +258,7 @@ def _update(sent: Arrays, received: Arrays) -> Arrays:
     return update
 
 
-def _sent_alike(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
+def _group_by_model(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
     """Yield the replies to one model together."""
     together = [reply for reply in replies if not reply.singled_out]
     if together:

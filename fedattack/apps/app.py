@@ -94,11 +94,11 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))
-    declared, counted_by = supernodes or _declared_supernodes(flower.get("federations")), ""
+    declared, counted_by = supernodes or _read_declared_supernodes(flower.get("federations")), ""
     if declared is None:
-        declared, counted_by = _configured_supernodes()
+        declared, counted_by = _read_configured_supernodes()
     count, counted = declared or SUPERNODES, declared is not None
-    return App(folder, _changed(known, changes, folder), count, counted, counted_by, "seed" in known)
+    return App(folder, _read_changes(known, changes, folder), count, counted, counted_by, "seed" in known)
 
 
 def app_of_command(words: Sequence[str]) -> App:
@@ -115,7 +115,7 @@ def app_of_command(words: Sequence[str]) -> App:
     return App(app_of(command.app).folder, command=command)
 
 
-def _declared_supernodes(federations: Any) -> int | None:
+def _read_declared_supernodes(federations: Any) -> int | None:
     """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
     counts = {}
     for name, federation in (federations if isinstance(federations, dict) else {}).items():
@@ -128,7 +128,7 @@ def _declared_supernodes(federations: Any) -> int | None:
     return counts.get(str(federations.get("default"))) if counts else None
 
 
-def _configured_supernodes() -> tuple[int | None, str]:
+def _read_configured_supernodes() -> tuple[int | None, str]:
     """Return how many SuperNodes Flower's default connection has, and its name.
 
     Since version 1.26 ``flwr run`` moves an app's federations into a file of the user's, and comments them out.
@@ -137,7 +137,7 @@ def _configured_supernodes() -> tuple[int | None, str]:
     try:
         connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
         name = connections.get("default")
-        count = _declared_supernodes({"default": name, name: connections.get(name)})
+        count = _read_declared_supernodes({"default": name, name: connections.get(name)})
     except (OSError, ValueError, AttributeError, TypeError):
         # Flower itself says what is wrong with it.
         return None, ""
@@ -155,7 +155,7 @@ def _flat(config: Any, before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _changed(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
+def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
     changed = {}
     for change in changes:
         key, separator, text = change.partition("=")

@@ -214,7 +214,7 @@ class Player:
             self._weights = weights
             with torch.no_grad():
                 for name, place in self._places.items():
-                    _viewed(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
+                    _view_as(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
         self._fill_in()
 
     def _fill_in(self) -> None:
@@ -270,7 +270,7 @@ class Player:
         DataError
             If the app hides its parameters.
         """
-        learned = [*self._learned().values()]
+        learned = [*self._find_learned().values()]
         if not learned:
             raise DataError(
                 "the weights do not stand in the app's models as they are sent: none can be trained further"
@@ -324,7 +324,7 @@ class Player:
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
         # Of what travels as the bytes of another type there is no difference.
-        learned = {name: one for name, one in self._learned().items() if all(name in update for update in updates)}
+        learned = {name: one for name, one in self._find_learned().items() if all(name in update for update in updates)}
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
         flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
@@ -336,7 +336,7 @@ class Player:
             norms[row] = float(gradient.norm())
         return products, norms, lengths
 
-    def _learned(self) -> dict[str, Tensor]:
+    def _find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
         parameters, found = self._parameters(), {}
         for name, place in self._places.items():
@@ -368,14 +368,14 @@ def _is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in _STATISTICS
 
 
-def _viewed(tensor: Tensor, array: NDArray[Any]) -> Tensor:
+def _view_as(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
 
 
 def _numbers_of(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
     """Copy a tensor to an array of the kind that another is."""
-    return np.array(as_array(_viewed(tensor, array)))
+    return np.array(as_array(_view_as(tensor, array)))
 
 
 def form_of(arrays: Arrays) -> Form:

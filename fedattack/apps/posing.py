@@ -114,7 +114,7 @@ def pose(
     further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, seed))
     knowledge = replace(knowledge, **further.known)
     write_knowledge(part.knowledge, knowledge)
-    assumed = (*_assumed(knowledge, asked), *further.notes)
+    assumed = (*_list_assumptions(knowledge, asked), *further.notes)
     notes += [*assumed, *_notes_on_nobodys(holding, chosen, evaluation)]
     records, few = _few_records(holding)
     beside = _beside_models(holding, Record(part.record, thinned=True))
@@ -225,7 +225,7 @@ def _notes_on_nobodys(holding: Holding, chosen: Chosen, evaluation: Targets) -> 
         )
 
 
-def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
+def _list_assumptions(knowledge: Knowledge, asked: Questions) -> list[str]:
     """Say how much the attacker is assumed to have, and what it was left without."""
     assumed = []
     if knowledge.auxiliary is not None:

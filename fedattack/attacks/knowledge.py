@@ -606,17 +606,17 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
     if value is None:
         return None
     return ModelKnowledge(
-        spec=_named("model", value["spec"], MODELS, trusted, where),
+        spec=_read_name("model", value["spec"], MODELS, trusted, where),
         input_shape=tuple(value["input_shape"]),
         classes=value["classes"],
         hidden=value["hidden"],
-        loss=_named("loss", value["loss"], LOSSES, trusted, where),
+        loss=_read_name("loss", value["loss"], LOSSES, trusted, where),
         dropout=value["dropout"],
         arguments=value.get("arguments"),
     )
 
 
-def _named(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
+def _read_name(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
     """Read what is built in or an import path."""
     if name not in known and ":" not in name:
         raise DataError(
@@ -631,7 +631,7 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
     run = _run_folder(folder).resolve()
     settings: dict[str, Any] = dict(value["settings"])
     if spec == BUILT_IN:
-        settings = _built_in_settings(settings, where, trusted)
+        settings = _read_built_in_settings(settings, where, trusted)
     # What is a path among the settings is one of the files, or leads outside.
     for key in _PATHS:
         if settings.get(key):
@@ -644,11 +644,11 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
     return KnownDefence(asked, settings)
 
 
-def _built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
+def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
     form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
     checked = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
     if "loss" in checked:
-        checked["loss"] = _named("loss", checked["loss"], LOSSES, trusted, where)
+        checked["loss"] = _read_name("loss", checked["loss"], LOSSES, trusted, where)
     return checked
 
 

@@ -151,13 +151,13 @@ def short_of(finding: Finding, explained: str) -> str:
     if not is_difference and not (is_leak and finding.chance):
         # There is no gain to state, or nothing that it could be a multiple of.
         template = "{value}" if finding.chance is None else _BESIDE_GUESSING
-    words = _filled(template, finding)
+    words = _fill(template, finding)
     if is_leak:
         return f"Yes: {words}; {explained}." if explained else f"Yes: {words}."
     return f"Not shown: {words}."
 
 
-def _filled(template: str, finding: Finding) -> str:
+def _fill(template: str, finding: Finding) -> str:
     """Fill a finding's numbers into a template."""
     value = finding.value or 0.0
     return template.format(
@@ -180,7 +180,7 @@ def sentence_of(finding: Finding) -> str:
         return sentence(finding)
     within = "" if ends == NOTHING else f" ({level(finding.level)} interval {ends})"
     guessing = "" if finding.chance is None else "; guessing gives {chance}"
-    return _filled(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
+    return _fill(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
 
 
 def _by_the_null(finding: Finding) -> str:

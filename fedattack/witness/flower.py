@@ -189,7 +189,7 @@ class _Calls:
         by_steps = _by_steps.setdefault(self._folder, {})
         watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
         watch.notes |= dict.fromkeys(sources.install())
-        asked = _asked(message) if trains else None
+        asked = _read_asked(message) if trains else None
         watch.hold_out = self._hold_out if trains else None
         return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
 
@@ -201,7 +201,7 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply.has_error():
         return replace(call, failed=f"an error reply of code {reply.error.code}")
     try:
-        sent, names, stated = _numpy(_models(reply)), _names(reply), _stated(reply)
+        sent, names, stated = _numpy(_models(reply)), _names(reply), _read_stated(reply)
     except Exception as cause:
         watch.note_error("the reply", cause)
         return call
@@ -231,7 +231,7 @@ def _records(message: Message) -> list[tuple[Any, list[str]]]:
     return [(record, [name for name in record if name != _EMPTY]) for record in records]
 
 
-def _asked(message: Message) -> AskedToTrain:
+def _read_asked(message: Message) -> AskedToTrain:
     """Return the form of a message; bytes, such as those of encryption, are left out."""
     arrays = {name: tuple(record) for name, record in message.content.array_records.items()}
     configs: dict[str, dict[str, Any]] = {}
@@ -274,7 +274,7 @@ def _header(raw: bytes) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
     return shape, None if fortran or dtype.hasobject else dtype
 
 
-def _stated(reply: Message) -> int | None:
+def _read_stated(reply: Message) -> int | None:
     """Return with how many examples a client says that it trained."""
     for record in reply.content.metric_records.values():
         for name in _COUNTS:

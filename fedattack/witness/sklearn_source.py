@@ -60,10 +60,10 @@ def _wrap(cls: type, name: str) -> None:
     function = getattr(method, "fn", method)
     if isinstance(function, FunctionType):
         _undo.append(functools.partial(setattr, owner, attribute, function))
-        setattr(owner, attribute, _watched(name, function))
+        setattr(owner, attribute, _watch_method(name, function))
 
 
-def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = current()
@@ -93,14 +93,14 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
     if not (is_classifier(estimator) or is_regressor(estimator)):
         return None
-    known = watch.model_of(estimator, lambda: _seen_model(watch, estimator))
+    known = watch.model_of(estimator, lambda: _make_model(watch, estimator))
     if known is not None and not known.received and not known.uses:
         own = [array for _, array in _state(estimator)]
         known.received = any(own and same(own, state) for state in watch.received())
     return known
 
 
-def _seen_model(watch: Watch, estimator: Any) -> SeenModel:
+def _make_model(watch: Watch, estimator: Any) -> SeenModel:
     model = SeenModel(watch, estimator, type(estimator).__name__, type(estimator))
     model.state = functools.partial(_state, estimator)
     model.describe = _describe
@@ -111,7 +111,7 @@ def _hold_out(
     watch: Watch, fit: Callable[..., Any], estimator: Any, args: Any, kwargs: Any
 ) -> tuple[NDArray[np.bool_], tuple[Any, ...], dict[str, Any]] | None:
     """Return which examples are held out, and arguments without them; ``None`` where all stay."""
-    named = _named(args, kwargs)
+    named = _name_arguments(args, kwargs)
     hashes = hash_rows(plain(named["X"]), watch.seed)
     chosen = watch.hold_out.choose(hashes) if watch.hold_out is not None else np.zeros(len(hashes), bool)
     if is_classifier(estimator) and named.get("y") is not None:
@@ -129,7 +129,7 @@ def _hold_out(
     return chosen, call.args[1:], call.kwargs
 
 
-def _named(args: Any, kwargs: Any) -> dict[str, Any]:
+def _name_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
     """Return what a method of an estimator was called with, by the names that all of them give."""
     return dict(zip(("X", "y"), args, strict=False)) | dict(kwargs)
 
@@ -142,7 +142,7 @@ def _note(
     kwargs: Any,
     held_out: NDArray[np.bool_] | None,
 ) -> None:
-    named = _named(args, kwargs)
+    named = _name_arguments(args, kwargs)
     x, y = plain(named["X"]), named.get("y")
     labels = None
     if y is not None and name in (*_FITS, "score"):

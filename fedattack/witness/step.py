@@ -183,7 +183,7 @@ def _read_items(place: str, items: Sequence[Any], leaves: dict[str, NDArray[Any]
     for name in parts[0]:
         arrays = [part[name] for part in parts if name in part]
         if len(arrays) == len(parts):
-            leaves[name] = _stacked(arrays, padded=name != place)
+            leaves[name] = _stack(arrays, padded=name != place)
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
@@ -195,7 +195,7 @@ def _numbers(value: Any) -> NDArray[Any] | None:
     return array
 
 
-def _stacked(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
+def _stack(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
     """Put one array an example together; those of varying length are padded."""
     shapes = {array.shape for array in arrays}
     if len(shapes) == 1 and (not padded or arrays[0].ndim == 0):
@@ -389,7 +389,7 @@ class Reader(TorchFunctionMode):
             self.step = Step(count, torch.is_grad_enabled()) if count else None
             self.lines, self._made, self._leaves, self._given = [*self._common], {}, {}, {}
         if self.step is not None:
-            self.step.calls.append((self._known(args), self._known(kwargs)))
+            self.step.calls.append((self._as_slots(args), self._as_slots(kwargs)))
             self.step.modes[id(module)] = module.training
         return self.step
 
@@ -454,7 +454,7 @@ class Reader(TorchFunctionMode):
         # What sets weights, as where they are initialized, is no part of the step.
         if not any(value.grad_fn is not None for value in tensors_of(output)):
             return
-        line = Line(func, tree_map(self._shared_or_constant, args), tree_map(self._shared_or_constant, kwargs), [])
+        line = Line(func, tree_map(self._as_constant, args), tree_map(self._as_constant, kwargs), [])
         for value in tensors_of(output):
             number = self._shared[id(value)][0] if id(value) in self._shared else self._next_number()
             self._shared[id(value)] = number, value
@@ -462,7 +462,7 @@ class Reader(TorchFunctionMode):
         self._common.append(line)
         self.lines.append(line)
 
-    def _shared_or_constant(self, value: Any) -> Any:
+    def _as_constant(self, value: Any) -> Any:
         """Return what a value is in the tape that is the same for all examples."""
         if not isinstance(value, Tensor):
             return value
@@ -481,12 +481,12 @@ class Reader(TorchFunctionMode):
 
     def _meet(self, value: Tensor) -> Any:
         """Return what a tensor is in the tape: made by it, a leaf, or the same for all examples."""
-        known = self._known(value)
+        known = self._as_slots(value)
         step = self.step
         if known is not value or step is None:
             return known
         if value.requires_grad or isinstance(value, nn.Parameter):
-            return self._shared_or_constant(value)
+            return self._as_constant(value)
         if not value.ndim or not len(value):
             return value
         if len(value) % step.count:
@@ -519,7 +519,7 @@ class Reader(TorchFunctionMode):
         """Return what the app gave outputs to meet, of what they met in its place."""
         return self._given.get(id(value), (value, value))[1]
 
-    def _known(self, tree: Any) -> Any:
+    def _as_slots(self, tree: Any) -> Any:
         """Put slots in the place of what the tape has made."""
 
         def slot(value: Any) -> Any:

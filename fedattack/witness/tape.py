@@ -94,7 +94,7 @@ class Tape:
 
     def _loss_in_copies(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
         with torch.no_grad():
-            return float(self.play(_copied(leaves, row, copies)))
+            return float(self.play(_copy_row(leaves, row, copies)))
 
     def losses_of(self, leaves: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Compute the loss of each example, (n,)."""
@@ -119,7 +119,7 @@ class Tape:
     def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
         """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
         with torch.enable_grad():
-            loss = self.play(_copied(leaves, row, self.copies))
+            loss = self.play(_copy_row(leaves, row, self.copies))
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         parts = zip(gradients, parameters, strict=True)
         flat = [
@@ -226,7 +226,7 @@ class Tape:
             norm.momentum, norm.training = momentum, False
 
 
-def _copied(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:
+def _copy_row(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:
     """Return copies of one example."""
     return {place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()}
 

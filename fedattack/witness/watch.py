@@ -310,12 +310,12 @@ class SeenModel:
         if self.given_up.sizes or self.waiting.sizes:
             self._train_all(self.waiting)
             self.given_up, self.waiting = Batches(), Batches()
-        for one in self._differentiated():
+        for one in self._take_differentiated():
             self._train(one)
 
     def discard(self) -> None:
         """Note that gradients were thrown away."""
-        done = self._differentiated()
+        done = self._take_differentiated()
         # What precedes the first step may be a step by hand.
         if not self.steps:
             self.given_up.join(self.waiting)
@@ -338,7 +338,7 @@ class SeenModel:
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
 
-    def _differentiated(self) -> list[Pass]:
+    def _take_differentiated(self) -> list[Pass]:
         if len(self.pending) == 1 and self.pending[0].differentiated:
             done, self.pending = self.pending, []
             return done
@@ -552,7 +552,7 @@ def watching(watch: Watch) -> Iterator[Watch]:
     with _lock:
         _watches.append(watch)
     try:
-        with _stacked(watch):
+        with _stack(watch):
             yield watch
     finally:
         if watch.local.reader is not None:
@@ -568,12 +568,12 @@ def _end_reading(watch: Watch) -> None:
 @contextmanager
 def unwatched() -> Iterator[None]:
     """Do something in this thread that nobody watches."""
-    with _stacked(None):
+    with _stack(None):
         yield
 
 
 @contextmanager
-def _stacked(watch: Watch | None) -> Iterator[None]:
+def _stack(watch: Watch | None) -> Iterator[None]:
     _local.stack.append(watch)
     try:
         yield
@@ -608,15 +608,15 @@ def trained_on(x: Any, y: Any = None) -> None:
     y
         (n,): their labels, whole numbers for classes.
     """
-    _stated(x, y, True)
+    _note_stated(x, y, True)
 
 
 def evaluated_on(x: Any, y: Any = None) -> None:
     """State which examples a client only evaluates; see :func:`trained_on`."""
-    _stated(x, y, False)
+    _note_stated(x, y, False)
 
 
-def _stated(x: Any, y: Any, trained: bool) -> None:
+def _note_stated(x: Any, y: Any, trained: bool) -> None:
     watch = current()
     if watch is not None:
         watch.guard("what trained_on or evaluated_on was given", _state, x, y, trained)
