@@ -563,7 +563,7 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call,
     monkeypatch.setitem(ATTACKS, "guess", Guess())
     guess = Threat(package=__name__, name="guess", question="?", attacks={"guess": "Guess"})
     found = {**threats(), "guess": guess}
-    monkeypatch.setattr(registry, "_found", lambda: (found, {}))
+    monkeypatch.setattr(registry, "_find_threats", lambda: (found, {}))
     folder = write_run(tmp_path)
     (folder / "knowledge" / "knowledge.json").unlink()
     x, domain = np.zeros((5, 30)), np.array([[0.0], [1.0]])

@@ -8,6 +8,7 @@ of a client is there.
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,17 @@ from fedattack.attacks.replies import replied
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
 from fedattack.learning.importing import one_line
-from fedattack.record import Observation, Record
+from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 
 PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
+
+SHADOWS = 8
+"""Shadow models that the app trains in a round."""
+
+# Rounds in which it does, from the last one back, and seconds after which no further one is begun.
+_SHADOW_ROUNDS, _SHADOW_SECONDS = 3, 300
 
 
 class Interview:
@@ -35,14 +42,19 @@ class Interview:
     Parameters
     ----------
     request
-        As :func:`fedattack.apps.asking.ask` writes it.
+        As :class:`fedattack.apps.asking.Asker` writes it.
+
+    Attributes
+    ----------
+    auxiliary
+        (n, …), (n,): examples of the attacker's own; n is 0 where it has none.
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
         self._record = Record(Path(request["record"])).read_as((), request["factors"])
-        with np.load(request["targets"], allow_pickle=False) as file:
-            self._x, self._y = file["x"], file["y"]
+        self._x, self._y = _read_examples(request["targets"])
+        self.auxiliary = _read_examples(request["auxiliary"]) if request["auxiliary"] else (self._x[:0], self._y[:0])
         self._app = load_app(request["clientapp"], DataError, request["folder"])
         self._players: dict[Form, Player] = {}
         self._reasons: dict[str, str] = {}
@@ -69,7 +81,7 @@ class Interview:
                 of_reply = self._try(reply)
                 if of_reply is not None:
                     asked[reply.node] = of_reply
-            for group in _sent_alike([one for one in round_.observations if one.node in asked]):
+            for group in _group_by_model([one for one in round_.observations if one.node in asked]):
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._reasons) or "no reply holds arrays")
@@ -80,6 +92,48 @@ class Interview:
             for name, values in vars(one).items():
                 arrays[f"{name}@{count}" if count else name] = np.array(values)
         return arrays
+
+    def play(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
+        """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``.
+
+        Raises
+        ------
+        DataError
+            If it cannot.
+        """
+        rounds = [round_ for round_ in self._record if any(map(_is_common, round_.observations))]
+        # The last one comes first: it is there whatever the time allows.
+        rounds = rounds[: -_SHADOW_ROUNDS - 1 : -1]
+        seqs: list[int] = []
+        losses: list[list[NDArray[np.float64]]] = []
+        started = time.monotonic()
+        for done, round_ in enumerate(rounds):
+            if done and time.monotonic() - started > _SHADOW_SECONDS:
+                rounds = rounds[:done]
+                break
+            of_round = []
+            for index in range(SHADOWS):
+                say(f"{PROGRESS}{done * SHADOWS + index} {len(rounds) * SHADOWS}")
+                of_round.append(self._shadow(round_, index))
+            losses.append(of_round)
+            seqs.append(round_.seq)
+        if not losses:
+            raise DataError("no reply holds arrays, of a client that was sent what others were sent")
+        notes = [f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"]
+        return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array(notes, dtype=np.str_)}
+
+    def _shadow(self, round_: Round, index: int) -> NDArray[np.float64]:
+        """Return losses (targets,) under a model that the app trains in a round on the attacker's examples."""
+        replies = [reply for reply in round_.observations if _is_common(reply)]
+        received = dict(replies[0].received or {})
+        player = self._player(received, replies[0].node)
+        x, y = self.auxiliary
+        counts = [reply.num_examples for reply in replies if reply.num_examples]
+        size = min(len(y) // 2, int(np.median(counts or [len(y)])))
+        seed = round_.seq * SHADOWS + index
+        rows = np.random.default_rng(seed).choice(len(y), size, replace=False)
+        player.take(player.update(received, x[rows, ...], y[rows], seed))
+        return player.losses()
 
     def _add(
         self,
@@ -204,7 +258,7 @@ def _update(sent: Arrays, received: Arrays) -> Arrays:
     return update
 
 
-def _sent_alike(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
+def _group_by_model(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
     """Yield the replies to one model together."""
     together = [reply for reply in replies if not reply.singled_out]
     if together:
@@ -212,6 +266,16 @@ def _sent_alike(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
     for reply in replies:
         if reply.singled_out:
             yield [reply]
+
+
+def _read_examples(file: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    with np.load(file, allow_pickle=False) as arrays:
+        return arrays["x"], arrays["y"]
+
+
+def _is_common(reply: Observation) -> bool:
+    """Say whether a reply holds arrays, of a client that was sent what others were sent."""
+    return _has_arrays(reply) and not reply.singled_out and reply.received is not None
 
 
 def _has_arrays(reply: Observation) -> bool:
@@ -248,7 +312,9 @@ def main() -> int:
     """Read a request, answer it, and write the answers where it says."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
-        found = Interview(request).hold(lambda line: print(line, file=sys.__stdout__, flush=True))
+        interview = Interview(request)
+        ask = interview.play if len(interview.auxiliary[1]) else interview.hold
+        found = ask(lambda line: print(line, file=sys.__stdout__, flush=True))
     except FedAttackError as cause:
         print(short(str(cause), 500), file=sys.stderr)
         return 2

@@ -14,6 +14,9 @@ from fedattack.runs.presets import preset_names
 SUPERNODES = 10
 """Clients of an app that does not say how many it is simulated with; of flwr's own 2 nothing can be told."""
 
+MOST_HELD_OUT = 0.5
+"""Share of its examples that a client may be kept from training on; with more its training is hardly its own."""
+
 
 @dataclass(frozen=True)
 class App:
@@ -35,6 +38,13 @@ class App:
         Whether its run config has a key ``seed``, which then is the seed of each run.
     command
         The ``flwr run`` that runs it, where the caller gave one.
+    hold_out
+        Share of each client's examples that it is kept from training on.
+
+    Raises
+    ------
+    ConfigError
+        If the share is negative, or more than :data:`MOST_HELD_OUT`.
     """
 
     folder: Path
@@ -44,6 +54,14 @@ class App:
     counted_by: str = ""
     seeded: bool = False
     command: FlwrRun | None = None
+    hold_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hold_out <= MOST_HELD_OUT:
+            raise ConfigError(
+                f"--hold-out {self.hold_out:g}: expected a share of each client's examples from 0 to {MOST_HELD_OUT}, "
+                "such as 0.1"
+            )
 
 
 def is_app(word: str) -> bool:
@@ -76,11 +94,11 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))
-    declared, counted_by = supernodes or _declared_supernodes(flower.get("federations")), ""
+    declared, counted_by = supernodes or _read_declared_supernodes(flower.get("federations")), ""
     if declared is None:
-        declared, counted_by = _configured_supernodes()
+        declared, counted_by = _read_configured_supernodes()
     count, counted = declared or SUPERNODES, declared is not None
-    return App(folder, _changed(known, changes, folder), count, counted, counted_by, "seed" in known)
+    return App(folder, _read_changes(known, changes, folder), count, counted, counted_by, "seed" in known)
 
 
 def app_of_command(words: Sequence[str]) -> App:
@@ -97,7 +115,7 @@ def app_of_command(words: Sequence[str]) -> App:
     return App(app_of(command.app).folder, command=command)
 
 
-def _declared_supernodes(federations: Any) -> int | None:
+def _read_declared_supernodes(federations: Any) -> int | None:
     """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
     counts = {}
     for name, federation in (federations if isinstance(federations, dict) else {}).items():
@@ -110,7 +128,7 @@ def _declared_supernodes(federations: Any) -> int | None:
     return counts.get(str(federations.get("default"))) if counts else None
 
 
-def _configured_supernodes() -> tuple[int | None, str]:
+def _read_configured_supernodes() -> tuple[int | None, str]:
     """Return how many SuperNodes Flower's default connection has, and its name.
 
     Since version 1.26 ``flwr run`` moves an app's federations into a file of the user's, and comments them out.
@@ -119,7 +137,7 @@ def _configured_supernodes() -> tuple[int | None, str]:
     try:
         connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
         name = connections.get("default")
-        count = _declared_supernodes({"default": name, name: connections.get(name)})
+        count = _read_declared_supernodes({"default": name, name: connections.get(name)})
     except (OSError, ValueError, AttributeError, TypeError):
         # Flower itself says what is wrong with it.
         return None, ""
@@ -137,7 +155,7 @@ def _flat(config: Any, before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _changed(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
+def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
     changed = {}
     for change in changes:
         key, separator, text = change.partition("=")

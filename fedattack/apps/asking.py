@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from fedattack.apps.answering import PROGRESS
 from fedattack.apps.app import App
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
-from fedattack.attacks.knowledge import Answers, Sends, Targets, check_answers
+from fedattack.attacks.answers import Answers, ShadowLosses, check_answers, check_shadow_losses
+from fedattack.attacks.knowledge import Sends, Targets
 from fedattack.base.errors import DataError, RunError, short
 from fedattack.base.files import write_npz
 from fedattack.base.untrusted import read_npz
@@ -31,46 +34,18 @@ from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness
 
 _HINT = "expected what fedattack.apps.answering writes"
-
+_WHERE = "the app's answers"
 
 Say = Callable[[int, int], None]
 """Is told how many replies were asked about, and how many there are."""
 
-Asking = Callable[[Part, Sequence[Witness], Targets, Sends | None], tuple[Answers, list[str]]]
-"""Asks for the losses of targets, given how replies are read; returns them, and what a reader must know of them."""
 
+@dataclass(frozen=True)
+class Inquiry:
+    """What an app is asked about.
 
-def asker(app: App | None, watch: Watch | None = None) -> Asking | None:
-    """Return what asks an app, and says how far it is; ``None`` where there is no app."""
-    if app is None:
-        return None
-
-    def ask_about(
-        part: Part, witnesses: Sequence[Witness], targets: Targets, sends: Sends | None
-    ) -> tuple[Answers, list[str]]:
-        def say(done: int, total: int) -> None:
-            if watch is not None:
-                watch.step(f"ask the app about {part.label}", done, total)
-
-        return ask(app, part, witnesses, targets, sends, say)
-
-    return ask_about
-
-
-def ask(
-    app: App,
-    part: Part,
-    witnesses: Sequence[Witness],
-    targets: Targets,
-    sends: Sends | None = None,
-    say: Say | None = None,
-) -> tuple[Answers, list[str]]:
-    """Ask an app for the losses of targets under the model of each reply.
-
-    Parameters
+    Attributes
     ----------
-    app
-        The app; a copy of it is run.
     part
         A run of it, of which the record is read.
     witnesses
@@ -79,90 +54,123 @@ def ask(
         The examples.
     sends
         How replies are read, where they are no models.
-
-    Returns
-    -------
-    tuple of Answers and list of str
-        The answers, and what a reader must know of them.
-
-    Raises
-    ------
-    DataError
-        If the app cannot be asked.
-    RunError
-        If its process ended without an answer.
     """
-    arrays = _ask(app, part, witnesses, targets, sends, say)
-    return check_answers(arrays, targets, "the app's answers"), arrays["notes"].tolist()
+
+    part: Part
+    witnesses: Sequence[Witness]
+    targets: Targets
+    sends: Sends | None = None
 
 
-def ask_planted(
-    app: App,
-    part: Part,
-    witnesses: Sequence[Witness],
-    targets: Targets,
-    owned: Mapping[str, Sequence[int]],
-    passes: Sequence[int],
-    sends: Sends | None = None,
-    say: Say | None = None,
-) -> dict[int, Answers]:
-    """Ask the same of replies in which something is planted: each client trains further on its own targets.
+@dataclass(frozen=True)
+class Asker:
+    """Asks an app; a copy of it is run.
 
-    Parameters
+    Attributes
     ----------
-    owned
-        By node, which targets are its own.
-    passes
-        How often it goes over them, in ascending order; each is a case of its own.
-
-    Returns
-    -------
-    dict of int to Answers
-        By the number of passes.
+    app
+        The app.
+    watch
+        Is told how far it is; ``None`` for nobody.
     """
-    arrays = _ask(app, part, witnesses, targets, sends, say, owned, passes)
-    found = {}
-    for count in passes:
-        of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}
-        found[count] = check_answers(of_case, targets, "the app's answers")
-    return found
+
+    app: App
+    watch: Watch | None = None
+
+    def losses(self, inquiry: Inquiry) -> tuple[Answers, list[str]]:
+        """Return the losses of the targets under the model of each reply, and what a reader must know of them.
+
+        Raises
+        ------
+        DataError
+            If the app cannot be asked.
+        RunError
+            If its process ended without an answer.
+        """
+        arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}")
+        return check_answers(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
+
+    def planted(
+        self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], passes: Sequence[int]
+    ) -> dict[int, Answers]:
+        """Ask the same of replies in which something is planted: each client trains further on its own targets.
+
+        Parameters
+        ----------
+        owned
+            By node, which targets are its own.
+        passes
+            How often it goes over them, in ascending order; each is a case of its own.
+
+        Returns
+        -------
+        dict of int to Answers
+            By the number of passes.
+        """
+        arrays = self._ask(inquiry, f"plant in {inquiry.part.label}", owned=owned, passes=passes)
+        found = {}
+        for count in passes:
+            of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}
+            found[count] = check_answers(of_case, inquiry.targets, _WHERE)
+        return found
+
+    def shadows(self, inquiry: Inquiry, auxiliary: Targets) -> tuple[ShadowLosses, list[str]]:
+        """Return the losses of the targets under models that the app trains on others, and what a reader must know.
+
+        Parameters
+        ----------
+        auxiliary
+            What they are trained on.
+        """
+        arrays = self._ask(inquiry, f"train shadow models of {inquiry.part.label}", auxiliary=auxiliary)
+        return check_shadow_losses(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
+
+    def _ask(
+        self,
+        inquiry: Inquiry,
+        step: str,
+        *,
+        auxiliary: Targets | None = None,
+        owned: Mapping[str, Sequence[int]] | None = None,
+        passes: Sequence[int] = (),
+    ) -> dict[str, NDArray[Any]]:
+        app, part = self.app, inquiry.part
+        handlers = _handlers(inquiry.witnesses, app)
+        if not handlers:
+            raise DataError("no client was seen to be asked to train")
+        with tempfile.TemporaryDirectory(prefix="fa-") as name:
+            folder = Path(name)
+            copy, place = folder / app.folder.name, folder / "cwd"
+            copy_app(app.folder, copy, without=part.folder.resolve())
+            copy_files(app.folder, place, without=part.folder.resolve())
+            flower = read_app(app.folder)["tool"]["flwr"]["app"]
+            sends = inquiry.sends
+            request = {
+                "record": str(part.record.resolve()),
+                "targets": _write_examples(folder / "targets.npz", inquiry.targets),
+                "auxiliary": "" if auxiliary is None else _write_examples(folder / "auxiliary.npz", auxiliary),
+                "answers": str(folder / "answers.npz"),
+                "folder": str(copy),
+                "clientapp": flower["components"]["clientapp"],
+                "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
+                "handlers": handlers,
+                "factors": None if sends is None or sends.factors is None else dict(sends.factors),
+                "owned": {node: list(rows) for node, rows in (owned or {}).items()},
+                "passes": list(passes),
+            }
+            file = folder / "request.json"
+            file.write_text(json.dumps(request), encoding="utf-8")
+            _run(file, Path(request["answers"]), place, partial(self._say, step))
+            return read_npz(Path(request["answers"]), RunError, _HINT)
+
+    def _say(self, step: str, done: int, total: int) -> None:
+        if self.watch is not None:
+            self.watch.step(step, done, total)
 
 
-def _ask(
-    app: App,
-    part: Part,
-    witnesses: Sequence[Witness],
-    targets: Targets,
-    sends: Sends | None,
-    say: Say | None,
-    owned: Mapping[str, Sequence[int]] | None = None,
-    passes: Sequence[int] = (),
-) -> dict[str, NDArray[Any]]:
-    handlers = _handlers(witnesses, app)
-    if not handlers:
-        raise DataError("no client was seen to be asked to train")
-    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
-        copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
-        copy_app(app.folder, copy, without=part.folder.resolve())
-        copy_files(app.folder, place, without=part.folder.resolve())
-        flower = read_app(app.folder)["tool"]["flwr"]["app"]
-        request = {
-            "record": str(part.record.resolve()),
-            "targets": str(Path(folder) / "targets.npz"),
-            "answers": str(Path(folder) / "answers.npz"),
-            "folder": str(copy),
-            "clientapp": flower["components"]["clientapp"],
-            "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
-            "handlers": handlers,
-            "factors": None if sends is None or sends.factors is None else dict(sends.factors),
-            "owned": {node: list(rows) for node, rows in (owned or {}).items()},
-            "passes": list(passes),
-        }
-        write_npz(Path(request["targets"]), {"x": targets.x, "y": targets.y})
-        file = Path(folder) / "request.json"
-        file.write_text(json.dumps(request), encoding="utf-8")
-        _run(file, Path(request["answers"]), place, say or (lambda done, total: None))
-        return read_npz(Path(request["answers"]), RunError, _HINT)
+def _write_examples(file: Path, examples: Targets) -> str:
+    write_npz(file, {"x": examples.x, "y": examples.y})
+    return str(file)
 
 
 def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
-from fedattack.apps.asking import asker
+from fedattack.apps.asking import Asker
 from fedattack.apps.control import control
 from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
 from fedattack.apps.place import copy_files
@@ -22,6 +22,7 @@ from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.registry import threats
+from fedattack.audit.evidence import UNANSWERED
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
 from fedattack.audit.reach import Prepared
@@ -30,7 +31,7 @@ from fedattack.audit.untried import VIEWS, lacking
 from fedattack.base.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.base.files import make_private, sigterm_raises
 from fedattack.record import Record, project_record
-from fedattack.record.folder import Part, new_parts, read_study, write_study
+from fedattack.record.folder import Part, find_parts, new_parts, read_study, write_study
 from fedattack.record.format import INDEX
 from fedattack.runs.asked import known_to
 from fedattack.runs.deployment import Deployment
@@ -39,7 +40,7 @@ from fedattack.runs.pipeline import attack_folder
 from fedattack.runs.runtime import Runtime
 from fedattack.runs.simulator import Simulator
 from fedattack.runs.watch import Watch
-from fedattack.witness import Witness, read_witnesses
+from fedattack.witness import HoldOut, Witness, read_witnesses
 
 WITNESS = "witness"
 """Folder of a run folder that witnesses write in; no attack reads it."""
@@ -61,7 +62,11 @@ _SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
 # Kinds of messages of which a line says that they are not recorded.
 _FEW_GAPS = 2
 
-_UNASKED = "nobody asked whether embeddings give a party's columns back, or gradients a label to a party"
+_OF_QUERIES = (
+    "Do the embeddings that a party sends give its columns back?",
+    "Do the gradients that a party is sent give labels to it?",
+)
+"""What nobody asks of arrays in replies to queries."""
 
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
@@ -190,7 +195,7 @@ def run_app(
     ConfigError
         If ``out`` is taken.
     RunError
-        If a run does not finish, or no client answered in it.
+        If a run does not finish.
     """
     out = check_free(out)
     make_private(out)
@@ -202,8 +207,14 @@ def run_app(
             _run(app, out, part, seed, on, watch)
         else:
             watch.step("train", 0, None)
-            observe_command(app.command.words, part.record, {}, witness=witness_of(part), stdout=sys.stderr.fileno())
-        _check_answers(part)
+            observe_command(
+                app.command.words,
+                part.record,
+                {},
+                witness=witness_of(part),
+                hold_out=_held_out(app, seed),
+                stdout=sys.stderr.fileno(),
+            )
         if app.command is None and on == superlink.SUPERLINK:
             superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
@@ -216,6 +227,10 @@ def run_app(
     return parts
 
 
+def _held_out(app: App, seed: int) -> HoldOut | None:
+    return HoldOut(app.hold_out, seed) if app.hold_out else None
+
+
 def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> None:
     config = dict(app.config) | ({"seed": seed} if app.seeded and "seed" not in app.config else {})
     what, index = f"train {part.name or 'rounds'}", part.record / INDEX
@@ -226,7 +241,7 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
-        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve())
+        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve(), _held_out(app, seed))
         copy_files(app.folder, place, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, out / "flower.log") as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
@@ -240,14 +255,19 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
     whole_rounds(part.record)
 
 
-def _check_answers(part: Part) -> None:
+def check_answers(parts: Sequence[Part]) -> None:
     """Look whether clients answered what is recorded.
 
     Raises
     ------
     RunError
-        If none did.
+        If in some run none did.
     """
+    for part in parts:
+        _check_answers(part)
+
+
+def _check_answers(part: Part) -> None:
     record = Record(part.record)
     if not len(record):
         raise RunError(f"{part.label}: the server sent no training message{_beside_training(record)}")
@@ -257,14 +277,34 @@ def _check_answers(part: Part) -> None:
         raise RunError(f"{part.label}: {_advised(record.silence)}{beside}")
 
 
+def explain(out: Path, why: str) -> bool:
+    """Note, for the page, why no question could be answered; returns whether there is a run that it can be said of."""
+    try:
+        parts = find_parts(out)
+        records = [Record(part.record, thinned=True) for part in parts]
+    except FedAttackError:
+        return False
+    untried = dict.fromkeys(threats(), "no attack was made, for the reason above")
+    if any(_has_arrays_of_queries(record) for record in records):
+        untried |= dict.fromkeys(
+            _OF_QUERIES, "fedattack has no attack on what clients of vertical or split learning send"
+        )
+    write_study(out, {**read_study(out), "attacks": [], "untried": untried, UNANSWERED: short(why, 500)})
+    return True
+
+
+def _has_arrays_of_queries(record: Record) -> bool:
+    return any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded)
+
+
 def _beside_training(record: Record) -> str:
     """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
     types = dict.fromkeys(others.type for others in record.others)
     said = [short(gap, 120) for gap in record.gaps[:_FEW_GAPS]]
     if types:
         said.insert(0, f"of {short(', '.join(types), 60)} what was in plaintext is recorded")
-    if any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded):
-        said.append(_UNASKED)
+    if _has_arrays_of_queries(record):
+        said.append("nobody asked whether these arrays give a party's columns or labels back")
     return "".join(f"; {line}" for line in said)
 
 
@@ -320,7 +360,7 @@ def pose_all(
                     or "; it would take arrays of numbers that a model of PyTorch has"
                 )
             )
-        witnesses, ask = witnesses_of(part), asker(app, watch)
+        witnesses, ask = witnesses_of(part), None if app is None else Asker(app, watch)
         posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask))
     return posed
 

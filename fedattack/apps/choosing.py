@@ -58,24 +58,24 @@ def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[s
     free: dict[str, list[bytes]] = {}
     for key in sorted(holding.origins):
         free.setdefault(holding.origins[key], []).append(key)
-    held = _drawn(list(alone.values()), most - most // 2 if holding.origins else most, rng)
-    several = _drawn([shared], min(_MOST_SHARED, most // 10), rng)
+    held = _draw(list(alone.values()), most - most // 2 if holding.origins else most, rng)
+    several = _draw([shared], min(_MOST_SHARED, most // 10), rng)
     there = len(holding.origins)
-    nobody = _drawn(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
+    nobody = _draw(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
     asked = [*held, *several, *nobody]
     asked_of_nobody = {*nobody}
     rest = [key for keys in free.values() for key in keys if key not in asked_of_nobody]
     targets = [asked[index] for index in rng.permutation(len(asked))]
     fits = [key for key in rest if auxiliary_of is None or holding.origins[key] in auxiliary_of]
-    auxiliary = _drawn([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
+    auxiliary = _draw([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
     if len(auxiliary) < _LEAST_AUXILIARY:
         auxiliary = []
     the_attackers = {*auxiliary}
-    evaluation = _drawn([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
+    evaluation = _draw([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
     return Chosen(targets, evaluation, auxiliary)
 
 
-def _drawn(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
+def _draw(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
     """Draw from each group, as many from each as its size allows."""
     chosen: list[bytes] = []
     for group, count in zip(groups, even(list(map(len, groups)), most), strict=True):

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedattack.apps.asking import Asking
+from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.holding import Holding
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.answers import Answers
 from fedattack.attacks.frozen import read_frozen
-from fedattack.attacks.knowledge import Answers
 from fedattack.attacks.matching import as_models
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
 from fedattack.record import Record
@@ -56,7 +56,7 @@ def find_computing(
     *,
     model: str | None,
     loss: str | None,
-    ask: Asking | None,
+    ask: Asker | None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
 
@@ -78,7 +78,7 @@ def find_computing(
     unanswered = ""
     if model is None and ask is not None and (why := _why_ask(witnesses, reading, record)):
         try:
-            answers, said = ask(part, witnesses, targets, reading.known)
+            answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
         except FedAttackError as cause:
             unanswered = f"the app itself gives no losses: {cause}"
         else:
@@ -98,7 +98,7 @@ def find_computing(
 
 def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
     """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
-    models = _trained_models(witnesses)
+    models = _find_trained_models(witnesses)
     for model in models:
         if model.spec is None or model.loss is None:
             return model.why
@@ -112,7 +112,7 @@ def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> 
     return ""
 
 
-def _trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
+def _find_trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
     """Return the models that clients were seen to train."""
     trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
     return [witness.model for witness in trained if witness.model is not None]
@@ -149,7 +149,7 @@ def _kind_of(tensor: Tensor) -> str:
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:
     """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
-    kept = [model.personal for model in _trained_models(witnesses)]
+    kept = [model.personal for model in _find_trained_models(witnesses)]
     if kept and all(kept):
         raise DataError(
             f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
@@ -166,7 +166,7 @@ def _build_model(
     named_loss: str | None,
 ) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    model = _seen_model(witnesses, notes)
+    model = _find_model(witnesses, notes)
     if named is not None:
         model = replace(model, spec=named)
     elif model.spec is None:
@@ -187,7 +187,7 @@ def _build_model(
     return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
 
 
-def _seen_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedModel:
+def _find_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedModel:
     """Return the model that most clients train; who only evaluates says nothing of how clients train."""
     of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
     trained = [witness for witness in of_clients if witness.trained.total]

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from fedattack.apps.app import App
-from fedattack.apps.asking import ask_planted
+from fedattack.apps.asking import Asker, Inquiry
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.knowledge import Answers
+from fedattack.attacks.answers import Answers
 from fedattack.audit.control import NEVER
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
@@ -104,10 +104,8 @@ def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Wa
     if targets is None or not any(owned.values()):
         raise DataError(f"of no target of {evidence.part.label} it is known which client alone holds it")
 
-    def say(done: int, total: int) -> None:
-        watch.step(f"plant in {evidence.part.label}", done, total)
-
-    return ask_planted(app, evidence.part, witnesses, targets, owned, PASSES, evidence.knowledge.sends, say)
+    inquiry = Inquiry(evidence.part, witnesses, targets, evidence.knowledge.sends)
+    return Asker(app, watch).planted(inquiry, owned, PASSES)
 
 
 def _attack(evidence: Evidence, answers: Answers, names: Collection[str]) -> Evidence:

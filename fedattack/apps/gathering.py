@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedattack.apps.app import App
-from fedattack.apps.asking import asker
+from fedattack.apps.asking import Asker
 from fedattack.apps.auditing import check_free
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import Questions
@@ -97,7 +97,17 @@ def gather(
             notes: list[str] = []
             taken = _taken(_found(folders, record), record, notes)
             copy_record(record, part.record)
-            posed.append(pose(part, taken, model=model, loss=loss, notes=notes, asked=asked, ask=asker(app)))
+            posed.append(
+                pose(
+                    part,
+                    taken,
+                    model=model,
+                    loss=loss,
+                    notes=notes,
+                    asked=asked,
+                    ask=None if app is None else Asker(app),
+                )
+            )
         if not trust:
             _refuse_code(posed, model, loss)
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)

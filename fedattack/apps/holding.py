@@ -229,7 +229,7 @@ def _other_forms(holding: Holding) -> Iterator[str]:
 
 def _note_the_trained(holding: Holding) -> None:
     """Note who trained on what, up to the largest hash of which it is certain."""
-    bound = _bound([witness.trained for client in holding.clients.values() for witness in client.witnesses])
+    bound = _find_bound([witness.trained for client in holding.clients.values() for witness in client.witnesses])
     for client in holding.clients.values():
         asked = 0
         for witness in client.witnesses:
@@ -260,8 +260,8 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
         return
     trained = [witness.trained for witness in witnesses]
     touched = {key for seen in trained for key in _keys(seen)}
-    bound = _bound(trained)
-    certain = _bound([witness.evaluated for witness in witnesses])
+    bound = _find_bound(trained)
+    certain = _find_bound([witness.evaluated for witness in witnesses])
     seen_by: dict[bytes, set[str]] = {}
     for witness in witnesses:
         name = "" if witness.node == SERVER else witness.client or witness.node
@@ -280,7 +280,7 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
         )
 
 
-def _bound(seen: Iterable[SeenExamples]) -> bytes:
+def _find_bound(seen: Iterable[SeenExamples]) -> bytes:
     """Return the largest hash up to which all list what they saw."""
     bound = _ALL
     for each in seen:

@@ -23,6 +23,7 @@ from fedattack.base.errors import ConfigError, RunError
 from fedattack.base.files import make_private, sigterm_raises
 from fedattack.record import Record
 from fedattack.runs.bundle import app_files, copy_app
+from fedattack.witness import HoldOut
 
 MODULE = "fedattack_observed"
 WITNESSED = "fedattack_witnessed"
@@ -136,6 +137,7 @@ def wrap_app(
     witness: Path | None = None,
     keep: int | None = None,
     run_folder: Path | None = None,
+    hold_out: HoldOut | None = None,
 ) -> None:
     """Copy an app and put an observer around its ServerApp.
 
@@ -156,6 +158,8 @@ def wrap_app(
         How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
     run_folder
         What may lie in the app's folder and is no part of the app.
+    hold_out
+        Which examples clients that are witnessed are kept from training on.
 
     Raises
     ------
@@ -190,13 +194,15 @@ def wrap_app(
         make_private(witness)
         module, _, client = components["clientapp"].partition(":")
         kept = "" if keep is None else f", keep={keep}"
+        if hold_out is not None:
+            kept += f", hold_out=HoldOut({hold_out.share!r}, {hold_out.seed!r})"
         (to / f"{WITNESSED}.py").write_text(
             '"""Written by fedattack: the project\'s own ClientApp, witnessed where its auditor can read that."""\n\n'
             "import os\n\n"
             f"_FOLDER = {str(witness)!r}\n"
             "_HERE = os.access(_FOLDER, os.W_OK)\n\n"
             "if _HERE:\n"
-            "    from fedattack.witness import WitnessedClientApp, watch_imports\n\n"
+            "    from fedattack.witness import HoldOut, WitnessedClientApp, watch_imports\n\n"
             "    watch_imports()\n\n"
             f"from {module} import {client.partition('.')[0]}\n\n"
             f"app = WitnessedClientApp({client}, _FOLDER{kept}) if _HERE else {client}\n",
@@ -239,11 +245,17 @@ def _called(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def observed(run: FlwrRun, out: Path, options: Mapping[str, Any], witness: Path | None = None) -> Iterator[list[str]]:
+def observed(
+    run: FlwrRun,
+    out: Path,
+    options: Mapping[str, Any],
+    witness: Path | None = None,
+    hold_out: HoldOut | None = None,
+) -> Iterator[list[str]]:
     """Yield the words that run the app under observation; its copy is removed afterwards."""
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy = Path(folder) / run.app.name
-        wrap_app(run.app, copy, out, options, witness)
+        wrap_app(run.app, copy, out, options, witness, hold_out=hold_out)
         yield run.of(copy)
 
 
@@ -253,6 +265,7 @@ def observe_command(
     options: Mapping[str, Any],
     *,
     witness: Path | None = None,
+    hold_out: HoldOut | None = None,
     stdout: int | None = None,
 ) -> int | None:
     """Run a ``flwr run`` whose server is observed.
@@ -265,7 +278,7 @@ def observe_command(
         Folder of the record; ``strftime`` directives are filled in when the run starts.
     options
         Further options of :class:`fedattack.observe.ObservedServerApp`.
-    witness
+    witness, hold_out
         As for :func:`wrap_app`.
     stdout
         Where the command's output goes, as :func:`subprocess.run` takes it.
@@ -291,7 +304,7 @@ def observe_command(
         refuse_masked(run.app)
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
     environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
-    with observed(run, out, options, witness) as command:
+    with observed(run, out, options, witness, hold_out) as command:
         try:
             code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
         except OSError as cause:

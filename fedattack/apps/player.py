@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedattack.base.errors import DataError, short
 from fedattack.record.format import Arrays
+from fedattack.witness.feeding import feed
 from fedattack.witness.step import as_array
 from fedattack.witness.tape import BATCH_NORM, leaves_for, read_tape
 from fedattack.witness.watch import same
@@ -66,11 +67,11 @@ class Handler:
     arrays: Mapping[str, Sequence[str]]
     configs: Mapping[str, Mapping[str, Any]]
 
-    def __call__(self, weights: Arrays) -> None:
-        """Train with these weights, from one state of all random numbers."""
-        random.seed(_SEED)
-        np.random.seed(_SEED)  # noqa: NPY002 - what the app draws from
-        torch.manual_seed(_SEED)
+    def __call__(self, weights: Arrays, seed: int = _SEED) -> Message:
+        """Train with these weights, from one state of all random numbers, and return the client's reply."""
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - what the app draws from
+        torch.manual_seed(seed)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
             prefix = f"{key}." if len(self.arrays) > 1 else ""
@@ -94,7 +95,7 @@ class Handler:
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
         with _bounded():
             try:
-                self.app(message, context)
+                return self.app(message, context)
             except SystemExit as cause:
                 raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
 
@@ -213,7 +214,7 @@ class Player:
             self._weights = weights
             with torch.no_grad():
                 for name, place in self._places.items():
-                    _viewed(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
+                    _view_as(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
         self._fill_in()
 
     def _fill_in(self) -> None:
@@ -269,7 +270,7 @@ class Player:
         DataError
             If the app hides its parameters.
         """
-        learned = [*self._learned().values()]
+        learned = [*self._find_learned().values()]
         if not learned:
             raise DataError(
                 "the weights do not stand in the app's models as they are sent: none can be trained further"
@@ -277,6 +278,34 @@ class Player:
         for _ in self._train(learned, rows, passes, PLANTING):
             trained = {name: _numbers_of(place, self._weights[name]) for name, place in self._places.items()}
             yield {**self._weights, **trained}
+
+    def update(self, weights: Arrays, x: NDArray[Any], y: NDArray[Any], seed: int) -> Arrays:
+        """Return what the client would reply had it these examples: the app itself trains on them.
+
+        It makes as many steps, of batches as large, as with the client's own examples, by its own optimizer.
+
+        Parameters
+        ----------
+        weights
+            What it is sent.
+        x, y
+            (n, …), (n,): the examples, of the form of the targets.
+        seed
+            Of all that is drawn.
+
+        Raises
+        ------
+        DataError
+            If its steps do not take such examples, or it replies other arrays than it was sent.
+        """
+        reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
+        found: dict[str, NDArray[Any]] = {}
+        for key, record in reply.content.array_records.items() if reply.has_content() else ():
+            prefix = f"{key}." if len(reply.content.array_records) > 1 else ""
+            found |= {f"{prefix}{name}": np.array(array.numpy()) for name, array in record.items()}
+        if form_of(found) != form_of(weights):
+            raise DataError("trained on other examples, the app replies other arrays than it was sent")
+        return found
 
     def along(self, updates: Sequence[Arrays]) -> Along:
         """Hold the targets' gradients, under the weights that were taken last, against updates.
@@ -295,7 +324,7 @@ class Player:
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
         # Of what travels as the bytes of another type there is no difference.
-        learned = {name: one for name, one in self._learned().items() if all(name in update for update in updates)}
+        learned = {name: one for name, one in self._find_learned().items() if all(name in update for update in updates)}
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
         flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
@@ -307,7 +336,7 @@ class Player:
             norms[row] = float(gradient.norm())
         return products, norms, lengths
 
-    def _learned(self) -> dict[str, Tensor]:
+    def _find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
         parameters, found = self._parameters(), {}
         for name, place in self._places.items():
@@ -317,7 +346,12 @@ class Player:
         return found
 
     def assumed(self) -> Iterator[str]:
-        """Say what was put in the place of what nobody sends."""
+        """Say what was put in the place of what nobody sends, and what of the loss is not asked for."""
+        if not self.tape.is_whole:
+            yield (
+                "a step of the app asks for gradients several times; losses are those of the first time, since the "
+                "others take labels that were not witnessed"
+            )
         if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"
         if not self._is_sent_whole:
@@ -334,14 +368,14 @@ def _is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in _STATISTICS
 
 
-def _viewed(tensor: Tensor, array: NDArray[Any]) -> Tensor:
+def _view_as(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
 
 
 def _numbers_of(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
     """Copy a tensor to an array of the kind that another is."""
-    return np.array(as_array(_viewed(tensor, array)))
+    return np.array(as_array(_view_as(tensor, array)))
 
 
 def form_of(arrays: Arrays) -> Form:

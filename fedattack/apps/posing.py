@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.apps.asking import Asking
+from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.choosing import Chosen, choose
 from fedattack.apps.computing import Computing, find_computing, most_frequent
 from fedattack.apps.holding import Holding, class_counts, hold
@@ -15,8 +15,9 @@ from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.apps.reading import read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks.answers import ShadowLosses
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import DataError, short
+from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.structured import fields, stacked
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
@@ -71,7 +72,7 @@ def pose(
     most: int = MOST,
     notes: Sequence[str] = (),
     asked: Questions | None = None,
-    ask: Asking | None = None,
+    ask: Asker | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -106,12 +107,15 @@ def pose(
     notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes, *computing.notes]
     knowledge = _know(witnesses, holding, chosen, targets, computing, asked, notes)
     knowledge = replace(knowledge, sends=reading.known)
+    if ask is not None and "training" not in asked.without:
+        inquiry = Inquiry(part, witnesses, targets, reading.known)
+        knowledge = replace(knowledge, shadow_losses=_train_shadows(ask, inquiry, knowledge, notes))
     clients, counts = _with_strangers(part, holding, _counts_of(holding, classes), notes)
     origins = [holding.origins[key] for key in chosen.auxiliary]
     further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, seed))
     knowledge = replace(knowledge, **further.known)
     write_knowledge(part.knowledge, knowledge)
-    assumed = (*_assumed(knowledge, asked), *further.notes)
+    assumed = (*_list_assumptions(knowledge, asked), *further.notes)
     notes += [*assumed, *_notes_on_nobodys(holding, chosen, evaluation)]
     records, few = _few_records(holding)
     answers = _answers_of(part, holding, knowledge)
@@ -178,6 +182,24 @@ def _know(
     )
 
 
+def _train_shadows(ask: Asker, inquiry: Inquiry, knowledge: Knowledge, notes: list[str]) -> ShadowLosses | None:
+    """Let the app train shadow models, where nobody can imitate how its clients train."""
+    auxiliary, sends = knowledge.auxiliary, knowledge.sends
+    if (
+        auxiliary is None
+        or (knowledge.model is not None and knowledge.training is not None)
+        or (sends is not None and sends.factors)
+    ):
+        return None
+    try:
+        found, said = ask.shadows(inquiry, auxiliary)
+    except FedAttackError as cause:
+        notes.append(f"no shadow models: {short(str(cause), 200)}")
+        return None
+    notes += said
+    return found
+
+
 def _counts_of(holding: Holding, classes: int) -> NDArray[np.int64]:
     """Return (clients, classes): how many examples each client trains on."""
     counts = class_counts(holding.clients, classes)
@@ -204,7 +226,7 @@ def _notes_on_nobodys(holding: Holding, chosen: Chosen, evaluation: Targets) -> 
         )
 
 
-def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
+def _list_assumptions(knowledge: Knowledge, asked: Questions) -> list[str]:
     """Say how much the attacker is assumed to have, and what it was left without."""
     assumed = []
     if knowledge.auxiliary is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedattack.attacks.knowledge import Answers
+from fedattack.attacks.answers import Answers
 from fedattack.attacks.local_models import LocalModels, Rebuilding
 from fedattack.attacks.replies import replied
 from fedattack.record import Observation, Record, Round
@@ -50,14 +50,14 @@ def groups_of(position: int, round_: Round, local: LocalModels, most: int) -> It
     group: list[Reply] = []
     for reply in local.usable(round_):
         if reply[0].singled_out:
-            yield reply[0], _grouped(position, round_, [reply])
+            yield reply[0], _make_group(position, round_, [reply])
             continue
         group.append(reply)
         if len(group) == most:
-            yield group[0][0], _grouped(position, round_, group)
+            yield group[0][0], _make_group(position, round_, group)
             group = []
     if group:
-        yield group[0][0], _grouped(position, round_, group)
+        yield group[0][0], _make_group(position, round_, group)
 
 
 def count_groups(record: Record, most: int) -> int:
@@ -69,20 +69,20 @@ def answered_groups(record: Record, answers: Answers) -> Iterator[tuple[Group, l
     """Yield the replies of each round that the clients' own app spoke of, with the rows of the answers."""
     rows = answers.rows()
     for position, round_ in enumerate(record):
-        group = _replied_in(position, round_, rows)
+        group = _group_replies(position, round_, rows)
         if group.nodes:
             yield group, [rows[round_.seq, node] for node in group.nodes]
 
 
-def _replied_in(position: int, round_: Round, known: Collection[tuple[int, str]]) -> Group:
+def _group_replies(position: int, round_: Round, known: Collection[tuple[int, str]]) -> Group:
     """Group the replies of a round of which something is known, by its position and their nodes."""
     replies = [
         (one, one.arrays or {}) for one in round_.observations if replied(one) and (round_.seq, one.node) in known
     ]
-    return _grouped(position, round_, replies).bare()
+    return _make_group(position, round_, replies).bare()
 
 
-def _grouped(position: int, round_: Round, replies: Sequence[Reply]) -> Group:
+def _make_group(position: int, round_: Round, replies: Sequence[Reply]) -> Group:
     return Group(
         position,
         round_.number,

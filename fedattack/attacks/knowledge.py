@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 from torch import nn
 from typing_extensions import TypedDict
 
+from fedattack.attacks.answers import Answers, ShadowLosses, read_answers, read_shadow_losses
 from fedattack.attacks.frozen import read_frozen
 from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz, write_sealed
@@ -31,6 +32,7 @@ PARTIAL = "partial.npz"
 ATTRIBUTES = "attributes.npz"
 FROZEN = "frozen.npz"
 ANSWERS = "answers.npz"
+SHADOWS = "shadows.npz"
 
 
 @dataclass(frozen=True)
@@ -161,36 +163,6 @@ class AuxiliaryAttribute:
     codes: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """What the clients' own app says of the targets under the models that clients sent: the attacker ran its code.
-
-    It stands in the place of a model that the attacker could build: whoever operates a server has the app, too.
-
-    Attributes
-    ----------
-    seqs, nodes
-        (k,) int64, (k,) str: the position of each reply's round in the record, and its node.
-    losses
-        (k, targets): at the client's own model.
-    products, norms, lengths
-        (k, targets), (k, targets), (k,): ⟨−∇ℓ, Δ⟩ and ‖∇ℓ‖ at the model that the client was sent, and ‖Δ‖; NaN where
-        they are not known.
-    """
-
-    seqs: NDArray[np.int64]
-    nodes: NDArray[np.str_]
-    losses: NDArray[np.float64]
-    products: NDArray[np.float64]
-    norms: NDArray[np.float64]
-    lengths: NDArray[np.float64]
-
-    def rows(self) -> dict[tuple[int, str], int]:
-        """Return by round and node which row speaks of a reply."""
-        keys = zip(self.seqs.tolist(), self.nodes.tolist(), strict=True)
-        return {key: row for row, key in enumerate(keys)}
-
-
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
 """What clients do to an update before they send it: (update, rng, model, x, y) → what is sent in its place. The model
 is at the received parameters, x and y are the examples that the client trains on."""
@@ -312,6 +284,8 @@ class Knowledge:
         attacks do not see their replies.
     answers
         In the place of a model that this attacker could build, what the clients' own app says of the targets.
+    shadow_losses
+        What shadow models lose that the clients' own app trained, where this attacker cannot imitate its training.
     sends
         How replies are read, where they are not plainly the local models.
     """
@@ -332,6 +306,7 @@ class Knowledge:
     frozen: Mapping[str, NDArray[Any]] | None = None
     canaries: tuple[str, ...] = ()
     answers: Answers | None = None
+    shadow_losses: ShadowLosses | None = None
     sends: Sends | None = None
 
     def asked(self) -> str:
@@ -386,8 +361,6 @@ def class_asked(name: str) -> tuple[int, float] | None:
     return int(found[1]), int(found[2]) / 100
 
 
-_ANSWERS = tuple(Answers.__dataclass_fields__)
-_ANSWERS_HINT = "expected the arrays of fedattack.attacks.knowledge.Answers"
 _HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -529,6 +502,8 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         files[FROZEN] = dict(knowledge.frozen)
     if knowledge.answers is not None:
         files[ANSWERS] = dict(vars(knowledge.answers))
+    if knowledge.shadow_losses is not None:
+        files[SHADOWS] = dict(vars(knowledge.shadow_losses))
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
@@ -598,6 +573,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
         canaries=tuple(entry.get("canaries", ())),
         answers=_read_if_there(read_answers, folder / ANSWERS, targets),
+        shadow_losses=_read_if_there(read_shadow_losses, folder / SHADOWS, targets),
         sends=_read_sends(entry["sends"], where) if "sends" in entry else None,
     )
 
@@ -630,17 +606,17 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
     if value is None:
         return None
     return ModelKnowledge(
-        spec=_named("model", value["spec"], MODELS, trusted, where),
+        spec=_read_name("model", value["spec"], MODELS, trusted, where),
         input_shape=tuple(value["input_shape"]),
         classes=value["classes"],
         hidden=value["hidden"],
-        loss=_named("loss", value["loss"], LOSSES, trusted, where),
+        loss=_read_name("loss", value["loss"], LOSSES, trusted, where),
         dropout=value["dropout"],
         arguments=value.get("arguments"),
     )
 
 
-def _named(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
+def _read_name(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
     """Read what is built in or an import path."""
     if name not in known and ":" not in name:
         raise DataError(
@@ -655,7 +631,7 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
     run = _run_folder(folder).resolve()
     settings: dict[str, Any] = dict(value["settings"])
     if spec == BUILT_IN:
-        settings = _built_in_settings(settings, where, trusted)
+        settings = _read_built_in_settings(settings, where, trusted)
     # What is a path among the settings is one of the files, or leads outside.
     for key in _PATHS:
         if settings.get(key):
@@ -668,11 +644,11 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
     return KnownDefence(asked, settings)
 
 
-def _built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
+def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
     form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
     checked = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
     if "loss" in checked:
-        checked["loss"] = _named("loss", checked["loss"], LOSSES, trusted, where)
+        checked["loss"] = _read_name("loss", checked["loss"], LOSSES, trusted, where)
     return checked
 
 
@@ -700,39 +676,6 @@ def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[
     for name, attribute in attributes.items():
         arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
     return arrays
-
-
-def read_answers(path: Path, targets: Targets | None) -> Answers:
-    """Read what the clients' own app said of the targets.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read without pickle, or arrays are missing or do not fit each other or the targets.
-    """
-    return check_answers(read_npz(path, DataError, _ANSWERS_HINT, *_ANSWERS), targets, path)
-
-
-def check_answers(arrays: Mapping[str, NDArray[Any]], targets: Targets | None, where: object) -> Answers:
-    """Make answers of their arrays.
-
-    Raises
-    ------
-    DataError
-        If they do not fit each other or the targets.
-    """
-    seqs, nodes = arrays["seqs"], arrays["nodes"]
-    shape = (len(seqs), 0 if targets is None else len(targets))
-    if seqs.dtype.kind not in "iu" or seqs.ndim != 1 or nodes.dtype.kind != "U" or nodes.shape != seqs.shape:
-        kinds = f"seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}"
-        raise DataError(f"{where}: got {kinds}; {_ANSWERS_HINT}")
-    numbers = {}
-    for name in _ANSWERS[2:]:
-        expected = shape[:1] if name == "lengths" else shape
-        if arrays[name].shape != expected or arrays[name].dtype.kind != "f":
-            raise DataError(f"{where}: {name}: expected numbers {expected}, got {arrays[name].shape}; {_ANSWERS_HINT}")
-        numbers[name] = arrays[name].astype(np.float64)
-    return Answers(seqs.astype(np.int64), nodes.astype(np.str_), **numbers)
 
 
 def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:

@@ -52,7 +52,7 @@ class LocalModels:
 
     def __call__(self, round_: Round) -> Iterator[tuple[Observation, Arrays]]:
         """Yield the usable replies of a round with their models."""
-        for group in _batched(self.usable(round_), self.together):
+        for group in _batch(self.usable(round_), self.together):
             models = self.rebuild(round_.seq, [known for _, known in group])
             yield from zip([observation for observation, _ in group], models, strict=True)
 
@@ -94,13 +94,13 @@ def local_models(
     return REBUILD[record.protocol](record, knowledge, seed, device, notes)
 
 
-def _sent(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+def _take_sent(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
     """FedAvg: the local model is what the client sent."""
     model = _model_of_parameters(record, knowledge)
     return LocalModels(lambda round_: _fitting(round_, model, notes))
 
 
-def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+def _step_along(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
     """FedSGD: the local model is the received one, stepped along the client's own gradient.
 
     θ_k = θ_{t−1} − η g_k with the server's own η (Hu et al. 2023, Section 3.4 and Algorithm 1, line 6).
@@ -121,17 +121,17 @@ def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.devi
     return LocalModels(of_round)
 
 
-def _distilled(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+def _distil(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
     """FedMD: a student of what the client predicted stands for its model."""
     students = students_of(record, knowledge, seed, device)
     return LocalModels(usable_predictions(students, notes), students, TEACHERS)
 
 
-REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped, "fedmd": _distilled}
+REBUILD: Mapping[str, Rebuild] = {"fedavg": _take_sent, "fedsgd": _step_along, "fedmd": _distil}
 """The rule of each protocol."""
 
 
-def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def _batch(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield lists of so many items; ``itertools.batched`` is of Python 3.12."""
     rest = iter(items)
     while group := list(islice(rest, size)):

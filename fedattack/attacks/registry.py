@@ -21,7 +21,7 @@ GROUP = "fedattack.threats"
 """Package of the threats that are built in, and group of the entry points by which other packages add theirs."""
 
 
-def _built_in() -> dict[str, Threat]:
+def _load_built_in() -> dict[str, Threat]:
     threats = {}
     for module in pkgutil.iter_modules(importlib.import_module(GROUP).__path__):
         if module.ispkg:
@@ -32,12 +32,12 @@ def _built_in() -> dict[str, Threat]:
 
 def threats() -> Mapping[str, Threat]:
     """Return all threats by name."""
-    return _found()[0]
+    return _find_threats()[0]
 
 
 def left_out() -> dict[str, str]:
     """Return why a threat is left out, by the name of its entry point."""
-    return _found()[1]
+    return _find_threats()[1]
 
 
 def threat_of(attack: str) -> Threat | None:
@@ -56,7 +56,7 @@ def declarations() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for threat in threats().values():
         if threat.built_in:
-            found |= {attack: threat.load(_declared_at(threat, attack)) for attack in threat.attacks}
+            found |= {attack: threat.load(_find_declaration(threat, attack)) for attack in threat.attacks}
         else:
             attacks = importlib.import_module("fedattack.attacks.all_attacks").ATTACKS
             found |= {attack: attacks[attack] for attack in threat.attacks if attack in attacks}
@@ -74,17 +74,17 @@ def options_of_attack(attack: str) -> Mapping[str, Option]:
     threat = threat_of(attack)
     if threat is None:
         return {}
-    return options_of(threat.load(_declared_at(threat, attack)))
+    return options_of(threat.load(_find_declaration(threat, attack)))
 
 
-def _declared_at(threat: Threat, attack: str) -> str:
+def _find_declaration(threat: Threat, attack: str) -> str:
     """Return where the declaration of an attack is: a part of its own, or the attack."""
     return threat.options.get(attack, threat.attacks[attack])
 
 
 @cache
-def _found() -> tuple[dict[str, Threat], dict[str, str]]:
-    return _with_installed(_built_in())
+def _find_threats() -> tuple[dict[str, Threat], dict[str, str]]:
+    return _with_installed(_load_built_in())
 
 
 def _with_installed(own: Mapping[str, Threat]) -> tuple[dict[str, Threat], dict[str, str]]:

@@ -130,6 +130,7 @@ def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     rounds = 0
     status: Counter[str] = Counter()
     plaintext: dict[str, None] = {}
+    beside: Counter[str] = Counter()
     for seed in evidence:
         rounds += len(seed.record)
         for round_ in seed.record:
@@ -141,12 +142,19 @@ def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
         for others in seed.record.others:
             if others.way == "reply":
                 plaintext |= dict.fromkeys(others.metrics)
+                beside[others.type] += len(others.nodes)
+        for entry in seed.record.unrecorded:
+            if entry["way"] == "reply":
+                names = [array["name"] for array in entry["arrays"]]
+                plaintext |= dict.fromkeys([*entry["metrics"], *names])
+                beside[entry["type"]] += entry["messages"]
     return {
         "rounds": rounds,
         "replies": status["ok"],
         "failed": status["failed"],
         "missing": status["missing"],
         "late": status["late"],
+        **{f"replies to {short(type_, 40)}": count for type_, count in beside.items()},
         "in_plaintext": list(plaintext),
     }
 

@@ -15,6 +15,9 @@ from fedattack.record import Record
 from fedattack.record.folder import Part, find_parts, read_study
 from fedattack.record.nodes import NODES
 
+UNANSWERED = "unanswered"
+"""Key of a study: why no question could be answered, so that there are no scores."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -60,7 +63,8 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     Returns
     -------
     list of Evidence
-        At least one. The attack that the study is about comes first among the scores.
+        At least one. The attack that the study is about comes first among the scores. There are no scores where the
+        study says why no question could be answered.
 
     Raises
     ------
@@ -72,7 +76,7 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     parts = find_parts(folder)
     attacks = _attacks_of(folder, parts)
     # A record that cannot be judged is refused before anything else is read.
-    records = list(map(_record_of, parts))
+    records = [_record_of(part, allow_empty=not attacks) for part in parts]
     evidence = []
     for index, (part, record) in enumerate(zip(parts, records, strict=True)):
         evidence.append(_of_part(index, part, record, attacks, trusted))
@@ -82,6 +86,8 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
 def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
     """List the attacks that have scores for every seed, the one that the study is about first."""
     attacks = [name for name in ATTACKS if _are_scored(parts, name)]
+    if not attacks and UNANSWERED in read_study(folder):
+        return []
     if not attacks:
         raise DataError(
             f"{folder / 'scores'} holds no scores for every record; run "
@@ -101,9 +107,9 @@ def _are_scored(parts: Sequence[Part], attack: str) -> bool:
     return all(part.scores(attack).exists() for part in parts)
 
 
-def _record_of(part: Part) -> Record:
+def _record_of(part: Part, *, allow_empty: bool) -> Record:
     record = Record(part.record, skip_damaged=True, thinned=True)
-    if not len(record):
+    if not len(record) and not allow_empty:
         why = record.damage[0] if record.damage else "no round was recorded"
         raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
     return record
@@ -111,7 +117,8 @@ def _record_of(part: Part) -> Record:
 
 def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
     truth = read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None
-    knowledge = read_knowledge(part.knowledge, trusted=trusted)
+    # Without attacks nobody knew anything.
+    knowledge = read_knowledge(part.knowledge, trusted=trusted) if attacks else Knowledge()
     record = as_models(without_canaries(record, knowledge), knowledge)
     if truth is not None:
         _check_nodes(part, knowledge, truth)

@@ -17,7 +17,7 @@ from fedattack.audit.describe import (
     setting_of,
     threat_model_of,
 )
-from fedattack.audit.evidence import Evidence, read_evidence
+from fedattack.audit.evidence import UNANSWERED, Evidence, read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.judging import judge_attacks
@@ -88,6 +88,8 @@ def audit_folder(
         "observed": observed_of(evidence),
         "notes": notes_of(evidence),
     }
+    if not evidence[0].scores:
+        run[UNANSWERED] = study[UNANSWERED]
     run |= _truths(evidence, device, tell)
     if listed is not None:
         listed(listings)

@@ -33,7 +33,7 @@ def untried_of(evidence: Sequence[Evidence], told: Mapping[str, str] | None = No
     Parameters
     ----------
     told
-        By the name of a threat, the reason that whoever ran the attacks gives.
+        By the name of a threat, the reason that whoever ran the attacks gives; also by questions that no threat asks.
     """
     asked = evidence[0].scores
     found = []
@@ -41,6 +41,9 @@ def untried_of(evidence: Sequence[Evidence], told: Mapping[str, str] | None = No
         if not set(threat.attacks) & set(asked):
             why = (told or {}).get(threat.name) or _why(threat, evidence[0])
             found.append({"question": threat.question, "why": why})
+    for question, why in (told or {}).items():
+        if question not in threats():
+            found.append({"question": question, "why": why})
     return found
 
 

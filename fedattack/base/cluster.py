@@ -130,7 +130,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
                 )
     except (ray.exceptions.RayError, OSError) as cause:
         raise ConfigError(
-            f"--cluster {address}: a machine does not answer: {_named(cause)}; look at `ray status`"
+            f"--cluster {address}: a machine does not answer: {_name_of(cause)}; look at `ray status`"
         ) from None
     resources = [node["Resources"] for node in machines]
     cpus = [int(has["CPU"]) for has in resources]
@@ -339,11 +339,11 @@ class Pieces(Generic[Shared, Item, Result]):
         for index, item in self._items:
             # Ray keeps it for another try, on disk where there are many.
             kept = ray.put(item)
-            self._waiting[index] = _Piece(kept, self._memory, self._begun(kept, self._memory))
+            self._waiting[index] = _Piece(kept, self._memory, self._begin_task(kept, self._memory))
             return True
         return False
 
-    def _begun(self, item: Any, room: float) -> Any:
+    def _begin_task(self, item: Any, room: float) -> Any:
         # More than the largest machine has would wait for ever.
         room = min(room, max(self._cluster.memory, default=0.0))
         return self._work.options(memory=int(room), **self._takes).remote(self._shared, item)
@@ -364,12 +364,12 @@ class Pieces(Generic[Shared, Item, Result]):
             if self._lost[index] == TRIES:
                 raise RunError(
                     f"--cluster {self._cluster.address}: a piece of work was lost {TRIES} times, often for lack of "
-                    f"memory; give machines more, or take less by --memory ({_named(error)})"
+                    f"memory; give machines more, or take less by --memory ({_name_of(error)})"
                 ) from None
             room = 2 * piece.room if isinstance(error, exceptions.OutOfMemoryError) else piece.room
         except exceptions.RayError as error:
-            raise RunError(f"--cluster {self._cluster.address}: a piece of work was lost ({_named(error)})") from None
-        self._waiting[index] = _Piece(piece.item, room, self._begun(piece.item, room))
+            raise RunError(f"--cluster {self._cluster.address}: a piece of work was lost ({_name_of(error)})") from None
+        self._waiting[index] = _Piece(piece.item, room, self._begin_task(piece.item, room))
         return []
 
     def _of_work(self, error: Any) -> Exception:
@@ -382,6 +382,6 @@ class Pieces(Generic[Shared, Item, Result]):
         return cause if isinstance(cause, Exception) else RunError(short(str(error), 2 * _CAUSE))
 
 
-def _named(error: BaseException) -> str:
+def _name_of(error: BaseException) -> str:
     # Ray lists all processes of the machine where one took too much memory.
     return f"{type(error).__name__}: {short(str(error), _CAUSE)}"

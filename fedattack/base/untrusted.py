@@ -100,7 +100,7 @@ def _check_holes(descriptor: int, status: os.stat_result) -> None:
     may have. Hence the same bound as for what inflates: up to 256 MiB anything may be holes, and above it nineteen
     parts of twenty.
     """
-    stored = _stored(descriptor, status)
+    stored = _count_stored(descriptor, status)
     if status.st_size > MAX_INFLATED + _RATIO * stored:
         raise OSError(
             0,
@@ -109,7 +109,7 @@ def _check_holes(descriptor: int, status: os.stat_result) -> None:
         )
 
 
-def _stored(descriptor: int, status: os.stat_result) -> int:
+def _count_stored(descriptor: int, status: os.stat_result) -> int:
     """Say how many bytes of a file that was just opened are no holes.
 
     A file system that compresses, or that lies behind a network, may honestly count fewer blocks than there are bytes.
@@ -259,14 +259,14 @@ def _stopping(schema: Any) -> Any:
     kind = schema.get("type")
     if kind in ("list", "dict"):
         changed["fail_fast"] = True
-    fields = _known_fields(schema)
+    fields = _find_fields(schema)
     if fields is None:
         return changed
     few = core_schema.dict_schema(max_length=len(fields) + _UNKNOWN_KEYS)
     return core_schema.chain_schema([few, changed], ref=changed.pop("ref", None))
 
 
-def _known_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _find_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the fields of an object that may have no others; ``None`` for all else."""
     if schema.get("type") not in ("typed-dict", "model"):
         return None
@@ -330,7 +330,7 @@ def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = mat
     """
     try:
         with open_regular(path) as file:
-            stored = _stored(file.fileno(), os.fstat(file.fileno()))
+            stored = _count_stored(file.fileno(), os.fstat(file.fileno()))
             archive = zipfile.ZipFile(file)
             entries = _entries(archive, stored)
             lacking = [name for name in names if name not in entries]
@@ -456,11 +456,11 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
     FedAttackError
         ``error``, with the first of what is refused.
     """
-    root = _resolved(folder, error)
+    root = _resolve(folder, error)
     for entry in _walk(folder, error):
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
-            if not _resolved(Path(entry.path), error).is_relative_to(root):
+            if not _resolve(Path(entry.path), error).is_relative_to(root):
                 raise error(f"{entry.path} is a link that leaves {folder}; put what it leads to in its place")
             if to_write or entry.is_dir():
                 raise error(f"{entry.path} is a link, through which something else would be written; copy the folder")
@@ -497,7 +497,7 @@ def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> No
             copy_bytes(file, copy, size)
 
 
-def _resolved(path: Path, error: Error) -> Path:
+def _resolve(path: Path, error: Error) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):

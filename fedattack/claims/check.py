@@ -99,6 +99,7 @@ def check_claim(
     *,
     name: str = "",
     record: Path | None = None,
+    sends_models: bool = True,
     canaries: Callable[[Claim], CanaryResult] | None = None,
 ) -> ClaimAnswer:
     """Hold a claim against arithmetic; if there is a mechanism, against a test of it; and against a record.
@@ -116,6 +117,8 @@ def check_claim(
         As messages call the mechanism.
     record
         A record, or a run folder with one or several.
+    sends_models
+        Whether clients reply models in it; see :func:`fedattack.claims.recorded.testify`.
     canaries
         Measures the canaries of that run for a claim.
 
@@ -135,7 +138,7 @@ def check_claim(
         findings.append(judge_measured(claim, measured))
         sentences.append(describe_measured(claim, measured))
     if record is not None:
-        testimony, records = testify(claim, record)
+        testimony, records = testify(claim, record, sends_models=sends_models)
         seen = recorded_findings(claim, testimony)
         findings[1:1] = seen
         recorded = recorded_dict(testimony, records)

@@ -39,6 +39,8 @@ class AppWords:
         Options of attacks; what one process of an attack may hold, as in ``2GiB``.
     sensitive, holds, groups, without
         What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
+    hold_out
+        Share of each client's examples that it is kept from training on.
     app
         Folder of the app of a run that is gathered.
     """
@@ -55,6 +57,7 @@ class AppWords:
     holds: int | None = None
     groups: Path | None = None
     without: Sequence[str] = ()
+    hold_out: float | None = None
     app: Path | None = None
 
     def check_preset(self) -> None:
@@ -73,6 +76,7 @@ class AppWords:
             ("--property", self.holds),
             ("--groups", self.groups),
             ("--without", self.without or None),
+            ("--hold-out", self.hold_out),
         ):
             if value is not None:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
@@ -114,6 +118,7 @@ def audit_app(
 
     # Words are checked before a run, which takes minutes.
     asking = _Asking.of(told, device, conditions, as_json)
+    app = replace(app, hold_out=told.hold_out or 0.0)
     out = auditing.check_free(out)
     if told.on == superlink.SUPERLINK:
         superlink.check_reach(app, out)
@@ -149,7 +154,8 @@ def audit_app(
                 watch=watch,
             )
         try:
-            with watch_bars() as watch:
+            with _explained(out, device), watch_bars() as watch:
+                auditing.check_answers(parts)
                 posed = auditing.pose_all(
                     parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
                 )
@@ -200,6 +206,22 @@ def _kept(app: "App", out: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _explained(out: Path, device: str) -> Iterator[None]:
+    """Write a page, too, where no question can be answered: it says what was tried, and what reached the server."""
+    from fedattack.apps import auditing
+    from fedattack.runs.pipeline import judge_folder
+
+    try:
+        yield
+    except FedAttackError as cause:
+        if auditing.explain(out, str(cause)):
+            with watch_bars() as watch:
+                _, page = judge_folder(out, device=device, watch=watch)
+            say_progress(f"no question was answered; {page} says what was tried, and what reached the server")
+        raise
+
+
 def gather_run(
     record: Path,
     folders: Sequence[Path],
@@ -233,7 +255,7 @@ def gather_run(
     )
     if trust:
         commands._trusted(asked_of_knowledge(out))
-    with watch_bars() as watch:
+    with _explained(out, device), watch_bars() as watch:
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     asking.report(out, attacked, posed)
 

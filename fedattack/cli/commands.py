@@ -37,6 +37,7 @@ from fedattack.cli.options import (
     FirstSeed,
     Folder,
     Groups,
+    HoldOut,
     Holds,
     InSketches,
     KeepRecords,
@@ -284,6 +285,7 @@ def audit(
     holds: Holds = None,
     groups: Groups = None,
     without: Without = None,
+    hold_out: HoldOut = None,
     fail_if: FailIf = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -327,6 +329,7 @@ def audit(
         holds=holds,
         groups=groups,
         without=without or [],
+        hold_out=hold_out,
     )
     own = app_of_words(what, told)
     if own is not None:
@@ -654,7 +657,15 @@ def claim(
     is_run = folder is not None and (folder / "record").is_dir()
     trusted = _trusted(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
     told_apart = canaries_of(folder, canaries, trusted)
-    answer = check_claim(told, tested, trial, name=mechanism or "", record=folder, canaries=told_apart)
+    answer = check_claim(
+        told,
+        tested,
+        trial,
+        name=mechanism or "",
+        record=folder,
+        sends_models=folder is None or _sends_models(folder),
+        canaries=told_apart,
+    )
     with _gate(conditions, [*answer.findings, answer.whole]):
         if as_json:
             print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
@@ -663,6 +674,20 @@ def claim(
         if out is not None:
             page = _keep_answer(answer, out, folder, declared, mechanism, trial)
             _show_kept(page, as_json, pdf=pdf)
+
+
+def _sends_models(folder: Path) -> bool:
+    """Say whether clients reply models in a run, and not gradients or differences, as far as it is known."""
+    from fedattack.attacks.knowledge import KNOWLEDGE, read_knowledge
+    from fedattack.record.folder import find_parts
+
+    # A record by itself says nothing of that.
+    for part in find_parts(folder) if (folder / "record").is_dir() else []:
+        if (part.knowledge / KNOWLEDGE).exists():
+            sends = read_knowledge(part.knowledge).sends
+            if sends is not None and sends.factors is not None:
+                return False
+    return True
 
 
 def _keep_answer(

@@ -142,6 +142,15 @@ Without = Annotated[
     typer.Option(help="What the attacker of an app does not know: auxiliary, training, limits, shares."),
 ]
 
+HoldOut = Annotated[
+    float | None,
+    typer.Option(
+        help="Of an app: keep clients from training on a share of their examples, such as 0.1, so that membership can "
+        "be asked where nobody evaluates. It changes the run.",
+        metavar="SHARE",
+    ),
+]
+
 FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
 
 SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]

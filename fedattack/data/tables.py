@@ -288,7 +288,7 @@ def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
     scaled: list[int] = []
     width = 0
     for name in inputs:
-        series = _filled(frame[name], name, declared, where)
+        series = _fill(frame[name], name, declared, where)
         try:
             code = _encode_column(name, series, declared)
         except DataError as cause:
@@ -299,8 +299,8 @@ def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
         if code.is_number:
             scaled += positions
         width += len(positions)
-    y, classes = _encode_target(_filled(frame[target], target, declared, where), target, declared.task, where)
-    groups = {name: _codes_of(_filled(frame[name], name, declared, where))[1] for name in declared.groups}
+    y, classes = _encode_target(_fill(frame[target], target, declared, where), target, declared.task, where)
+    groups = {name: _codes_of(_fill(frame[name], name, declared, where))[1] for name in declared.groups}
     return Pool(
         np.concatenate(encoded, axis=1),
         y,
@@ -330,7 +330,7 @@ def _check_columns(frame: pd.DataFrame, declared: Declaration, target: str, inpu
         raise DataError(f"{where}: expected examples with at least one column beside the target; got {frame.shape}")
 
 
-def _filled(series: pd.Series[Any], name: str, declared: Declaration, where: str) -> pd.Series[Any]:
+def _fill(series: pd.Series[Any], name: str, declared: Declaration, where: str) -> pd.Series[Any]:
     """Strip texts, and refuse or fill in what is missing."""
     import pandas as pd
 
@@ -371,7 +371,7 @@ def _encode_column(name: str, series: pd.Series[Any], declared: Declaration) -> 
     stated = declared.domain.get(name)
     if name in declared.categorical or not np.isfinite(numbers).all():
         return _encode_categories(name, *_codes_of(series, stated, name))
-    values = np.unique(numbers) if stated is None else _stated_numbers(name, stated, numbers)
+    values = np.unique(numbers) if stated is None else _read_stated_numbers(name, stated, numbers)
     if len(values) == 2:
         return _encode_categories(name, number_names(values), np.searchsorted(values, numbers))
     x = numbers[:, np.newaxis]
@@ -403,7 +403,7 @@ def _numbers(series: pd.Series[Any]) -> NDArray[np.float64]:
     return numbers
 
 
-def _stated_numbers(name: str, stated: Sequence[str], numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+def _read_stated_numbers(name: str, stated: Sequence[str], numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     try:
         domain = np.array([float(value) for value in stated])
     except ValueError:

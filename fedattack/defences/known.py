@@ -30,7 +30,7 @@ def known_defence(settings: Settings) -> Defend:
         If the defence is unknown, or one of its settings is out of its range.
     """
     if settings["defence"] == DP_SGD:
-        return _trained_privately(settings)
+        return _train_privately(settings)
     defence = defence_of(settings)
 
     def defend(
@@ -43,7 +43,7 @@ def known_defence(settings: Settings) -> Defend:
     return defend
 
 
-def _trained_privately(settings: Settings) -> Defend:
+def _train_privately(settings: Settings) -> Defend:
     training = LocalSGD(**settings["training"])
     if training.optimizer != "SGD":
         raise ConfigError(f"defence {DP_SGD}: expected clients that train by SGD, got {training.optimizer}")

@@ -254,7 +254,7 @@ class RecUP:
         whole = pooling.windows(update)
         places = _largest(whole, self.iterations * self.models)
         start = np.take_along_axis(whole, places, axis=1)
-        parts = [(weight, self._perturbed(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
+        parts = [(weight, self._perturb(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
         changed = np.any([windows != start for _, windows in parts], axis=0)
         before = start[changed]
         moves = [weight * (windows[changed].astype(np.float64) - before) for weight, windows in parts]
@@ -265,7 +265,7 @@ class RecUP:
         arrays = pooling.unlaid(whole)
         return {name: arrays[name] for name in update}
 
-    def _perturbed(self, start: Windows, zoo: Zoo, value: int | None, rng: np.random.Generator) -> Windows:
+    def _perturb(self, start: Windows, zoo: Zoo, value: int | None, rng: np.random.Generator) -> Windows:
         if value is None:
             value = _likeliest(zoo, start)
         rows = np.arange(len(start))
@@ -350,11 +350,11 @@ def _zoo(folder: Path, attribute: str) -> Zoo:
         file = folder / attribute / name
         if file.is_file():
             stamps.append((file.stat().st_mtime_ns, file.stat().st_size))
-    return _cached(folder / attribute, tuple(stamps))
+    return _read_cached(folder / attribute, tuple(stamps))
 
 
 @lru_cache(maxsize=8)
-def _cached(folder: Path, stamps: tuple[tuple[int, int], ...]) -> Zoo:
+def _read_cached(folder: Path, stamps: tuple[tuple[int, int], ...]) -> Zoo:
     """Keep zoos in memory: settings are read at each call, and a zoo may have a hundred megabytes."""
     from fedattack.defences.zoo import load_zoo  # it imports torch, which clients with other defences may lack
 

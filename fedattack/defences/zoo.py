@@ -109,7 +109,7 @@ def train_zoo(
         If updates and labels do not fit each other.
     """
     _check_sizes(models, widths)
-    return _trained(*_pooled(updates, features), labels, attribute, values, seed, models, widths, fit)
+    return _train(*_pool(updates, features), labels, attribute, values, seed, models, widths, fit)
 
 
 def _check_sizes(models: int, widths: Sequence[int]) -> None:
@@ -117,7 +117,7 @@ def _check_sizes(models: int, widths: Sequence[int]) -> None:
         raise ConfigError(f"model zoo: expected at least one model and widths of 1 or more; got {models}, {[*widths]}")
 
 
-def _pooled(updates: Iterable[Update], features: int) -> tuple[Pooling, NDArray[np.float32]]:
+def _pool(updates: Iterable[Update], features: int) -> tuple[Pooling, NDArray[np.float32]]:
     """Pool updates one after another; of each its features (n, features) alone are kept."""
     rest = iter(updates)
     first = next(rest, None)
@@ -127,7 +127,7 @@ def _pooled(updates: Iterable[Update], features: int) -> tuple[Pooling, NDArray[
     return pooling, pooling.pooled(chain([first], rest))
 
 
-def _trained(
+def _train(
     pooling: Pooling,
     pooled: NDArray[np.float32],
     labels: NDArray[np.int64],
@@ -242,14 +242,14 @@ def train_zoo_on_records(
                 labels.append(shadows.values)
                 for update in shadows:
                     yield _as_gradient(update, training.lr) if gradients else update
-            state = _averaged(state, shadow_updates(state, _FEDERATION))
+            state = _average(state, shadow_updates(state, _FEDERATION))
 
-    pooling, pooled = _pooled(updates(), FEATURES)
+    pooling, pooled = _pool(updates(), FEATURES)
     of_all = np.concatenate(labels)
-    return _trained(pooling, pooled, of_all, attribute, values, int(rng.integers(2**31)), models, widths, fit)
+    return _train(pooling, pooled, of_all, attribute, values, int(rng.integers(2**31)), models, widths, fit)
 
 
-def _averaged(state: Update, updates: AttributeUpdates) -> dict[str, NDArray[np.float32]]:
+def _average(state: Update, updates: AttributeUpdates) -> dict[str, NDArray[np.float32]]:
     """Return the model of the next round: the state plus the mean of the updates."""
     total = {name: np.zeros_like(values) for name, values in state.items()}
     for update in updates:
@@ -303,7 +303,7 @@ def load_zoo(folder: Path) -> Zoo:
     path = folder / "zoo.json"
     described = read_json(path, DataError, _HINT)
     try:
-        zoo, wanted = _described(described)
+        zoo, wanted = _read_description(described)
         digest = described["xxh3"]
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise DataError(f"{path} describes no model zoo ({type(cause).__name__}: {cause}); {_HINT}") from None
@@ -332,7 +332,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], wanted: Mapp
         )
 
 
-def _described(described: Mapping[str, Any]) -> tuple[Zoo, dict[str, tuple[int, ...]]]:
+def _read_description(described: Mapping[str, Any]) -> tuple[Zoo, dict[str, tuple[int, ...]]]:
     """Return a zoo without its networks, and the shapes of the tensors that these must have."""
     if described["format"] != FORMAT:
         raise ValueError(f"expected format {FORMAT}, got {described['format']!r}")

@@ -201,7 +201,7 @@ def _distil_dense(
         predictions = batch
         for name, layer in layers[first:]:
             if isinstance(layer, nn.Linear):
-                predictions = _stacked_linear(predictions, stacked[f"{name}.weight"], stacked[f"{name}.bias"])
+                predictions = _apply_linear(predictions, stacked[f"{name}.weight"], stacked[f"{name}.bias"])
             else:
                 predictions = layer(predictions)
         _check_outputs(predictions[0], target[0])
@@ -215,7 +215,7 @@ def _distil_dense(
     return states
 
 
-def _stacked_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _apply_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply each student's layer to examples that are common (n, in), or to its own (students, n, in)."""
     if x.ndim == 3:
         return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))

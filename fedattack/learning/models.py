@@ -336,7 +336,7 @@ def _build_imported(spec: str, offered: Mapping[str, Any], demanded: Mapping[str
     """Call a user's function with those of the offered arguments that it accepts, and with all that are demanded."""
     function = import_callable(spec, what="model", known=MODELS)
     try:
-        arguments = _accepted(function, offered) | dict(demanded)
+        arguments = _choose_accepted(function, offered) | dict(demanded)
         model = function(**arguments)
     except Exception as error:  # the user's code may raise anything
         given = " and ".join([*offered, *demanded])
@@ -352,7 +352,7 @@ def _build_imported(spec: str, offered: Mapping[str, Any], demanded: Mapping[str
     return model
 
 
-def _accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+def _choose_accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that a function takes by keyword."""
     accepted: set[str] = set()
     for parameter in inspect.signature(function).parameters.values():

@@ -73,7 +73,7 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
         _refuse_elsewhere(name, settings.to_dict())
         settings._attn_implementation = "eager"
         model: nn.Module = made(settings)
-        return _adapted(model, _settings(adapter)) if adapter else model
+        return _add_adapter(model, _settings(adapter)) if adapter else model
 
 
 def _refuse_elsewhere(name: str, settings: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ def _offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def _adapted(model: nn.Module, settings: Mapping[str, Any]) -> nn.Module:
+def _add_adapter(model: nn.Module, settings: Mapping[str, Any]) -> nn.Module:
     try:
         import peft
     except ImportError:

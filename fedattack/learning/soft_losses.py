@@ -21,11 +21,11 @@ def _soft_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.logsumexp(dim=1) - (outputs * targets).sum(dim=1)
 
 
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+def _mean_squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.reshape(targets.shape) - targets).square().mean(dim=1)
 
 
-SOFT_LOSSES: Mapping[str, SoftLoss] = {"cross-entropy": _soft_cross_entropy, "mse": _squared_error}
+SOFT_LOSSES: Mapping[str, SoftLoss] = {"cross-entropy": _soft_cross_entropy, "mse": _mean_squares}
 """Losses that take soft labels, by name."""
 
 

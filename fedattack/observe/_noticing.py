@@ -32,10 +32,10 @@ def noticed(tracker: RoundTracker, names: Sequence[str] | None, *, may_choose: b
         _observe_sums(tracker, names, context)
 
     with ExitStack() as stack:
-        stack.enter_context(_told_before(Strategy, "start", tracker, weights))
+        stack.enter_context(_call_before(Strategy, "start", tracker, weights))
         workflow = _workflow()
         if may_choose and workflow is not None:
-            stack.enter_context(_told_before(workflow, "__call__", tracker, secures))
+            stack.enter_context(_call_before(workflow, "__call__", tracker, secures))
         yield
 
 
@@ -48,7 +48,7 @@ def _workflow() -> type | None:
 
 
 @contextmanager
-def _told_before(cls: type, method: str, tracker: RoundTracker, tell: Callable[..., None]) -> Iterator[None]:
+def _call_before(cls: type, method: str, tracker: RoundTracker, tell: Callable[..., None]) -> Iterator[None]:
     """Call a function before each call of a method; its error ends the recording, and not the run."""
     original = getattr(cls, method)
 

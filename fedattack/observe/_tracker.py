@@ -48,7 +48,7 @@ class _Sent:
 P = ParamSpec("P")
 
 
-def _contained(
+def _contain_errors(
     method: Callable[Concatenate["RoundTracker", P], None],
 ) -> Callable[Concatenate["RoundTracker", P], None]:
     """Run under the tracker's lock; an error ends the recording and not the run that is observed."""
@@ -134,7 +134,7 @@ class RoundTracker:
         self._perhaps: list[_Model] = []
         self._knows_final = False
 
-    @_contained
+    @_contain_errors
     def sent(self, messages: Sequence[Message], number: int | None = None) -> None:
         """Note messages that the server sends, in the round of this number unless they say another."""
         before = len(self._sent)
@@ -162,7 +162,7 @@ class RoundTracker:
             self.recorder.note(Others(kind, "sent", (str(message.metadata.dst_node_id),), values))
         if not any(content.array_records.values()):
             return
-        named = _named_arrays(content)
+        named = _view_arrays(content)
         model = self._view_model(content) if _kind_of(message) == _EVALUATE else None
         if model is None:
             self.recorder.leave_out(kind, "sent", arrays=named)
@@ -191,7 +191,7 @@ class RoundTracker:
             self.recorder.note(Others(kind, "reply", nodes, values, reason))
         if not any(content.array_records.values()):
             return
-        named = _named_arrays(content)
+        named = _view_arrays(content)
         model = None
         if kind == _GET_PARAMETERS and not self.aside:
             # Flower's legacy server begins with a client's model.
@@ -212,7 +212,7 @@ class RoundTracker:
         while len(self._perhaps) > _HELD:
             self._leave_out(self._perhaps.pop(0))
 
-    @_contained
+    @_contain_errors
     def _settle(self, common: Arrays | None) -> None:
         """Name those of the held models that are not the one which the record has."""
         for model in self._perhaps:
@@ -261,13 +261,13 @@ class RoundTracker:
         """Say whether a node has not replied yet."""
         return any(sent.reply is None for sent in self._sent)
 
-    @_contained
+    @_contain_errors
     def replied(self, messages: Iterable[Message]) -> None:
         """Note replies, errors among them, in the order in which the server took them."""
         for message in messages:
             self._take(message)
 
-    @_contained
+    @_contain_errors
     def finish(self, reason: str = _CLOSED) -> None:
         """End the round, if there is one, and hand it over; ``reason`` is why a node without a reply has none."""
         if self._number is None:
@@ -300,7 +300,7 @@ class RoundTracker:
         )
         self._late, self._sent, self._unindexed, self._index, self._asked = [], [], [], {}, {}
 
-    @_contained
+    @_contain_errors
     def ended_in(self, arrays: ArrayRecord) -> None:
         """Note the common model that the round led to."""
         self._knows_final = True
@@ -313,7 +313,7 @@ class RoundTracker:
         self._settle(None if error else self.recorder.final)
         self.recorder.close(error)
 
-    @_contained
+    @_contain_errors
     def _flush(self, reason: str) -> None:
         self.finish(reason)
         if self._late:
@@ -364,7 +364,7 @@ class RoundTracker:
         else:
             # The server took a reply to what it never sent, or took it twice.
             content = message.content if message.has_content() else RecordDict()
-            values, arrays = _plain_values(content), _named_arrays(content)
+            values, arrays = _plain_values(content), _view_arrays(content)
             self.recorder.leave_out(message.metadata.message_type, "reply", arrays=arrays, metrics=values)
 
     def _read(self, message: Message, node: int) -> Reply:
@@ -442,7 +442,7 @@ def _fault_of(content: RecordDict) -> str:
     return ""
 
 
-def _named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
+def _view_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
     """View all arrays by their records' names and their own; those that cannot be read have no shape and are bytes."""
     arrays = {}
     for key, record in content.array_records.items():

@@ -250,7 +250,7 @@ class ObservedLegacyStrategy(Strategy):
         ValueError
             If the sent model cannot be read, or the results do not fit the view.
         """
-        sent = self._sent_models()
+        sent = self._find_sent_models()
         common = next(iter(sent.values()), None)
         replies = self._replies(sent, results, failures, reason)
         arrays = [reply.arrays for reply in replies if reply.status == "ok" and reply.arrays is not None]
@@ -279,7 +279,7 @@ class ObservedLegacyStrategy(Strategy):
             ended=time.time(),
         )
 
-    def _sent_models(self) -> dict[str, Arrays]:
+    def _find_sent_models(self) -> dict[str, Arrays]:
         """Return the model that each node was sent; nodes that were sent the same parameters share one view."""
         views: dict[int, Arrays] = {}
         sent = {}
@@ -298,7 +298,7 @@ class ObservedLegacyStrategy(Strategy):
                 replies.append(self._reply(_node(proxy), result, "failed"))
         answered = {reply.node for reply in replies}
         silent = [node for node in sent if node not in answered]
-        return replies + self._unanswered(silent, failures, reason)
+        return replies + self._make_unanswered(silent, failures, reason)
 
     def _reply(self, node: str, result: FitRes, status: Status) -> Reply:
         reason = ""
@@ -312,7 +312,7 @@ class ObservedLegacyStrategy(Strategy):
             status, reason = "failed", f"arrays that cannot be read: {cause}"
         return Reply(node, status, arrays, result.num_examples, dict(result.metrics), reason)
 
-    def _unanswered(self, nodes: list[str], failures: Sequence[object], reason: str) -> list[Reply]:
+    def _make_unanswered(self, nodes: list[str], failures: Sequence[object], reason: str) -> list[Reply]:
         """Tell failed from missing nodes: legacy failures are exceptions that carry no node id."""
         # They may be long, and all stand beside each node.
         errors = [short(str(failure)) for failure in failures if isinstance(failure, BaseException)]

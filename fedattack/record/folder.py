@@ -38,6 +38,7 @@ class _Study(TypedDict, total=False):
     preset: _Text
     app: _Text
     untried: dict[_Text, _Text]
+    unanswered: _Text
     controls: dict[_Text, _Whole]
     attacks: list[_Text]
     settings: dict[_Text, _Value]

@@ -142,7 +142,7 @@ def unseal_line(row: bytes, where: str) -> dict[str, Any]:
         value = parse_json(row)
     except ValueError:
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged") from None
-    return _formed(LINE_FORM, value, where)
+    return _read_form(LINE_FORM, value, where)
 
 
 def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
         raise RecordError(
             f"{where}: format version {version} is newer than {VERSION}, which this fedattack reads; update fedattack"
         )
-    manifest = _formed(MANIFEST_FORM, value, where)
+    manifest = _read_form(MANIFEST_FORM, value, where)
     if ("kept" in manifest) != ("left_out" in manifest):
         raise RecordError(
             f"{where} has one of kept and left_out without the other; it is sealed, but not as fedattack writes it"
@@ -179,7 +179,7 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     return dict.fromkeys(_THINNING) | manifest
 
 
-def _formed(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:
+def _read_form(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:
     return dict(validated(adapter, value, where, RecordError, "it is sealed, but not as fedattack writes it"))
 
 
@@ -211,13 +211,13 @@ def encode_metric(value: Any, depth: int = 0) -> Any:
         return _encode_number(value)
     if isinstance(value, bytes):
         if len(value) > MAX_VALUE:
-            return _left_out(value)
+            return _find_left_out(value)
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, str):
         # Lone surrogates, as of a file's name, are no Unicode.
         data = value.encode("utf-8", "replace")
         if len(data) > MAX_VALUE:
-            return _left_out(data)
+            return _find_left_out(data)
         return data.decode()
     if isinstance(value, list | tuple) and depth < _DEEPEST:
         entries = [encode_metric(entry, depth + 1) for entry in value]
@@ -238,7 +238,7 @@ def _encode_number(value: float) -> float | dict[str, str]:
     return {"float": repr(value)}
 
 
-def _left_out(data: bytes) -> dict[str, str]:
+def _find_left_out(data: bytes) -> dict[str, str]:
     return {"repr": f"{len(data)} bytes, too many to keep, with the SHA-256 {hashlib.sha256(data).hexdigest()}"}
 
 

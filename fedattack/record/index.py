@@ -149,7 +149,7 @@ def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
             continue
         last = value["seq"]
         index.end = value["check"]
-        index.lines.append(_indexed(value, offset, len(row), origins))
+        index.lines.append(_index_line(value, offset, len(row), origins))
     _check_end(index, manifest, file)
     return index
 
@@ -197,7 +197,7 @@ def _source_of(model: Mapping[str, Any] | None) -> int | None:
     return earlier
 
 
-def _indexed(line: Mapping[str, Any], offset: int, length: int, origins: dict[int, int]) -> IndexedLine:
+def _index_line(line: Mapping[str, Any], offset: int, length: int, origins: dict[int, int]) -> IndexedLine:
     """Keep the needed facts of a line; ``origins`` are those of the earlier lines that changed nothing."""
     seq = line["seq"]
     common = line["common"] or {}

@@ -168,7 +168,7 @@ class Observation:
         self.status: Status = entry["status"]
         self.reason: str = entry.get("reason", "")
         self.num_examples: float | None = decode_metric(entry.get("num_examples"))
-        self.metrics = _decoded(entry.get("metrics", {}))
+        self.metrics = _decode(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
         self._round = round_
         self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
@@ -274,10 +274,10 @@ class Round:
         """Names of all arrays of its file."""
         entry = self._entry
         common = entry["common"] or {}
-        names = _prefixed("common", common.get("names")) | _prefixed("aggregate", entry["aggregate"])
+        names = _add_prefix("common", common.get("names")) | _add_prefix("aggregate", entry["aggregate"])
         for index, reply in enumerate(entry["replies"]):
-            names |= _prefixed(f"reply/{index}", reply.get("arrays"))
-            names |= _prefixed(f"received/{index}", reply.get("received"))
+            names |= _add_prefix(f"reply/{index}", reply.get("arrays"))
+            names |= _add_prefix(f"received/{index}", reply.get("received"))
         return names
 
     @property
@@ -297,7 +297,7 @@ class Round:
     @property
     def config(self) -> dict[str, Any]:
         """What the server sent with the model."""
-        return _decoded(self._entry["config"])
+        return _decode(self._entry["config"])
 
     @property
     def others(self) -> tuple[Others, ...]:
@@ -427,11 +427,11 @@ class Round:
         return StoredArrays(read, {name: name for name in dict.fromkeys([*start, *differences])})
 
 
-def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:
+def _add_prefix(prefix: str, names: Iterable[str] | None) -> set[str]:
     return {f"{prefix}/{name}" for name in names or ()}
 
 
-def _decoded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _decode(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: decode_metric(value) for key, value in values.items()}
 
 
@@ -483,7 +483,7 @@ class Record:
         self.server: Server = self.manifest["server"]
         self.status: str = self.manifest["status"]
         self.seed: int | None = self.manifest["seed"]
-        self.facts = _decoded(self.manifest["facts"])
+        self.facts = _decode(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
         try:
             self.keep = Keep.from_entry(self.manifest["kept"])
@@ -498,7 +498,7 @@ class Record:
         if self.keep.kinds and not thinned:
             raise RecordError(f"{self.path} keeps {self.kept}, and this needs a whole record: record the run whole")
         self.index = read_index(self.path, self.manifest)
-        self.signer = self._checked_signer()
+        self.signer = self._check_signer()
         self.damage = list(self.index.damage)
         self.unseen: frozenset[str] = frozenset()
         self.factors: Mapping[str, float] | None = None
@@ -522,7 +522,7 @@ class Record:
             self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
             self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
 
-    def _checked_signer(self) -> str | None:
+    def _check_signer(self) -> str | None:
         """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.
 
         Raises
@@ -647,9 +647,9 @@ class Record:
         """The common model after the last round, if the server recorded it."""
         source = self.manifest["final"]
         if source is None or source["source"] != "stored":
-            return self.whole(self._computed(source))
+            return self.whole(self._compute_common(source))
         file = TensorFile(self.path / FINAL, source)
-        return self.whole(self._stored(file, lambda: source["names"], self.shown(source["names"])))
+        return self.whole(self._read_stored(file, lambda: source["names"], self.shown(source["names"])))
 
     def renamed(self, names: Mapping[str, str]) -> "Record":
         """Return a view of this record in which parameters have other names; what is on disk stays as it is.
@@ -748,9 +748,9 @@ class Record:
     def stored_in(self, round_: Round, prefix: str, names: Sequence[str]) -> Arrays:
         """Arrays of a round's file under ``prefix``."""
         keys = {shown: f"{prefix}/{name}" for shown, name in self.shown(names).items()}
-        return self._stored(round_.file, lambda: round_.stored_names, keys)
+        return self._read_stored(round_.file, lambda: round_.stored_names, keys)
 
-    def _stored(self, file: TensorFile, names: Callable[[], Collection[str]], keys: Mapping[str, str]) -> Arrays:
+    def _read_stored(self, file: TensorFile, names: Callable[[], Collection[str]], keys: Mapping[str, str]) -> Arrays:
         """Arrays of a file that holds ``names`` and no others; ``keys`` are their names in it by those to show."""
 
         def opened() -> Any:
@@ -778,7 +778,7 @@ class Record:
         source = round_.source
         if source is not None and source["source"] == "stored":
             return self.stored_in(round_, "common", source["names"])
-        return self._computed(source)
+        return self._compute_common(source)
 
     def common_after(self, seq: int) -> Arrays | None:
         """Return the common model after the line ``seq``: the next one's model, or the final one."""
@@ -792,7 +792,7 @@ class Record:
             return self.final
         return None
 
-    def _computed(self, source: Mapping[str, Any] | None) -> Arrays | None:
+    def _compute_common(self, source: Mapping[str, Any] | None) -> Arrays | None:
         """Find a common model that is no file: the mean of a round's replies, or that of an earlier round."""
         if source is None:
             return None

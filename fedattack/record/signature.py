@@ -105,12 +105,12 @@ def read_signer(given: str) -> str:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{path} holds no public key; {_HINT} beside the private one, with the ending .pub")
-    return fingerprint(_encoded(key))
+    return fingerprint(_encode(key))
 
 
 def signer_of(key: Ed25519PrivateKey) -> str:
     """Return a key's public half as the manifest names it."""
-    return _encoded(key.public_key())
+    return _encode(key.public_key())
 
 
 def is_signed(signer: str, signature: bytes, data: bytes) -> bool:
@@ -131,6 +131,6 @@ def fingerprint(signer: str) -> str:
     return _PREFIX + base64.b64encode(digest).decode().rstrip("=")
 
 
-def _encoded(key: Ed25519PublicKey) -> str:
+def _encode(key: Ed25519PublicKey) -> str:
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return base64.b64encode(raw).decode()

@@ -301,19 +301,19 @@ class RecordWriter:
             self._note_left_out()
         if reduced is None:
             return
-        exchange = self._sketched(reduced)
+        exchange = self._sketch(reduced)
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
         entries = _entries(exchange.replies)
         usable: list[Reply] = []
         for index, (reply, entry) in enumerate(zip(exchange.replies, entries, strict=True)):
             if "arrays" in entry:
-                _put(tensors, f"reply/{index}", reply.arrays)
+                _put_into(tensors, f"reply/{index}", reply.arrays)
                 if reply.status == "ok":
                     usable.append(reply)
             if "received" in entry:
-                _put(tensors, f"received/{index}", reply.received)
-        _put(tensors, "aggregate", exchange.aggregate)
+                _put_into(tensors, f"received/{index}", reply.received)
+        _put_into(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange, usable)
         file = file_of(self._seq)
@@ -323,7 +323,7 @@ class RecordWriter:
             "round": exchange.number,
             "file": file,
             **digests,
-            "config": _encoded(exchange.config),
+            "config": _encode(exchange.config),
             "common": common,
             "replies": entries,
             "aggregate": list(exchange.aggregate) if exchange.aggregate is not None else None,
@@ -362,7 +362,7 @@ class RecordWriter:
             self._manifest["others"] = [*self._manifest.get("others", ()), *(other.to_entry() for other in others)]
         if final is not None and error is None:
             final = self._thinning.model(final) or {}
-            source = self._known_source(final)
+            source = self._find_source(final)
             if source is None:
                 digests = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
                 source = {"source": "stored", "names": list(final), **digests}
@@ -389,7 +389,7 @@ class RecordWriter:
             self._check_manifest(self._manifest)
             self._write_manifest()
 
-    def _sketched(self, exchange: Exchange) -> Exchange:
+    def _sketch(self, exchange: Exchange) -> Exchange:
         """Put sketches of updates in the place of arrays, if the record is to have sketches.
 
         A reply whose arrays are not those of the model fails: a sum of sketches could not tell which it lacks.
@@ -420,13 +420,13 @@ class RecordWriter:
     def _place_common(self, exchange: Exchange, tensors: dict[str, NDArray[Any]]) -> dict[str, Any] | None:
         if exchange.common is None:
             return None
-        source = self._known_source(exchange.common)
+        source = self._find_source(exchange.common)
         if source is None:
-            _put(tensors, "common", exchange.common)
+            _put_into(tensors, "common", exchange.common)
             source = {"source": "stored", "names": list(exchange.common)}
         return source
 
-    def _known_source(self, arrays: Arrays) -> dict[str, Any] | None:
+    def _find_source(self, arrays: Arrays) -> dict[str, Any] | None:
         """Say where the record has this model already, if it has it."""
         if self._last_mean is not None and {array.dtype.name for array in arrays.values()} <= DTYPES.keys():
             seq, recipe, sampled = self._last_mean
@@ -509,7 +509,7 @@ def _entry(reply: Reply) -> dict[str, Any]:
     if type(count) in (int, float) or (isinstance(count, dict) and "float" in count):
         entry["num_examples"] = count
     if reply.metrics:
-        entry["metrics"] = _encoded(reply.metrics)
+        entry["metrics"] = _encode(reply.metrics)
     if reason:
         entry["reason"] = reason
     if reply.of_round is not None:
@@ -569,7 +569,7 @@ def _without_content(entry: Mapping[str, Any]) -> dict[str, Any]:
     return failed
 
 
-def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _encode(values: Mapping[str, Any]) -> dict[str, Any]:
     return {keep_name(str(key)): encode_metric(value) for key, value in values.items()}
 
 
@@ -581,6 +581,6 @@ def _layout(arrays: Arrays) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     return tuple((name, array.shape, str(array.dtype)) for name, array in arrays.items())
 
 
-def _put(tensors: dict[str, NDArray[Any]], prefix: str, arrays: Arrays | None) -> None:
+def _put_into(tensors: dict[str, NDArray[Any]], prefix: str, arrays: Arrays | None) -> None:
     for name, array in (arrays or {}).items():
         tensors[f"{prefix}/{name}"] = array

@@ -151,13 +151,13 @@ def short_of(finding: Finding, explained: str) -> str:
     if not is_difference and not (is_leak and finding.chance):
         # There is no gain to state, or nothing that it could be a multiple of.
         template = "{value}" if finding.chance is None else _BESIDE_GUESSING
-    words = _filled(template, finding)
+    words = _fill(template, finding)
     if is_leak:
         return f"Yes: {words}; {explained}." if explained else f"Yes: {words}."
     return f"Not shown: {words}."
 
 
-def _filled(template: str, finding: Finding) -> str:
+def _fill(template: str, finding: Finding) -> str:
     """Fill a finding's numbers into a template."""
     value = finding.value or 0.0
     return template.format(
@@ -180,7 +180,7 @@ def sentence_of(finding: Finding) -> str:
         return sentence(finding)
     within = "" if ends == NOTHING else f" ({level(finding.level)} interval {ends})"
     guessing = "" if finding.chance is None else "; guessing gives {chance}"
-    return _filled(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
+    return _fill(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
 
 
 def _by_the_null(finding: Finding) -> str:
@@ -291,7 +291,10 @@ def overview_of(
                 step=f"{answer.next[0].what}." if answer.next else "",
                 card=number,
             )
-    return [*lines.values(), *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers else [])]
+    return [
+        *lines.values(),
+        *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers or "unanswered" in run else []),
+    ]
 
 
 _SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
@@ -319,6 +322,8 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
     untried = len(run.get("untried", ()))
     if untried:
         parts.append(f"{counted(untried, 'question')} not asked")
+    if "unanswered" in run:
+        parts.insert(0, "No question was answered")
     return f"{', '.join(parts)}." if parts else ""
 
 

@@ -361,14 +361,14 @@ def _last_scores(runs: Sequence[Run], name: str, methods: Sequence[str]) -> dict
     return last
 
 
-def _drawn(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
+def _draw(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
     null = finding.null["value"] if finding.null else None
     return [finding.value, finding.low, finding.high, null, *_guesses(finding, baselines)]
 
 
 def _numbers(findings: Sequence[Finding], baselines: Sequence[str]) -> NDArray[np.float64]:
     """Return (5 + baselines, runs): value, low, high, null, chance and baselines, as they are drawn."""
-    numbers = np.array([_drawn(finding, baselines) for finding in findings], dtype=float).T
+    numbers = np.array([_draw(finding, baselines) for finding in findings], dtype=float).T
     return np.asarray(drawing.scale_of(findings[0].units) * numbers)
 
 

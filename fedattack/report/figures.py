@@ -79,9 +79,9 @@ def _rounds_in_words(finding: Finding) -> str:
         words += f"Lowest {shown(values[worst], units)} in round {worst}, "
         words += f"highest {shown(values[best], units)} in round {best}, "
         words += f"{shown(values[last], units)} in round {last}. "
-    chances = _known(series.get("chance", [finding.chance]))
+    chances = _choose_known(series.get("chance", [finding.chance]))
     words += f"Chance is {shown(chances[-1] if chances else None, units)}."
-    nulls = _known(series.get("null", []))
+    nulls = _choose_known(series.get("null", []))
     if nulls:
         words += f" The null run stays within {interval(min(nulls), max(nulls), units)}."
     return words
@@ -343,11 +343,11 @@ def _draw_curve(axes: Axes, name: str, curve: Mapping[str, Any], style: str, col
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
+    known = _choose_known(values)
     return fmean(known) if known else None
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _choose_known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 

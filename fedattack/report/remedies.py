@@ -86,7 +86,7 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     if not remedy.settings or not _NAME.fullmatch(preset) or preset not in words:
         return ""
     replaced = {*remedy.settings, *(_DEFENDING if {*remedy.settings} & {*_DEFENDING} else ())}
-    kept = _kept(words, replaced)
+    kept = _keep_options(words, replaced)
     if any(mark in word for word in kept for mark in ":/\\"):
         return ""
     changes = []
@@ -103,7 +103,7 @@ def _words_of(command: str) -> list[str]:
         return []
 
 
-def _kept(words: Sequence[str], replaced: Collection[str]) -> list[str]:
+def _keep_options(words: Sequence[str], replaced: Collection[str]) -> list[str]:
     """Return the options of a command that its repetition has, too, without the settings that are replaced."""
     kept = []
     flat: list[str] = []

@@ -7,12 +7,13 @@ from fedattack.witness.flower import WITNESS_FOLDER, WitnessedClientApp, Witness
 from fedattack.witness.seen import SERVER, UNKNOWN, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sources import watch_imports
 from fedattack.witness.store import read_witnesses, write_witness
-from fedattack.witness.watch import evaluated_on, trained_on
+from fedattack.witness.watch import HoldOut, evaluated_on, trained_on
 
 __all__ = [
     "SERVER",
     "UNKNOWN",
     "WITNESS_FOLDER",
+    "HoldOut",
     "SeenExamples",
     "Witness",
     "WitnessMod",

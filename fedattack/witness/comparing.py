@@ -64,7 +64,7 @@ def kinds_of(
     mods
         Those that the reply passed.
     """
-    start = dict(before) or _received_as(after, received)
+    start = dict(before) or _read_received(after, received)
     entries = [_Moved(name, start.get(name), array) for name, array in after]
     walk = _Walk(entries)
     arrays: list[SentArray] = []
@@ -83,7 +83,7 @@ def kinds_of(
     return arrays
 
 
-def _received_as(after: State, received: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
+def _read_received(after: State, received: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
     """Return what was received as the model before training, if it has the same shapes."""
     shapes = [array.shape for _, array in after]
     for state in received:
@@ -225,7 +225,7 @@ def _with_changed(
     own = _find_unknown(arrays, sent, places, entries)
     if not own:
         return arrays
-    whole = _joined([sent[row] for row in own])
+    whole = _join([sent[row] for row in own])
     kind, factor = _find_change(whole, [*own.values()], is_changed=is_changed)
     changed = list(arrays)
     for row in own:
@@ -235,7 +235,7 @@ def _with_changed(
 
 def _find_change(whole: NDArray[np.float64], own: Sequence[_Moved], *, is_changed: bool) -> tuple[str, float | None]:
     """Return what the numbers of some entries are, and the factor of differences."""
-    weights = _cosine(whole, _joined([entry.after for entry in own]))
+    weights = _cosine(whole, _join([entry.after for entry in own]))
     factor, moved = _compare_with_movement(whole, own)
     if is_changed and abs(moved) >= _ALIKE and abs(moved) > weights:
         return CHANGED_DIFFERENCE, factor
@@ -266,14 +266,14 @@ def _compare_with_movement(whole: NDArray[np.float64], own: Sequence[_Moved]) ->
         if movement is None:
             return None, 0.0
         movements.append(movement)
-    difference = _joined(movements)
+    difference = _join(movements)
     moved = _cosine(whole, difference)
     if not moved:
         return None, 0.0
     return float(whole @ difference / (difference @ difference)), moved
 
 
-def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     return np.concatenate([array.astype(np.float64).reshape(-1) for array in arrays])
 
 

@@ -24,7 +24,7 @@ from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER, AskedToTrain
 from fedattack.witness.store import RUN_FOLDER
-from fedattack.witness.watch import KEEP, Arrays, Watch, is_watched, watching
+from fedattack.witness.watch import KEEP, Arrays, HoldOut, Watch, is_watched, watching
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
@@ -59,16 +59,26 @@ class WitnessedClientApp(ClientApp):
         Key of the hashes; the same for all clients.
     keep
         Examples to keep of each role.
+    hold_out
+        Which examples clients are kept from training on: this changes the run.
 
     Notes
     -----
     Nothing here draws a random number, and no error of the watching reaches the app.
     """
 
-    def __init__(self, inner: ClientApp, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
+    def __init__(
+        self,
+        inner: ClientApp,
+        folder: Path | str,
+        *,
+        seed: int = 0,
+        keep: int = KEEP,
+        hold_out: HoldOut | None = None,
+    ) -> None:
         super().__init__()
         self._inner = inner
-        self._witness = _Calls(Path(folder), seed, keep, lambda: mods_of(inner))
+        self._witness = _Calls(Path(folder), seed, keep, lambda: mods_of(inner), hold_out)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Run the inner app and watch."""
@@ -133,8 +143,16 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
 class _Calls:
     """Watches the calls of one app."""
 
-    def __init__(self, folder: Path, seed: int, keep: int, mods: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        keep: int,
+        mods: Callable[[], tuple[str, ...]],
+        hold_out: HoldOut | None = None,
+    ) -> None:
         self._folder = folder
+        self._hold_out = hold_out
         self._seed = seed
         self._keep = keep
         self._mods = mods
@@ -171,7 +189,8 @@ class _Calls:
         by_steps = _by_steps.setdefault(self._folder, {})
         watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
         watch.notes |= dict.fromkeys(sources.install())
-        asked = _asked(message) if trains else None
+        asked = _read_asked(message) if trains else None
+        watch.hold_out = self._hold_out if trains else None
         return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
 
 
@@ -182,7 +201,7 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply.has_error():
         return replace(call, failed=f"an error reply of code {reply.error.code}")
     try:
-        sent, names, stated = _numpy(_models(reply)), _names(reply), _stated(reply)
+        sent, names, stated = _numpy(_models(reply)), _names(reply), _read_stated(reply)
     except Exception as cause:
         watch.note_error("the reply", cause)
         return call
@@ -212,7 +231,7 @@ def _records(message: Message) -> list[tuple[Any, list[str]]]:
     return [(record, [name for name in record if name != _EMPTY]) for record in records]
 
 
-def _asked(message: Message) -> AskedToTrain:
+def _read_asked(message: Message) -> AskedToTrain:
     """Return the form of a message; bytes, such as those of encryption, are left out."""
     arrays = {name: tuple(record) for name, record in message.content.array_records.items()}
     configs: dict[str, dict[str, Any]] = {}
@@ -255,7 +274,7 @@ def _header(raw: bytes) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
     return shape, None if fortran or dtype.hasobject else dtype
 
 
-def _stated(reply: Message) -> int | None:
+def _read_stated(reply: Message) -> int | None:
     """Return with how many examples a client says that it trained."""
     for record in reply.content.metric_records.values():
         for name in _COUNTS:

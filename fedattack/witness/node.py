@@ -277,8 +277,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
     """Add one call, and return whether it brought other examples."""
-    shared, alike = _shared(watch, call)
-    trained = _trained(shared)
+    shared, alike = _find_shared(watch, call)
+    trained = _choose_trained(shared)
     news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
         news |= known.evaluated.join(model.evaluated)
@@ -509,28 +509,28 @@ def _training(
     )
 
 
-def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]:
+def _find_shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]:
     """Find the models that the client shares, and those of their kind, whose evaluations count, too."""
     models = [*watch.models.values()]
     if watch.stated is not None:
-        if _trained(models):
+        if _choose_trained(models):
             watch.note("the client states what it trains on: what hooks saw is left out")
         return [watch.stated], [watch.stated]
-    shared = _found(watch, call, models)
+    shared = _find_exchanged(watch, call, models)
     kinds = {model.signature for model in shared}
-    for model in _trained(models):
+    for model in _choose_trained(models):
         if model not in shared:
             watch.note(f"a model {model.name} was trained that the client did not share: its examples are left out")
     return shared, [model for model in models if model.signature in kinds]
 
 
-def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
+def _find_exchanged(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     sent = [model for model in models if _is_in(model, call.sent, whole=True)]
     if not sent:
         sent = [model for model in models if _is_in(model, call.sent, whole=False)]
     received = [model for model in models if model.received]
     # An average of what was trained may be what is sent: what was received and trained comes before it.
-    for found in (_trained(sent), _trained(received), sent, received):
+    for found in (_choose_trained(sent), _choose_trained(received), sent, received):
         if found:
             return found
     return _find_only(watch, call, models)
@@ -538,7 +538,7 @@ def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]
 
 def _find_only(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     """Find models of the only kind there is: what is sent may be compressed, noisy, or a part of the model."""
-    busy = _trained(models) or models
+    busy = _choose_trained(models) or models
     if not busy:
         return []
     if len({model.signature for model in busy}) > 1:
@@ -549,7 +549,7 @@ def _find_only(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenMo
     return busy
 
 
-def _trained(models: list[SeenModel]) -> list[SeenModel]:
+def _choose_trained(models: list[SeenModel]) -> list[SeenModel]:
     return [model for model in models if len(model.trained.labels)]
 
 

@@ -17,7 +17,7 @@ def install() -> None:
     """Put the hook in, unless it is in."""
     if not _undo:
         original = PrivacyEngine.make_private
-        PrivacyEngine.make_private = _watched(original)
+        PrivacyEngine.make_private = _watch_call(original)
         _undo.append(functools.partial(setattr, PrivacyEngine, "make_private", original))
 
 
@@ -27,7 +27,7 @@ def remove() -> None:
         _undo.pop()()
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_private(self: PrivacyEngine, *args: Any, **kwargs: Any) -> Any:
         made = original(self, *args, **kwargs)

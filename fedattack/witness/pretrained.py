@@ -57,7 +57,7 @@ def _settings(config: Any) -> dict[str, Any]:
         elif name == "id2label" and value:
             settings[name] = {key: f"LABEL_{key}" for key in value}
         elif name in usual and name not in _LEFT_OUT and not name.endswith("_or_path"):
-            settings[name] = _known(value, usual[name])
+            settings[name] = _choose_known(value, usual[name])
     return settings
 
 
@@ -70,7 +70,7 @@ def _usual(kind: type) -> dict[str, Any]:
     return {}
 
 
-def _known(value: Any, usual: Any) -> Any:
+def _choose_known(value: Any, usual: Any) -> Any:
     """Return a setting, without texts in it that stand where the usual one has none."""
     if not isinstance(value, Mapping):
         return value
@@ -79,7 +79,7 @@ def _known(value: Any, usual: Any) -> Any:
     for name, part in value.items():
         numbers = part if isinstance(part, list | tuple) else [part]
         if name in inner or all(isinstance(number, int | float) for number in numbers):
-            known[name] = _known(part, inner.get(name))
+            known[name] = _choose_known(part, inner.get(name))
     return known
 
 

@@ -69,10 +69,10 @@ class SentArray:
 def joined_kinds(before: Sequence[SentArray], now: Sequence[SentArray]) -> tuple[SentArray, ...]:
     """Join what the arrays were in earlier calls with what they are in this one."""
     known = {array.name: array for array in before}
-    return tuple(_joined_kind(known.get(array.name), array) for array in now)
+    return tuple(_join_kind(known.get(array.name), array) for array in now)
 
 
-def _joined_kind(before: SentArray | None, now: SentArray) -> SentArray:
+def _join_kind(before: SentArray | None, now: SentArray) -> SentArray:
     if before is None:
         return now
     kinds = {before.kind, now.kind}

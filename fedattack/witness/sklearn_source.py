@@ -1,6 +1,7 @@
 """What scikit-learn's classifiers and regressors are fitted on, and what they only predict."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.utils import _safe_indexing
 
+from fedattack.witness.sample import hash_rows
 from fedattack.witness.seen import WitnessedModel
 from fedattack.witness.watch import SeenModel, State, Watch, current, labels_of, plain, same
 
 _FITS = ("fit", "partial_fit")
+_BY_ROW = ("X", "y", "sample_weight")
 _METHODS = (*_FITS, "score", "predict", "predict_proba", "decision_function")
 _LINEAR = {"SGDClassifier", "LogisticRegression", "LogisticRegressionCV"}
 _MEAN_SQUARES = {"SGDRegressor", "LinearRegression", "Ridge", "MLPRegressor"}
@@ -56,10 +60,10 @@ def _wrap(cls: type, name: str) -> None:
     function = getattr(method, "fn", method)
     if isinstance(function, FunctionType):
         _undo.append(functools.partial(setattr, owner, attribute, function))
-        setattr(owner, attribute, _watched(name, function))
+        setattr(owner, attribute, _watch_method(name, function))
 
 
-def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = current()
@@ -70,11 +74,17 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         # What it calls itself, such as the steps of a pipeline, is no model of the client.
         watch.local.estimator = self
+        held_out = None
+        kept_args, kept_kwargs = args, kwargs
+        if watch.hold_out is not None and name in _FITS:
+            chosen = watch.guard("what is held out", _hold_out, original, self, args, kwargs)
+            if chosen is not None:
+                held_out, kept_args, kept_kwargs = chosen
         try:
-            result = original(self, *args, **kwargs)
+            result = original(self, *kept_args, **kept_kwargs)
         finally:
             watch.local.estimator = None
-        watch.guard(f"what {model.name}.{name} was given", _note, model, name, args, kwargs)
+        watch.guard(f"what {model.name}.{name} was given", _note, model, name, args, kwargs, held_out)
         return result
 
     return method
@@ -83,22 +93,56 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
     if not (is_classifier(estimator) or is_regressor(estimator)):
         return None
-    known = watch.model_of(estimator, lambda: _seen_model(watch, estimator))
+    known = watch.model_of(estimator, lambda: _make_model(watch, estimator))
     if known is not None and not known.received and not known.uses:
         own = [array for _, array in _state(estimator)]
         known.received = any(own and same(own, state) for state in watch.received())
     return known
 
 
-def _seen_model(watch: Watch, estimator: Any) -> SeenModel:
+def _make_model(watch: Watch, estimator: Any) -> SeenModel:
     model = SeenModel(watch, estimator, type(estimator).__name__, type(estimator))
     model.state = functools.partial(_state, estimator)
     model.describe = _describe
     return model
 
 
-def _note(watch: Watch, model: SeenModel, name: str, args: Any, kwargs: Any) -> None:
-    named = dict(zip(("X", "y"), args, strict=False)) | dict(kwargs)
+def _hold_out(
+    watch: Watch, fit: Callable[..., Any], estimator: Any, args: Any, kwargs: Any
+) -> tuple[NDArray[np.bool_], tuple[Any, ...], dict[str, Any]] | None:
+    """Return which examples are held out, and arguments without them; ``None`` where all stay."""
+    named = _name_arguments(args, kwargs)
+    hashes = hash_rows(plain(named["X"]), watch.seed)
+    chosen = watch.hold_out.choose(hashes) if watch.hold_out is not None else np.zeros(len(hashes), bool)
+    if is_classifier(estimator) and named.get("y") is not None:
+        # A class that is gone would change the model's shape.
+        _, first = np.unique(np.asarray(named["y"]), return_index=True)
+        chosen[first] = False
+    if not chosen.any() or chosen.all():
+        return None
+    watch.note_held_out()
+    rows = np.flatnonzero(~chosen)
+    call = inspect.signature(fit).bind(estimator, *args, **kwargs)
+    for name, value in call.arguments.items():
+        if name in _BY_ROW and value is not None:
+            call.arguments[name] = _safe_indexing(value, rows)
+    return chosen, call.args[1:], call.kwargs
+
+
+def _name_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return what a method of an estimator was called with, by the names that all of them give."""
+    return dict(zip(("X", "y"), args, strict=False)) | dict(kwargs)
+
+
+def _note(
+    watch: Watch,
+    model: SeenModel,
+    name: str,
+    args: Any,
+    kwargs: Any,
+    held_out: NDArray[np.bool_] | None,
+) -> None:
+    named = _name_arguments(args, kwargs)
     x, y = plain(named["X"]), named.get("y")
     labels = None
     if y is not None and name in (*_FITS, "score"):
@@ -110,7 +154,7 @@ def _note(watch: Watch, model: SeenModel, name: str, args: Any, kwargs: Any) -> 
         if labels is None:
             watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
     begun = model.start(x, trains=name in _FITS)
-    begun.labels = labels
+    begun.labels, begun.held_out = labels, held_out
     if name in _FITS:
         begun.differentiated = True
         model.step()

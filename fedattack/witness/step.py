@@ -54,6 +54,10 @@ class Step:
     odd
         How long a tensor was that outputs met, and that has no row an example; 0 where there was none. What is as long
         as an output is wide, such as weights of classes, is the same for all examples.
+    held_out
+        (n,): which examples others stand in the place of; ``None`` where none.
+    stand_in
+        Returns what stands in the place of a leaf, by its place and what the app has there; ``None`` where all stay.
     """
 
     count: int
@@ -62,6 +66,32 @@ class Step:
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     met: list[Tensor] = field(default_factory=list)
     modes: dict[int, bool] = field(default_factory=dict)
+    held_out: NDArray[np.bool_] | None = None
+    stand_in: Callable[[str, Any], Any] | None = None
+
+    def take_out(self, chosen: NDArray[np.bool_]) -> None:
+        """Put other examples into the places of those that are chosen, unless all are."""
+        kept, places = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        if len(kept) and len(places):
+            order = np.arange(self.count)
+            order[places] = np.resize(kept, len(places))
+            self.held_out = chosen
+            self.stand_in = lambda place, tree: reorder(tree, order, self.count)
+
+    def replaced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the latest call with what stands in the place of its leaves."""
+        if self.stand_in is None:
+            return args, kwargs
+        before, (known_args, known_kwargs) = _before(len(self.calls) - 1), self.calls[-1]
+        others = list(args)
+        for at, known in enumerate(known_args):
+            if not _is_made(known):
+                others[at] = self.stand_in(f"{before}{at}", args[at])
+        named = dict(kwargs)
+        for name, known in known_kwargs.items():
+            if not _is_made(known):
+                named[name] = self.stand_in(f"{before}{name}", kwargs[name])
+        return tuple(others), named
 
     def trees(self) -> Iterator[tuple[str, Any]]:
         """Yield what the leaves stand in, with the place of each."""
@@ -153,7 +183,7 @@ def _read_items(place: str, items: Sequence[Any], leaves: dict[str, NDArray[Any]
     for name in parts[0]:
         arrays = [part[name] for part in parts if name in part]
         if len(arrays) == len(parts):
-            leaves[name] = _stacked(arrays, padded=name != place)
+            leaves[name] = _stack(arrays, padded=name != place)
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
@@ -165,7 +195,7 @@ def _numbers(value: Any) -> NDArray[Any] | None:
     return array
 
 
-def _stacked(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
+def _stack(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
     """Put one array an example together; those of varying length are padded."""
     shapes = {array.shape for array in arrays}
     if len(shapes) == 1 and (not padded or arrays[0].ndim == 0):
@@ -233,6 +263,23 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
     return tree
 
 
+def reorder(tree: Any, order: NDArray[np.int64], count: int) -> Any:
+    """Return a tree with its rows, or runs of rows, of ``count`` examples in another order; some may stand twice."""
+    if isinstance(tree, Tensor):
+        if not tree.ndim or not len(tree) or len(tree) % count:
+            return tree
+        rows = torch.from_numpy(order).to(tree.device)
+        return tree.reshape(count, len(tree) // count, *tree.shape[1:])[rows].reshape(tree.shape)
+    if isinstance(tree, list) and len(tree) == count:
+        return [tree[row] for row in order]
+    if isinstance(tree, Mapping):
+        found = {name: reorder(value, order, count) for name, value in tree.items()}
+        return found if type(tree) is dict else type(tree)(found)  # type: ignore[call-arg]
+    if type(tree) in (list, tuple):
+        return type(tree)(reorder(value, order, count) for value in tree)
+    return tree
+
+
 def _fill_items(place: str, items: Sequence[Any], leaves: Mapping[str, NDArray[Any] | Tensor]) -> Any:
     first = items[0]
     if not isinstance(first, Mapping):
@@ -275,6 +322,11 @@ class Leaf:
     tree: Any
 
 
+def _is_made(tree: Any) -> bool:
+    """Say whether the tape makes something of a tree, as where one model takes what another returned."""
+    return any(isinstance(one, Slot) for one in tree_flatten(tree, is_leaf=lambda one: isinstance(one, Slot))[0])
+
+
 @dataclass
 class Line:
     """One thing that a step computes."""
@@ -306,6 +358,8 @@ class Reader(TorchFunctionMode):
         # What is the same for all examples may be computed before the step begins.
         self._shared: dict[int, tuple[int, Tensor]] = {}
         self._common: list[Line] = []
+        # What the app gave outputs to meet, by what they met in its place.
+        self._given: dict[int, tuple[Tensor, Tensor]] = {}
         self._count = 0
 
     def put_beneath(self) -> None:
@@ -333,9 +387,9 @@ class Reader(TorchFunctionMode):
         if not self.goes_on(module):
             count = count_examples(args, kwargs)
             self.step = Step(count, torch.is_grad_enabled()) if count else None
-            self.lines, self._made, self._leaves = [*self._common], {}, {}
+            self.lines, self._made, self._leaves, self._given = [*self._common], {}, {}, {}
         if self.step is not None:
-            self.step.calls.append((self._known(args), self._known(kwargs)))
+            self.step.calls.append((self._as_slots(args), self._as_slots(kwargs)))
             self.step.modes[id(module)] = module.training
         return self.step
 
@@ -366,7 +420,7 @@ class Reader(TorchFunctionMode):
     def end(self) -> Step | None:
         """Return the step that is under way, which is over."""
         step, self.step = self.step, None
-        self._made, self._leaves = {}, {}
+        self._made, self._leaves, self._given = {}, {}, {}
         return step
 
     def __torch_function__(
@@ -383,6 +437,8 @@ class Reader(TorchFunctionMode):
                 self._share(func, args, kwargs, output)
             return output
         written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
+        if self.step is not None and self.step.stand_in is not None:
+            args, kwargs = tree_unflatten(self._stand_in(func, flat, written, self.step.stand_in), form)
         if self.keeps_tape and getattr(func, "__name__", "").strip("_") in _ADDS:
             written = self._without_terms(written)
         output = func(*args, **kwargs)
@@ -398,7 +454,7 @@ class Reader(TorchFunctionMode):
         # What sets weights, as where they are initialized, is no part of the step.
         if not any(value.grad_fn is not None for value in tensors_of(output)):
             return
-        line = Line(func, tree_map(self._shared_or_constant, args), tree_map(self._shared_or_constant, kwargs), [])
+        line = Line(func, tree_map(self._as_constant, args), tree_map(self._as_constant, kwargs), [])
         for value in tensors_of(output):
             number = self._shared[id(value)][0] if id(value) in self._shared else self._next_number()
             self._shared[id(value)] = number, value
@@ -406,7 +462,7 @@ class Reader(TorchFunctionMode):
         self._common.append(line)
         self.lines.append(line)
 
-    def _shared_or_constant(self, value: Any) -> Any:
+    def _as_constant(self, value: Any) -> Any:
         """Return what a value is in the tape that is the same for all examples."""
         if not isinstance(value, Tensor):
             return value
@@ -425,12 +481,12 @@ class Reader(TorchFunctionMode):
 
     def _meet(self, value: Tensor) -> Any:
         """Return what a tensor is in the tape: made by it, a leaf, or the same for all examples."""
-        known = self._known(value)
+        known = self._as_slots(value)
         step = self.step
         if known is not value or step is None:
             return known
         if value.requires_grad or isinstance(value, nn.Parameter):
-            return self._shared_or_constant(value)
+            return self._as_constant(value)
         if not value.ndim or not len(value):
             return value
         if len(value) % step.count:
@@ -443,7 +499,27 @@ class Reader(TorchFunctionMode):
             step.met.append(value)
         return Leaf(leaf[0], value)
 
-    def _known(self, tree: Any) -> Any:
+    def _stand_in(
+        self, func: Callable[..., Any], flat: Sequence[Any], written: Sequence[Any], other: Callable[[str, Any], Any]
+    ) -> list[Any]:
+        """Return arguments with what stands in the place of the leaves that outputs meet."""
+        name = getattr(func, "__name__", "")
+        writes = name == _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+        found = []
+        for at, (value, one) in enumerate(zip(flat, written, strict=True)):
+            # What is written into stays the tensor that its owner has.
+            if isinstance(one, Leaf) and not (writes and at == 0):
+                stands = other(one.place, value)
+                self._given[id(stands)] = stands, value
+                value = stands
+            found.append(value)
+        return found
+
+    def as_given(self, value: Tensor) -> Tensor:
+        """Return what the app gave outputs to meet, of what they met in its place."""
+        return self._given.get(id(value), (value, value))[1]
+
+    def _as_slots(self, tree: Any) -> Any:
         """Put slots in the place of what the tape has made."""
 
         def slot(value: Any) -> Any:

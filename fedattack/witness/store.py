@@ -205,8 +205,8 @@ def read_witness(path: Path) -> Witness:
         notes=tuple(about["notes"]),
         run=about["run"],
         private=about["private"],
-        asked=_asked(about["asked"]),
-        sends=tuple(map(_sent, about["sends"])),
+        asked=_read_asked(about["asked"]),
+        sends=tuple(map(_read_sent, about["sends"])),
     )
 
 
@@ -279,14 +279,14 @@ def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
     )
 
 
-def _asked(about: _Asked | None) -> AskedToTrain | None:
+def _read_asked(about: _Asked | None) -> AskedToTrain | None:
     if about is None:
         return None
     arrays = {name: tuple(names) for name, names in about["arrays"].items()}
     return AskedToTrain(about["type"], arrays, about["configs"])
 
 
-def _sent(about: _SentEntry) -> SentArray:
+def _read_sent(about: _SentEntry) -> SentArray:
     return SentArray(
         name=about["name"],
         shape=tuple(about["shape"]),

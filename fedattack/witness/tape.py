@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
 from fedattack.base.errors import DataError, short
@@ -44,10 +45,13 @@ class Tape:
         In how many copies an example is played, which together are one batch.
     together
         Whether many examples can be played at once, each for itself, by :func:`torch.vmap`.
+    is_whole
+        Whether the loss is all that the step asks for gradients of; else it is what it asks first.
     """
 
-    def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int]) -> None:
+    def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int], *, is_whole: bool = True) -> None:
         self.step = step
+        self.is_whole = is_whole
         self._lines = [replace(line, function=_plain(line.function)) for line in lines]
         self._losses = losses
         found = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
@@ -90,7 +94,7 @@ class Tape:
 
     def _loss_in_copies(self, leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> float:
         with torch.no_grad():
-            return float(self.play(_copied(leaves, row, copies)))
+            return float(self.play(_copy_row(leaves, row, copies)))
 
     def losses_of(self, leaves: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Compute the loss of each example, (n,)."""
@@ -115,7 +119,7 @@ class Tape:
     def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
         """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
         with torch.enable_grad():
-            loss = self.play(_copied(leaves, row, self.copies))
+            loss = self.play(_copy_row(leaves, row, self.copies))
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         parts = zip(gradients, parameters, strict=True)
         flat = [
@@ -222,7 +226,7 @@ class Tape:
             norm.momentum, norm.training = momentum, False
 
 
-def _copied(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:
+def _copy_row(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:
     """Return copies of one example."""
     return {place: np.repeat(array[row : row + 1], copies, 0) for place, array in leaves.items()}
 
@@ -248,41 +252,126 @@ def _ends(output: Tensor, count: int) -> Tensor:
 def read_tape(handler: Callable[[], object]) -> Tape:
     """Call what trains, up to its first step, and return the tape of it.
 
+    A step may ask for gradients several times before an optimizer moves the models, or another step begins: all of it
+    is its loss.
+
     Raises
     ------
     DataError
         If it makes no step of PyTorch that can be read.
     """
-    reader = Reader(keeps_tape=True)
-    found: list[tuple[Step, list[Line], list[int]]] = []
-
-    def end(losses: Sequence[Tensor]) -> None:
-        slots = [reader.slot_of(loss) for loss in losses]
-        if reader.step is not None and all(slot is not None for slot in slots):
-            found.append((reader.step, reader.lines, [slot for slot in slots if slot is not None]))
-            raise _StepRead
-
-    with _calls_read(reader), _ends_read(end):
+    reading = _FirstStep()
+    reader = reading.reader
+    with calls_read(reader), ends_read(reading.note_losses), _steps_ended(reading.note_step):
         reader.put_beneath()
         try:
             handler()
         except _StepRead:
             pass
+        except Exception:
+            if not reading.is_over:
+                raise
         finally:
             reader.remove()
-    if not found:
-        raise DataError("the app's handler ended without a step of PyTorch: no call of backward() came from a model")
-    return Tape(*found[0])
+            reading.put_back()
+    return reading.tape()
+
+
+class _FirstStep:
+    """The first step of a handler, with all losses that it asks for gradients of."""
+
+    def __init__(self) -> None:
+        self.reader = _FirstReader(self)
+        self._step: Step | None = None
+        self._losses: list[int] = []
+        self._before: list[tuple[Tensor, Tensor]] = []
+        # How many lines and leaves there are up to the last loss.
+        self._lines, self._met = 0, 0
+        self._is_whole = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether gradients were asked for."""
+        return bool(self._losses)
+
+    def note_losses(self, losses: Sequence[Tensor]) -> None:
+        """Note what gradients are asked of."""
+        slots = [self.reader.slot_of(loss) for loss in losses]
+        found = [slot for slot in slots if slot is not None]
+        if self.reader.step is None or len(found) < len(slots):
+            return
+        if self._step is None:
+            self._step = self.reader.step
+            self._keep_parameters()
+        elif len(self._step.met) > self._met:
+            # A witness sees an example up to the first gradient, without the labels of further losses.
+            self._is_whole = False
+            return
+        self._losses += [slot for slot in found if slot not in self._losses]
+        self._lines, self._met = len(self.reader.lines), len(self._step.met)
+
+    def note_step(self) -> None:
+        """End the handler where an optimizer is about to move the models."""
+        if self.is_over:
+            raise _StepRead
+
+    def _keep_parameters(self) -> None:
+        """Keep the models' parameters: a loop without an optimizer moves them before the step is known to be over."""
+        for line in self.reader.lines:
+            if isinstance(line.function, nn.Module):
+                self._before += [(one, one.detach().clone()) for one in line.function.parameters()]
+
+    def put_back(self) -> None:
+        """Put the parameters back to what they were."""
+        with torch.no_grad():
+            for parameter, before in self._before:
+                parameter.copy_(before)
+                parameter.grad = None
+
+    def tape(self) -> Tape:
+        """Return the tape of the step."""
+        if self._step is None:
+            raise DataError(
+                "the app's handler ended without a step of PyTorch: no call of backward() came from a model"
+            )
+        self._step.met = self._step.met[: self._met]
+        return Tape(self._step, self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
+
+
+class _FirstReader(Reader):
+    """Reads until the step after the first one begins."""
+
+    def __init__(self, first: _FirstStep) -> None:
+        super().__init__(keeps_tape=True)
+        self._first = first
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+        """Note the call of a model."""
+        self._first.note_step()
+        return super().begin(module, args, kwargs)
 
 
 @contextmanager
-def _calls_read(reader: Reader) -> Iterator[None]:
+def _steps_ended(end: Callable[[], None]) -> Iterator[None]:
+    """Call ``end`` before any optimizer makes a step."""
+    handle = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: end())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def calls_read(reader: Reader) -> Iterator[None]:
+    """Show a reader each call of a model that no other model makes."""
     original = nn.Module.__call__
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if reader.inside or next(self.parameters(), None) is None:
             return original(self, *args, **kwargs)
-        reader.begin(self, args, kwargs)
+        step = reader.begin(self, args, kwargs)
+        if step is not None:
+            args, kwargs = step.replaced(args, kwargs)
         reader.inside = True
         try:
             output = original(self, *args, **kwargs)
@@ -299,7 +388,7 @@ def _calls_read(reader: Reader) -> Iterator[None]:
 
 
 @contextmanager
-def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
+def ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
     """Call ``end`` with what is differentiated, wherever that is asked for."""
     of_tensor, of_all, grad = Tensor.backward, torch.autograd.backward, torch.autograd.grad
 
@@ -315,7 +404,9 @@ def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
         of_all(tensors, *args, **kwargs)
 
     def grad_of(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        end(listed(outputs))
+        # What is differentiated again, such as a penalty on gradients, is not what a step follows.
+        if not kwargs.get("create_graph"):
+            end(listed(outputs))
         return grad(outputs, *args, **kwargs)
 
     Tensor.backward, torch.autograd.backward, torch.autograd.grad = backward, backward_all, grad_of  # type: ignore[method-assign]

@@ -221,7 +221,7 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
 
     One that was made unwatched may have no arguments.
     """
-    described = _described(module)
+    described = _describe_pretrained(module)
     if described is not None:
         return [described], set()
     own = _path_of(type(module).__module__, type(module).__qualname__)
@@ -230,7 +230,7 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
     return told, {path for path, arguments in noted if arguments is None}
 
 
-def _described(module: nn.Module) -> Made | None:
+def _describe_pretrained(module: nn.Module) -> Made | None:
     """Return how Hugging Face's own models are made, whose configurations say everything."""
     arguments = description(module)
     return None if arguments is None else (_PRETRAINED, arguments)

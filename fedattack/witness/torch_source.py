@@ -24,7 +24,7 @@ from fedattack.base.errors import ModelError
 from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, without
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
-from fedattack.witness.sample import Label
+from fedattack.witness.sample import Label, hash_rows
 from fedattack.witness.step import Reader, Step, as_array, count_examples, tensors_of
 from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
 
@@ -76,19 +76,20 @@ class _Taken:
     labels: str | None = None
     # What it became.
     begun: Pass | None = None
+    held_out: NDArray[np.bool_] | None = None
 
 
 def install() -> None:
     """Put the hooks in, unless they are in."""
     if _undo:
         return
-    _undo.append(register_optimizer_step_post_hook(_stepped).remove)
+    _undo.append(register_optimizer_step_post_hook(_note_optimizer_step).remove)
     for name in _LABELLED:
         _watch_loss(name)
     # PyTorch's own global hooks for this double the time of a call, in each layer, and see no keyword arguments.
-    _replace(nn.Module, "__call__", _watched_call(nn.Module.__call__))
+    _replace(nn.Module, "__call__", _watch_call(nn.Module.__call__))
     for owner in (Optimizer, nn.Module):
-        _replace(owner, "zero_grad", _watched_zero_grad(owner.zero_grad))
+        _replace(owner, "zero_grad", _watch_zero_grad(owner.zero_grad))
     _replace(nn.Module, "__init__", torch_models.noting(nn.Module.__init__))
 
 
@@ -103,7 +104,7 @@ def _replace(owner: Any, name: str, new: Any) -> None:
     setattr(owner, name, new)
 
 
-def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
     compiling, watch_of = torch.compiler.is_compiling, current
 
     @functools.wraps(original)
@@ -121,6 +122,8 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         reader: StepReader | None = local.reader
         if reader is not None:
             watch.guard("a step", reader.begin_call, self, args, kwargs)
+            if watch.hold_out is not None:
+                args, kwargs = watch.guard("what is held out", reader.hold_out, args, kwargs, begun) or (args, kwargs)
         try:
             output = original(self, *args, **kwargs)
         finally:
@@ -130,7 +133,7 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         if reader is not None:
             watch.guard("a step", reader.end_call, self, output, begun)
         if begun is not None:
-            watch.guard("what a model returned", _returned if type(begun) is Pass else _settle, begun, output)
+            watch.guard("what a model returned", _note_returned if type(begun) is Pass else _settle, begun, output)
         return output
 
     return call
@@ -151,19 +154,19 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
                 _parameterless.add(module)
                 return None
             watch.local.open = module
-            model = watch.model_of(inner, lambda: _seen_model(watch, inner))
+            model = watch.model_of(inner, lambda: _make_model(watch, inner))
     local = watch.local
     local.open = module
     if model is None:
         return None
-    if local.reader is None and (watch.by_steps or not local.has_read):
+    if local.reader is None and (watch.by_steps or watch.hold_out is not None or not local.has_read):
         # Of the first step it is not known yet whether its labels will be seen.
         local.reader, local.has_read = StepReader(watch), True
     if watch.by_steps and model.kind in watch.by_steps:
         return None
     x = args[0] if len(args) == 1 and not kwargs else _only_input(module, args, kwargs)
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
-        taken = local.taken = _taken(watch, model, args, kwargs)
+        taken = local.taken = _take_tensors(watch, model, args, kwargs)
         return taken
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
     trains = torch.is_grad_enabled() and (not x.requires_grad or x.is_leaf)
@@ -185,7 +188,7 @@ class StepReader(Reader):
 
     def begin_call(self, watch: Watch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a model is called with."""
-        if not self._is_needed and not watch.by_steps:
+        if not self._is_needed and not watch.by_steps and watch.hold_out is None:
             self.remove()
             watch.local.reader = None
             return
@@ -194,6 +197,28 @@ class StepReader(Reader):
             self._take_evaluated()
         self.inside = True
         self.begin(module, args, kwargs)
+
+    def hold_out(
+        self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Pass | _Taken | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Put others into the place of the examples that are held out; ``None`` where all stay."""
+        step = self.step
+        if step is None or watch.hold_out is None or not step.trains or not all(step.modes.values()):
+            return None
+        if watch.private_by:
+            watch.note("nothing is held out of DP-SGD: an example that takes the place of another would count twice")
+            return None
+        if len(step.calls) == 1:
+            chosen = watch.hold_out.choose(hash_rows(step.rows(), watch.seed))
+            step.take_out(chosen)
+            if step.count == 1 and chosen.all():
+                watch.note("batches of one example are trained on as they are: nothing of them is held out")
+        if step.held_out is None:
+            return None
+        watch.note_held_out()
+        if begun is not None:
+            begun.held_out = step.held_out
+        return step.replaced(args, kwargs)
 
     def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
@@ -223,7 +248,7 @@ class StepReader(Reader):
             model.take_steps()
         watch.by_steps[model.kind] = fields(rows)
         one = model.start(rows, trains=True)
-        one.labels, one.differentiated = [0] * len(rows), True
+        one.labels, one.differentiated, one.held_out = [0] * len(rows), True, step.held_out
 
     def _take_evaluated(self) -> None:
         """Note what was only evaluated, as far as it is like what is trained."""
@@ -263,11 +288,13 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     if loss is None:
         # Without labels an example has no loss of the model's own.
         taken.begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
-        return _returned(watch, taken.begun, output)
+        taken.begun.held_out = taken.held_out
+        return _note_returned(watch, taken.begun, output)
     if model.own_loss is None:
-        model.own_loss = _recognised(model, place, values, tensor, loss) or _OWN
+        model.own_loss = _recognise_loss(model, place, values, tensor, loss) or _OWN
     rows = taken.rows if model.own_loss == _OWN else inputs
     begun = taken.begun = model.start(rows, trains=taken.trains, inputs=inputs)
+    begun.held_out = taken.held_out
     # Labels that are not one number an example, such as those of tokens, are a part of it.
     begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
     classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
@@ -292,12 +319,12 @@ def _await_gradients(watch: Watch, begun: Pass, output: Any, loss: Tensor) -> No
             )
         begun.come_back(gradient)
 
-    for tensor in _computed(output):
+    for tensor in _find_computed(output):
         tensor.register_hook(begun.come_back if tensor is loss else come_back)
         model.losses.setdefault("loss of the model itself", model.own_loss)
 
 
-def _computed(output: Any) -> Iterator[Tensor]:
+def _find_computed(output: Any) -> Iterator[Tensor]:
     """Give the tensors among what a model returned that a gradient may come back through; no parameters."""
     for tensor in tensors_in(output):
         if tensor.grad_fn is not None:
@@ -320,7 +347,7 @@ def _is_label(place: str) -> bool:
     return place.split(SEPARATOR)[-1] in LABELS
 
 
-def _recognised(
+def _recognise_loss(
     model: SeenModel, place: str | None, values: NDArray[Any] | None, outputs: Tensor | None, loss: Tensor
 ) -> str | None:
     """Return the name of a loss by its value, if the model can be called without labels; else its outputs are lost."""
@@ -345,7 +372,7 @@ def _recognised(
     return spec
 
 
-def _returned(watch: Watch, begun: Pass, output: Any) -> None:
+def _note_returned(watch: Watch, begun: Pass, output: Any) -> None:
     model, tensor = begun.model, output if type(output) is Tensor else _outputs_in(output)
     shape = () if tensor is None else tensor.shape
     if tensor is None or not shape or shape[0] != begun.count:
@@ -359,7 +386,7 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
         # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.
         (tensor.register_hook if node is None else node.register_prehook)(begun.come_back)
     if begun.trains and tensor is not output:
-        for other in _computed(output):
+        for other in _find_computed(output):
             if other is not tensor:
                 other.register_hook(begun.come_back)
     _await_loss(watch, begun, tensor, node)
@@ -372,7 +399,7 @@ def _await_loss(watch: Watch, begun: Pass, output: Tensor, node: Any) -> None:
     watch.local.recent.append(begun)
 
 
-def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+def _note_optimizer_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     watch = current()
     if watch is not None:
         watch.guard("a step of an optimizer", _step, optimizer)
@@ -382,7 +409,7 @@ def _step(watch: Watch, optimizer: Optimizer) -> None:
     watch.steps += 1
     private = watch.private_by.get(id(optimizer))
     name = type(optimizer).__name__ if private is None else f"private {type(optimizer).__name__}"
-    for model in _moved(watch, optimizer):
+    for model in _find_moved(watch, optimizer):
         model.step()
         model.private = private or model.private
         for group in optimizer.param_groups:
@@ -401,7 +428,7 @@ def _in_numbers(value: object) -> str:
     return str(value) if all(isinstance(part, int | float) for part in parts) else "another"
 
 
-def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
+def _watch_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -417,11 +444,11 @@ def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
-    for model in _moved(watch, owner):
+    for model in _find_moved(watch, owner):
         model.discard()
 
 
-def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
+def _find_moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
     """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
         if not (model.pending or model.waiting.sizes) or not isinstance(model.model, nn.Module):
@@ -451,7 +478,7 @@ def _watch_loss(name: str) -> None:
     original = FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
     original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
     watched = f"_{name}_watched_by_fedattack"
-    function.__globals__[watched] = _watched_loss(name, original)
+    function.__globals__[watched] = _watch_loss_call(name, original)
     function.__wrapped__ = original  # type: ignore[attr-defined]
     function.__code__ = _calling.__code__.replace(co_names=(watched,), co_name=name, co_qualname=name)
     _undo.append(functools.partial(_unwatch_loss, function, original, watched))
@@ -459,7 +486,7 @@ def _watch_loss(name: str) -> None:
 
 def _calling(*args: Any, **kwargs: Any) -> Any:
     """Be the code of a loss, whose global name takes the place of this one."""
-    return _watched_loss(*args, **kwargs)
+    return _watch_loss_call(*args, **kwargs)
 
 
 def _unwatch_loss(function: Any, original: FunctionType, watched: str) -> None:
@@ -467,8 +494,8 @@ def _unwatch_loss(function: Any, original: FunctionType, watched: str) -> None:
     del function.__wrapped__, function.__globals__[watched]
 
 
-def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    compiling, watch_of, lost = torch.compiler.is_compiling, current, _lost
+def _watch_loss_call(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    compiling, watch_of, lost = torch.compiler.is_compiling, current, _note_loss
 
     def loss(*args: Any, **kwargs: Any) -> Tensor:
         result = original(*args, **kwargs)
@@ -480,17 +507,19 @@ def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., T
     return loss
 
 
-def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _note_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     outputs = args[0] if args else kwargs.get("input")
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         return
     if watch.local.open is not None:
-        _lost_within(watch.local.taken, target)
+        _note_inner_loss(watch.local.taken, target)
         return
     begun = _origin(watch, outputs)
     if begun is None:
         return
+    if watch.local.reader is not None:
+        target = watch.local.reader.as_given(target)
     model = begun.model
     if target.ndim and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence):
         # A batch of sequences, say, of which the first axis is time.
@@ -509,16 +538,16 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     model.losses.setdefault(name, spec)
     if len(model.losses) > 1:
         watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")
-    _noted_loss(watch, name, args, kwargs)
+    _note_options(watch, name, args, kwargs)
 
 
-def _lost_within(taken: _Taken | None, target: Tensor) -> None:
+def _note_inner_loss(taken: _Taken | None, target: Tensor) -> None:
     """Note which input of a model are the labels, by a loss that it computes itself."""
     if taken is not None:
         taken.labels = taken.memory.get(target.untyped_storage().data_ptr(), taken.labels)
 
 
-def _noted_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _note_options(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Note what of a loss's options the noted one has not."""
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
     if weight is not None or kwargs.get("label_smoothing"):
@@ -570,12 +599,12 @@ def _is_log_softmax(outputs: Tensor) -> bool:
     return bool(total.abs().max() < 1e-3)
 
 
-def _seen_model(watch: Watch, module: nn.Module) -> SeenModel:
+def _make_model(watch: Watch, module: nn.Module) -> SeenModel:
     signature = (type(module), tuple((name, tuple(value.shape)) for name, value in _entries(module)))
     model = SeenModel(watch, module, type(module).__name__, signature)
     model.state = functools.partial(_state, module)
     model.describe = torch_models.describe
-    model.learns = functools.partial(_learned, module)
+    model.learns = functools.partial(_find_learned, module)
     model.received = bool(watch.guard("which model the client received", _is_received, module))
     return model
 
@@ -593,7 +622,7 @@ def _state(module: nn.Module) -> State:
     return [(name, as_array(value)) for name, value in _entries(module)]
 
 
-def _learned(module: nn.Module) -> set[str]:
+def _find_learned(module: nn.Module) -> set[str]:
     """Return what training changes: parameters with a gradient, and what batch norm follows."""
     learned = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     for name, part in module.named_modules():
@@ -625,7 +654,7 @@ def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any
     return tensors[0]
 
 
-def _taken(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Taken | None:
+def _take_tensors(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Taken | None:
     """Return all tensors that a model was called with; what is no batch of examples is noted, and not covered."""
     given = places(args, kwargs)
     # Numbers and switches are the same for all examples, such as how many tokens there are in all batches of a step.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError, FedAttackError, short
@@ -51,6 +52,28 @@ def _nothing() -> None:
     """Stand for what is gone."""
 
 
+@dataclass(frozen=True)
+class HoldOut:
+    """Which examples a client is kept from training on, so that there are some that nobody trained on.
+
+    Attributes
+    ----------
+    share
+        Of all examples, between 0 and 1.
+    seed
+        Another seed holds out others.
+    """
+
+    share: float
+    seed: int = 0
+
+    def choose(self, hashes: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Return (n,): which of the examples with these hashes are held out; the same for all clients and rounds."""
+        # A witness keeps the examples with the smallest hashes: these must not be the ones that are held out.
+        draws = [xxhash.xxh3_64_intdigest(one, self.seed) for one in hashes]
+        return np.array(draws, dtype=np.uint64) < np.uint64(int(self.share * 2**64))
+
+
 @dataclass(eq=False, slots=True)
 class Pass:
     """One batch on its way through a model.
@@ -69,6 +92,8 @@ class Pass:
         Whether a gradient came back.
     hashes
         (n,) of its examples; ``None`` until they are hashed, together with those of other small batches.
+    held_out
+        (n,): which of them others took the place of; ``None`` where none.
     output, number
         What gives the model's outputs while they live, and their number in the graph of gradients; -1 without one.
     """
@@ -79,8 +104,14 @@ class Pass:
     labels: Sequence[Label] | None = None
     differentiated: bool = False
     hashes: Sequence[bytes] | None = None
+    held_out: NDArray[np.bool_] | None = None
     output: Callable[[], object] = _nothing
     number: int = -1
+
+    @property
+    def used(self) -> int:
+        """How many of its examples are not held out."""
+        return self.count if self.held_out is None else self.count - int(self.held_out.sum())
 
     def come_back(self, gradient: Any) -> None:
         """Note that a gradient came back; as a hook, it leaves the gradient as it is."""
@@ -95,16 +126,19 @@ class Batches:
     def __init__(self) -> None:
         self.examples = Examples(1)
         self.sizes: Counter[int] = Counter()
+        self.uses = 0
 
     def add(self, one: Pass) -> None:
         """Take one in."""
-        self.examples.add(one.model.hashes_of(one), one.labels)
+        one.model.add_to(self.examples, one)
         self.sizes[one.count] += 1
+        self.uses += one.used
 
     def join(self, other: "Batches") -> None:
         """Take all others in."""
         self.examples.join(other.examples)
         self.sizes += other.sizes
+        self.uses += other.uses
 
 
 class SeenModel:
@@ -258,7 +292,17 @@ class SeenModel:
         """Count the examples of all passes that are decided."""
         decided, self._decided = self._decided, []
         for role, one in decided:
-            role.add(self.hashes_of(one), one.labels)
+            self.add_to(role, one)
+
+    def add_to(self, role: Examples, one: Pass) -> None:
+        """Add a batch's examples to a role; what is held out was only evaluated on."""
+        hashes, labels = self.hashes_of(one), one.labels
+        if one.held_out is None:
+            role.add(hashes, labels)
+            return
+        for to, chosen in ((role, ~one.held_out), (self.evaluated, one.held_out)):
+            rows = np.flatnonzero(chosen).tolist()
+            to.add([hashes[row] for row in rows], None if labels is None else [labels[row] for row in rows])
 
     def step(self) -> None:
         """Note that what was differentiated has changed the model."""
@@ -266,12 +310,12 @@ class SeenModel:
         if self.given_up.sizes or self.waiting.sizes:
             self._train_all(self.waiting)
             self.given_up, self.waiting = Batches(), Batches()
-        for one in self._differentiated():
+        for one in self._take_differentiated():
             self._train(one)
 
     def discard(self) -> None:
         """Note that gradients were thrown away."""
-        done = self._differentiated()
+        done = self._take_differentiated()
         # What precedes the first step may be a step by hand.
         if not self.steps:
             self.given_up.join(self.waiting)
@@ -294,7 +338,7 @@ class SeenModel:
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
 
-    def _differentiated(self) -> list[Pass]:
+    def _take_differentiated(self) -> list[Pass]:
         if len(self.pending) == 1 and self.pending[0].differentiated:
             done, self.pending = self.pending, []
             return done
@@ -310,7 +354,7 @@ class SeenModel:
 
     def _train(self, one: Pass) -> None:
         self._decide(self.trained, one)
-        self.uses += one.count
+        self.uses += one.used
         self.batch_sizes[one.count] += 1
 
     def _decide(self, role: Examples, one: Pass) -> None:
@@ -324,7 +368,7 @@ class SeenModel:
             self._count()
             self.trained.join(batches.examples)
             self.batch_sizes += batches.sizes
-            self.uses += sum(size * count for size, count in batches.sizes.items())
+            self.uses += batches.uses
 
 
 class Local(threading.local):
@@ -377,6 +421,8 @@ class Watch:
     by_steps
         By the signature of a model whose labels are not seen, the places of what its training steps take; none yet
         where no step was read. It outlives the call.
+    hold_out
+        What the client is kept from training on; ``None`` for nothing.
     """
 
     seed: int = 0
@@ -389,8 +435,17 @@ class Watch:
     steps: int = 0
     private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
+    hold_out: HoldOut | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
+
+    def note_held_out(self) -> None:
+        """Note that the run is another than without."""
+        if self.hold_out is not None:
+            self.note(
+                f"a share of {self.hold_out.share:g} of its examples was kept from its training, as --hold-out says, "
+                "so that there are some that nobody trained on: the run is not the one that its owner makes"
+            )
 
     def note(self, text: str) -> None:
         """Note what a reader must know, once."""
@@ -429,6 +484,9 @@ class Watch:
 
     def state(self, x: NDArray[Any], labels: Sequence[Label] | None, *, trained: bool) -> None:
         """Note examples that the client names itself."""
+        if self.hold_out is not None:
+            self.hold_out = None
+            self.note("the client states what it trains on: nothing of that is held out")
         if self.stated is None:
             self.stated = SeenModel(self, None, "the model", "stated")
         model = self.stated
@@ -494,7 +552,7 @@ def watching(watch: Watch) -> Iterator[Watch]:
     with _lock:
         _watches.append(watch)
     try:
-        with _stacked(watch):
+        with _stack(watch):
             yield watch
     finally:
         if watch.local.reader is not None:
@@ -510,12 +568,12 @@ def _end_reading(watch: Watch) -> None:
 @contextmanager
 def unwatched() -> Iterator[None]:
     """Do something in this thread that nobody watches."""
-    with _stacked(None):
+    with _stack(None):
         yield
 
 
 @contextmanager
-def _stacked(watch: Watch | None) -> Iterator[None]:
+def _stack(watch: Watch | None) -> Iterator[None]:
     _local.stack.append(watch)
     try:
         yield
@@ -550,15 +608,15 @@ def trained_on(x: Any, y: Any = None) -> None:
     y
         (n,): their labels, whole numbers for classes.
     """
-    _stated(x, y, True)
+    _note_stated(x, y, True)
 
 
 def evaluated_on(x: Any, y: Any = None) -> None:
     """State which examples a client only evaluates; see :func:`trained_on`."""
-    _stated(x, y, False)
+    _note_stated(x, y, False)
 
 
-def _stated(x: Any, y: Any, trained: bool) -> None:
+def _note_stated(x: Any, y: Any, trained: bool) -> None:
     watch = current()
     if watch is not None:
         watch.guard("what trained_on or evaluated_on was given", _state, x, y, trained)

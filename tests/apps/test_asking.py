@@ -7,21 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 
 from fedattack.apps import asking
-from fedattack.apps.answering import Interview
+from fedattack.apps.answering import SHADOWS, Interview
 from fedattack.apps.app import App
-from fedattack.apps.asking import ask
+from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.auditing import pose_all, witness_of, witnesses_of
 from fedattack.apps.holding import hold
-from fedattack.apps.player import LONGEST
+from fedattack.apps.player import LONGEST, Handler, Player
+from fedattack.apps.questions import Questions
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.base.errors import DataError, RunError
 from fedattack.base.files import write_npz
 from fedattack.observe import ObservedServerApp
 from fedattack.record import Record
 from fedattack.record.folder import Part, write_study
+from fedattack.runs.watch import Watch
+from fedattack.threats.membership.fedmia import below_others, logits_of
 from fedattack.threats.membership.membership import Membership
 from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import WitnessedClientApp, sources
@@ -31,6 +34,10 @@ from tests.worlds.local_grid import LocalGrid
 
 PROJECT = Project("asked_app", "asked_app", ())
 CLIENTS = 6
+
+
+def ask(app: App, part: Part, witnesses, targets: Targets, watch: Watch | None = None):
+    return Asker(app, watch).losses(Inquiry(part, witnesses, targets))
 
 
 def run(part: Part, kind: str) -> App:
@@ -55,7 +62,8 @@ def here(monkeypatch):
     def run_here(request: Path, answers: Path, place: Path, say) -> None:
         monkeypatch.setattr(sys, "path", [*sys.path])
         asked = Interview(json.loads(request.read_text()))
-        write_npz(answers, asked.hold(lambda line: say(0, 1)))
+        asks = asked.play if len(asked.auxiliary[1]) else asked.hold
+        write_npz(answers, asks(lambda line: say(0, 1)))
 
     monkeypatch.setattr(asking, "_run", run_here)
 
@@ -176,6 +184,67 @@ def test_examples_of_an_autoencoder_are_asked_about(tmp_path, here):
     assert scores.arrays["losses"].shape[1:] == (len(posed.knowledge.targets), CLIENTS)
 
 
+def test_the_app_itself_trains_shadow_models(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "autoencoder")
+    knowledge = pose_all([part], app=app)[0].knowledge
+    count = len(knowledge.targets)
+    assert knowledge.shadow_losses.losses.shape == (2, SHADOWS, count)
+    assert {*knowledge.shadow_losses.seqs.tolist()} == {0, 1}
+    scores = Membership().run(Record(part.record), knowledge, device="cpu")
+    assert scores.facts["trained"] == 2 * SHADOWS
+    # The slow, obvious way, round by round: how far a client's logit lies below those of the shadow models.
+    expected = np.zeros((count, CLIENTS))
+    answers, rows = knowledge.answers, knowledge.answers.rows()
+    for seq, losses in zip(knowledge.shadow_losses.seqs.tolist(), knowledge.shadow_losses.losses, strict=True):
+        nodes = scores.facts["clients"]
+        own = np.stack([answers.losses[rows[seq, node]] for node in nodes], axis=1)
+        expected += below_others(logits_of(own), logits_of(losses.T)) / 2
+    np.testing.assert_allclose(scores.arrays["score/likelihood-ratio"], expected, rtol=1e-6)
+    assert "score/rmia" not in scores.arrays
+
+
+def test_who_does_not_know_how_clients_train_has_no_shadow_models(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "autoencoder")
+    posed = pose_all([part], app=app, asked=Questions(without=frozenset({"training"})))[0]
+    assert posed.knowledge.auxiliary is not None
+    assert posed.knowledge.shadow_losses is None
+
+
+def test_an_update_is_the_apps_own_training_on_other_examples(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "classifier")
+    module = load(PROJECT, "client_app")
+    received = dict(Record(part.record).rounds[0].observations[0].received)
+    witness = witnesses_of(part)[0]
+    handler = Handler(module.app, app.config, {"partition-id": 0, "num-partitions": CLIENTS}, **vars(witness.asked))
+    x, y = module.X[3].numpy(), module.Y[3].numpy()
+    player = Player(handler, received, x, y)
+    update = player.update(received, x, y, seed=5)
+    # By hand: the batches that the seed gives, as many and as large as the client's own.
+    model = module.model_of("classifier", handler_message(received)).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=witness.asked.configs["config"]["lr"])
+    rng, order = np.random.default_rng(5), np.zeros(0, int)
+    for _ in range(15 * module.OWN // 8):
+        while len(order) < 8:
+            order = np.concatenate([order, rng.permutation(len(y))])
+        rows, order = order[:8], order[8:]
+        optimizer.zero_grad()
+        module.loss_of("classifier", model, torch.from_numpy(x[rows]), torch.from_numpy(y[rows])).backward()
+        optimizer.step()
+    for name, value in model.state_dict().items():
+        np.testing.assert_allclose(update[name], value.numpy(), rtol=1e-5, atol=1e-6)
+    again = player.update(received, x, y, seed=5)
+    assert all((again[name] == update[name]).all() for name in update)
+    other = player.update(received, x, y, seed=6)
+    assert any((other[name] != update[name]).any() for name in update)
+
+
+def handler_message(weights):
+    return ArrayRecord({name: Array(np.array(value)) for name, value in weights.items()})
+
+
 def test_a_client_that_was_never_asked_to_train_cannot_be_asked(tmp_path, here):
     part = Part(tmp_path, "")
     with pytest.raises(DataError, match="no client was seen to be asked to train"):
@@ -205,7 +274,8 @@ def test_an_app_that_writes_and_prints_leaves_nothing_behind(classifier, tmp_pat
     before, targets = files_of(tmp_path), targets_of(part)
     monkeypatch.setenv("ASKED_APP_FAULT", "write")
     done = []
-    answers, _ = ask(app, part, witnesses_of(part), targets, say=lambda *progress: done.append(progress))
+    watch = Watch(step=lambda step, *progress: done.append(progress))
+    answers, _ = ask(app, part, witnesses_of(part), targets, watch)
     assert files_of(tmp_path) == before
     assert len(answers.losses) == 2 * CLIENTS
     assert done == [(count, 2 * CLIENTS) for count in range(2 * CLIENTS)]

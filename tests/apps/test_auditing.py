@@ -1,5 +1,6 @@
 """From a witnessed run to scores: what applies is made, what does not is told, and only the app itself is trusted."""
 
+import html
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from fedattack.apps import auditing
 from fedattack.apps.app import App
 from fedattack.apps.auditing import attack_all, check_free, importable, pose_all, too_few, witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
+from fedattack.attacks.registry import threats
 from fedattack.base.errors import ConfigError, NeedsError, RunError
 from fedattack.base.structured import pack
 from fedattack.record import Exchange, RecordWriter, Reply
@@ -134,7 +136,9 @@ def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_pa
     writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
     writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
     writer.close()
-    with pytest.raises(RunError, match=r"clients send empty replies to training messages, .* whether embeddings give"):
+    with pytest.raises(
+        RunError, match=r"clients send empty replies to training messages, .* whether these arrays give"
+    ):
         pose_all([Part(tmp_path, "")])
 
 
@@ -151,8 +155,8 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
     part = Part(tmp_path, "")
     silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
     passed = (
-        r"; 2 query replies with arrays out.values \(200, 4\) are not in this record; nobody asked whether embeddings "
-        "give a party's columns back, or gradients a label to a party"
+        r"; 2 query replies with arrays out.values \(200, 4\) are not in this record; nobody asked whether these "
+        "arrays give a party's columns or labels back"
     )
     for exchanges, message in (
         ([], f"the run: the server sent no training message{passed}"),
@@ -166,7 +170,43 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
             writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
         writer.close()
         with pytest.raises(RunError, match=message):
-            auditing._check_answers(part)
+            auditing.check_answers([part])
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, rounds):
+    writer = RecordWriter(tmp_path / "record")
+    writer.unrecorded.count("query.forward", "reply", arrays={"embedding": np.zeros((200, 4))}, messages=6)
+    for number in range(1, rounds + 1):
+        writer.write(Exchange(number, {"values": np.zeros(3)}, [Reply(node, "ok") for node in "ab"]))
+    writer.close()
+    write_study(tmp_path, {"app": "mine", "commands": ["fedattack audit mine"], "seeds": [0]})
+    assert auditing.explain(tmp_path, "the run: clients send embeddings, and no attack reads them")
+    findings, page = judge_folder(tmp_path, watch=Watch())
+    run, text = read_run(tmp_path), page.read_text()
+    assert not findings
+    assert run["observed"]["replies to query.forward"] == 6
+    assert run["observed"]["in_plaintext"] == ["embedding"]
+    questions = [line["question"] for line in run["untried"]]
+    assert {threat.question for threat in threats().values()} < {*questions}
+    assert "Do the embeddings that a party sends give its columns back?" in questions
+    for said in ("No question was answered", "clients send embeddings, and no attack reads them", *questions):
+        assert html.escape(said, quote=True) in text.replace("&#39;", "&#x27;")
+    assert "There are no findings" not in text
+
+
+def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
+    assert not auditing.explain(tmp_path, "the run did not begin")
+    assert not list(tmp_path.iterdir())
+
+
+def test_scores_that_come_later_are_judged(part):
+    assert auditing.explain(part.folder, "it was cut off")
+    (posed,) = pose_all([part])
+    attacked = attack_all([part], [posed], choose, "cpu", Watch())
+    findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)
+    assert findings
+    assert "unanswered" not in read_run(part.folder)
 
 
 def remedies_of(knowledge: Knowledge) -> dict[str, str]:

@@ -65,7 +65,7 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
         found = read(*args, **kwargs)
         return [replace(one, truth=replace(one.truth, nodes={})) for one in found]
 
-    monkeypatch.setattr(room, "ask_planted", lambda *args: asked.append(args))
+    monkeypatch.setattr(room.Asker, "planted", lambda *args: asked.append(args))
     monkeypatch.setattr(room, "_headlines", lambda evidence, names: {"sia": headline(part, done.trusted)})
     monkeypatch.setattr(room, "read_evidence", nobodys)
     lines = []
@@ -79,13 +79,13 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
 @pytest.mark.slow
 def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monkeypatch):
     part, app, done = untrained
-    planted, ask = [], room.ask_planted
+    planted, ask = [], room.Asker.planted
 
-    def noted(*args):
-        planted.append((args[4], ask(*args)))
+    def noted(asker, inquiry, owned, passes):
+        planted.append((owned, ask(asker, inquiry, owned, passes)))
         return planted[-1][1]
 
-    monkeypatch.setattr(room, "ask_planted", noted)
+    monkeypatch.setattr(room.Asker, "planted", noted)
     control(app, [part], [witnesses_of(part)], done.trusted, Watch())
     ((owned, by_passes),) = planted
     assert [*by_passes] == [*PASSES]

@@ -16,7 +16,7 @@ from fedattack.attacks import (
     read_targets,
     write_knowledge,
 )
-from fedattack.attacks.knowledge import Answers, read_answers
+from fedattack.attacks.answers import Answers, ShadowLosses, read_answers, read_shadow_losses
 from fedattack.base.errors import DataError, ModelError
 from fedattack.learning import LocalSGD
 from tests.worlds.federation import CLASSES, FEATURES, MODEL
@@ -342,6 +342,33 @@ def test_answers_that_do_not_fit_are_refused_in_one_line(arrays, message, tmp_pa
     with pytest.raises(DataError, match=message) as refused:
         read_answers(tmp_path / "answers.npz", Targets(X, Y))
     assert "answers.npz" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_shadow_models_of_the_app_lose_survives_the_disk(tmp_path):
+    told = Knowledge(
+        targets=Targets(X, Y), shadow_losses=ShadowLosses(np.array([0, 2]), np.arange(24.0).reshape(2, 3, 4))
+    )
+    write_knowledge(tmp_path, told)
+    again = read_knowledge(tmp_path).shadow_losses
+    np.testing.assert_array_equal(again.seqs, told.shadow_losses.seqs)
+    np.testing.assert_array_equal(again.losses, told.shadow_losses.losses)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "losses", "message"),
+    [
+        (np.array([0]), np.zeros((2, 3, 4)), r"got seqs int64 \(1,\) and losses float64 \(2, 3, 4\) of 4 targets"),
+        (np.array([0, 1]), np.zeros((2, 3, 5)), r"losses float64 \(2, 3, 5\) of 4 targets"),
+        (np.array([0, 1]), np.zeros((2, 4)), r"losses float64 \(2, 4\)"),
+        (np.array([0.0, 1.0]), np.zeros((2, 3, 4)), "seqs float64"),
+        (np.array([0, 1]), np.zeros((2, 3, 4), dtype=np.int64), "losses int64"),
+    ],
+)
+def test_shadow_losses_that_do_not_fit_are_refused_in_one_line(seqs, losses, message, tmp_path):
+    np.savez(tmp_path / "shadows.npz", seqs=seqs, losses=losses)
+    with pytest.raises(DataError, match=message) as refused:
+        read_shadow_losses(tmp_path / "shadows.npz", Targets(X, Y))
     assert "\n" not in str(refused.value)
 
 

@@ -131,8 +131,8 @@ def test_what_ray_says_of_lacking_memory_is_told_in_one_line(one_machine, monkey
     monkeypatch.setattr(ray, "get", get)
     piece = pieces(one_machine, squared, 0, 1)
     rooms = []
-    begun = piece._begun
-    monkeypatch.setattr(piece, "_begun", lambda item, room: rooms.append(room) or begun(item, room))
+    begun = piece._begin_task
+    monkeypatch.setattr(piece, "_begin_task", lambda item, room: rooms.append(room) or begun(item, room))
     with pytest.raises(RunError, match=r"often for lack of memory; .* \(OutOfMemoryError: Task was killed") as told:
         list(piece.in_order())
     assert "\n" not in str(told.value)

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from fedattack.attacks import Knowledge, write_knowledge
+from fedattack.attacks.knowledge import Sends
 from fedattack.audit.finding import CLAIM_VERDICTS, WHOLE_CLAIM
 from fedattack.claims.finding import VERDICTS, WHOLE
 from tests.claims.known import PLATFORM_CLAIM
@@ -50,6 +52,17 @@ def test_a_record_is_looked_at(call, claim_file, tmp_path):
     assert call(*words, "--fail-if", "claim.noise-missing > 0")[0] == 3
     assert call(*words, "--fail-if", "claim.noise-missing > 1")[0] == 0
     assert call(*words, "--fail-if", "claim.epsilon-recorded > 1000")[0] == 3
+
+
+def test_of_clients_that_send_gradients_nothing_is_read_off_a_record(call, claim_file, tmp_path):
+    write_run(tmp_path / "record", Run(LAYERS, rounds=2, sigma=4.845e-5))
+    words = ("claim", tmp_path, "--claim", claim_file, "--json")
+    assert json.loads(call(*words)[1])["recorded"]["clients"]
+    write_knowledge(tmp_path / "knowledge", Knowledge(sends=Sends(factors={"101": -0.1})))
+    value = json.loads(call(*words)[1])
+    reasons = {finding["reason"] for finding in value["findings"] if finding["verdict"] == "cannot be checked"}
+    assert any("clients send gradients or differences, and no models" in reason for reason in reasons)
+    assert not any(client["faults"] for client in value["recorded"]["clients"])
 
 
 @pytest.mark.parametrize(

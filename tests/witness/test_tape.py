@@ -419,6 +419,75 @@ def test_a_handler_that_never_calls_backward_is_refused():
         read_tape(lambda: F.cross_entropy(two_layers()(X), Y))
 
 
+@pytest.mark.parametrize("moves", ["optimizer", "by hand", "fails"])
+def test_a_step_that_calls_backward_twice_has_both_losses(moves):
+    model = two_layers()
+
+    def run():
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for x, y in DataLoader(TensorDataset(X, Y), batch_size=SIZE):
+            loss = F.cross_entropy(model(x), y)
+            (0.25 * loss).backward(retain_graph=True)
+            (0.75 * loss).backward()
+            if moves == "optimizer":
+                optimizer.step()
+            if moves == "fails":
+                raise KeyError("what it does afterwards")
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= parameter.grad
+
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    tape = read_tape(run)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before, strict=True))
+    assert tape.is_whole
+    leaves = {"0": X.numpy(), "met0": Y.numpy()}
+    tape.prepare(leaves)
+    expected = F.cross_entropy(model(X), Y, reduction="none").detach()
+    np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=1e-5)
+
+
+def test_of_losses_with_labels_of_their_own_the_first_is_asked_and_that_is_said():
+    model = two_layers()
+
+    def run():
+        out = model(X)
+        F.cross_entropy(out, Y).backward(retain_graph=True)
+        F.cross_entropy(out, Y.flip(0)).backward()
+
+    tape = read_tape(run)
+    assert not tape.is_whole
+    assert {*tape.rows.dtype.names} == {"0", "met0"}
+    leaves = {"0": X.numpy(), "met0": Y.numpy()}
+    tape.prepare(leaves)
+    expected = F.cross_entropy(model(X), Y, reduction="none").detach()
+    np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=1e-5)
+
+
+def test_a_metric_after_the_gradient_is_no_part_of_a_step():
+    model = two_layers()
+
+    def run():
+        out = model(X)
+        F.cross_entropy(out, Y).backward()
+        return (out.argmax(1) == Y.clone()).sum().item()
+
+    assert {*read_tape(run).rows.dtype.names} == {"0", "met0"}
+
+
+def test_a_penalty_on_gradients_is_no_loss_of_a_step():
+    model = two_layers()
+
+    def run():
+        x = X.clone().requires_grad_()
+        out = model(x)
+        torch.autograd.grad(out.sum(), x, create_graph=True)
+        F.cross_entropy(out, Y).backward()
+
+    tape = read_tape(run)
+    assert len(tape._losses) == 1
+
+
 def test_a_gradient_that_comes_from_no_model_is_none_of_a_step():
     weight = torch.ones(3, requires_grad=True)
     with pytest.raises(DataError, match="ended without a step of PyTorch"):

@@ -17,8 +17,13 @@ from fedattack.record import Record, records_in
 __all__ = ["Testimony", "recorded_dict", "recorded_findings", "sentence_of", "testify"]
 
 
-def testify(claim: Claim, folder: Path) -> tuple[Testimony, Mapping[str, Record]]:
+def testify(claim: Claim, folder: Path, *, sends_models: bool) -> tuple[Testimony, Mapping[str, Record]]:
     """Look at a record, or at all records of a run folder, for what a claim says.
+
+    Parameters
+    ----------
+    sends_models
+        Whether clients reply models, and not gradients or differences: of these sent − received is no update.
 
     Returns
     -------
@@ -35,6 +40,9 @@ def testify(claim: Claim, folder: Path) -> tuple[Testimony, Mapping[str, Record]
     testimony = Testimony(expected_of(claim, first.protocol))
     if first.protocol == "fedmd":
         testimony.lacks = "replies of fedmd are predictions, and no updates that noise of a claim is added to"
+        return testimony, records
+    if not sends_models:
+        testimony.lacks = "clients send gradients or differences, and no models; check what makes them by --mechanism"
         return testimony, records
     kind: type[NoiseWatch] = ServerWatch if claim.central else ClientWatch
     if first.view == "aggregate":

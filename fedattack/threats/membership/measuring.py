@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.attacks._groups import Group, answered_groups
-from fedattack.attacks.knowledge import Answers, Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.answers import Answers
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding
 from fedattack.learning import per_record_loss
 from fedattack.learning.importing import given, one_line
@@ -93,12 +94,12 @@ class OfReplies:
 
 @dataclass(frozen=True)
 class OfShadows:
-    """What s shadow models show: losses (n, s) of the targets, also through the defence, and (s, examples)."""
+    """What s shadow models show: losses (n, s) of the targets, also through the defence; (s, examples) of others."""
 
     position: int
     plain: Floats
     adaptive: Floats | None
-    population: Floats
+    population: Floats | None
 
 
 def answered(record: Record, answers: Answers) -> Iterator[OfReplies]:

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import count_groups, groups_of
+from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
@@ -120,6 +121,7 @@ class Membership(MembershipOptions, Attack):
             found: Iterable[OfReplies | OfShadows] = answered(record, knowledge.answers)
         else:
             found = self._measured(record, knowledge, seed, pick_device(device), notes)
+        by_app = _by_position(knowledge.shadow_losses)
         tally = _Tally()
         rounds: list[int] = []
         of_pieces: list[str] = []
@@ -134,6 +136,9 @@ class Membership(MembershipOptions, Attack):
                     measured.hold_against(part)
                     trained += self.shadows
             if not np.isnan(measured.losses).all():
+                if position in by_app:
+                    measured.hold_against(by_app[position])
+                    trained += by_app[position].plain.shape[1]
                 tally.add(measured)
                 rounds.append(record.rounds[position].number)
             progress(position + 1, len(record))
@@ -190,7 +195,7 @@ class Membership(MembershipOptions, Attack):
     def _player(self, record: Record, knowledge: Knowledge, notes: list[str]) -> Knowledge | None:
         """Return what shadow models are trained with, if there are to be any."""
         # Without auxiliary examples nobody expects any.
-        if self.shadows < FEWEST_OTHERS or knowledge.auxiliary is None:
+        if self.shadows < FEWEST_OTHERS or knowledge.auxiliary is None or knowledge.shadow_losses is not None:
             return None
         if not Shadows.possible(knowledge):
             notes.append(
@@ -260,7 +265,8 @@ class _Measured:
         """Hold the round's losses against those of shadow models."""
         own = logits_of(self.losses)
         self.references["likelihood-ratio"] = below_others(own, logits_of(found.plain))
-        self.references["rmia"] = _rmia(self.losses, found.plain.T, self.population, found.population)
+        if found.population is not None:
+            self.references["rmia"] = _rmia(self.losses, found.plain.T, self.population, found.population)
         if found.adaptive is not None:
             self.references[f"likelihood-ratio{ADAPTIVE}"] = below_others(own, logits_of(found.adaptive))
 
@@ -362,6 +368,15 @@ class _Tally:
     def _keep(self, method: str, values: Floats) -> None:
         """Keep what was seen last of each client."""
         self._last[method] = np.where(np.isnan(values), self._last.get(method, np.nan), values)
+
+
+def _by_position(shadows: ShadowLosses | None) -> dict[int, OfShadows]:
+    """Return what shadow models show that the clients' own app trained, by the position of the round."""
+    found: dict[int, OfShadows] = {}
+    if shadows is not None:
+        for position, losses in zip(shadows.seqs.tolist(), shadows.losses, strict=True):
+            found[position] = OfShadows(position, losses.T, None, None)
+    return found
 
 
 def spread(numbers: Sequence[int], count: int | None) -> list[int]:

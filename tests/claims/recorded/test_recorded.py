@@ -334,6 +334,14 @@ def test_records_that_show_nothing(tmp_path, protocol, common, said):
         assert said in finding.reason
 
 
+def test_gradients_and_differences_are_not_taken_for_models(tmp_path):
+    path = write(tmp_path / "r", {"a": np.zeros((5, 2), np.float32)}, [{"a": np.ones((5, 2), np.float32)}], "fedavg")
+    for finding in seen(check_claim(claim(**GAUSSIAN), record=path, sends_models=False)):
+        assert finding.verdict == UNCHECKED
+        assert "clients send gradients or differences, and no models" in finding.reason
+    assert any(finding.verdict != UNCHECKED for finding in seen(check_claim(claim(**GAUSSIAN), record=path)))
+
+
 def test_no_record(tmp_path):
     with pytest.raises(RecordError, match="holds no record"):
         check_claim(claim(**GAUSSIAN), record=tmp_path)
