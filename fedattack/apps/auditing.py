@@ -40,6 +40,7 @@ from fedattack.runs.pipeline import attack_folder
 from fedattack.runs.runtime import Runtime
 from fedattack.runs.simulator import Simulator
 from fedattack.runs.watch import Watch
+from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import HoldOut, Witness, read_witnesses
 
 WITNESS = "witness"
@@ -374,7 +375,9 @@ def _what_is_sent(record: Record) -> str:
         for reply in round_.observations:
             if reply.status == "ok" and reply.arrays:
                 kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
-                return "bytes, such as the trees of XGBoost" if kinds == {(np.dtype(np.uint8), 1)} else ""
+                if kinds != {(np.dtype(np.uint8), 1)} or holds_trees(record):
+                    return ""
+                return "bytes, such as the trees of XGBoost in another form than JSON"
     plain = any(reply.metrics for round_ in record for reply in round_.observations)
     return "metrics and settings without arrays" if plain else "empty replies to training messages"
 

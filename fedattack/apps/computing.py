@@ -20,6 +20,7 @@ from fedattack.attacks.matching import as_models
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import SERVER, Witness, WitnessedModel
 
 _LINEAR = "torch.nn:Linear"
@@ -29,7 +30,7 @@ _ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
 
 @dataclass(frozen=True)
 class Computing:
-    """What computes losses for the attacker: one of both.
+    """What computes losses for the attacker: one of both, or nothing where clients send trees.
 
     Attributes
     ----------
@@ -75,6 +76,8 @@ def find_computing(
         If no model is known, or its loss does not fit the labels, and the app cannot be asked.
     """
     record = Record(part.record, thinned=True)
+    if model is None and holds_trees(record):
+        return Computing(notes=("clients send trees: no model gives losses, and what needs losses is not asked",))
     unanswered = ""
     if model is None and ask is not None and (why := _why_ask(witnesses, reading, record)):
         try:

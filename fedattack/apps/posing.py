@@ -24,6 +24,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.threats.tokens.truths import used_rows
+from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
 
 MOST = 1000
@@ -340,7 +341,7 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what judges ask for besides: examples that clients send in plaintext, and rows that clients use."""
+    """Gather what judges ask for besides: examples that clients send in plaintext, and rows that clients use or train on."""
     whole: list[tuple[str, NDArray[Any]]] = []
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:
@@ -348,8 +349,23 @@ def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str,
     found = {
         "plaintext": _beside_models(holding, Record(part.record, thinned=True)),
         "tokens": used_rows(knowledge, whole),
+        "trees": _tables_of(part, holding),
     }
     return {name: arrays for name, arrays in found.items() if arrays is not None}
+
+
+def _tables_of(part: Part, holding: Holding) -> Mapping[str, NDArray[Any]] | None:
+    """Return the rows of clients that send trees; of a large client those that its witness kept."""
+    if fields(holding.sample) or len(holding.shape) != 1 or not holds_trees(Record(part.record, thinned=True)):
+        return None
+    rows: list[NDArray[Any]] = []
+    owners: list[str] = []
+    for client in holding.clients.values():
+        if client.trained.x.shape[1:] == holding.shape:
+            own = client.trained.x[np.isfinite(client.trained.x).all(axis=1)]
+            rows.append(own.astype(np.float32))
+            owners += [client.name] * len(own)
+    return {"x": np.concatenate(rows), "owners": np.array(owners, dtype=np.str_)} if owners else None
 
 
 def _beside_models(holding: Holding, record: Record) -> Mapping[str, NDArray[Any]] | None:

@@ -14,6 +14,7 @@ _SOURCES = {
     "torch": "fedattack.witness.torch_source",
     "sklearn": "fedattack.witness.sklearn_source",
     "opacus": "fedattack.witness.opacus_source",
+    "xgboost": "fedattack.witness.xgboost_source",
 }
 
 

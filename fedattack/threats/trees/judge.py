@@ -1,0 +1,326 @@
+"""Judge tables that were read off trees: which rows, values and columns are those of the client."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from fedattack.audit.finding import Finding
+from fedattack.audit.intervals import here_of, rate_interval
+from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.significance import Significance, arrangements_within, exchange_within, significance_of
+from fedattack.audit.summaries import null_of
+from fedattack.base.errors import DataError
+from fedattack.threats.labels.exchange import Fits
+
+THREAT = "trees"
+
+TOLERANCE = 0.319
+"""Standard deviations of a column by which a value may be off, as in the code of TimberStrike and of TabLeak."""
+
+EXACT = 0.001
+"""Share of a column's range by which a threshold may be off from a value."""
+
+MIDDLE, OTHERS = "the middle of each column", "rows of the other clients"
+
+Floats = NDArray[np.float64]
+
+# Streams of random numbers, apart from each other.
+_SHUFFLING, _TESTING = 1, 2
+_SHUFFLES = 1_000
+
+# Rows of a client that are looked at: each is held against each that was put together, for all pairs of clients.
+_MOST_ROWS = 300
+
+# Clients of the first run that the page shows.
+_SHOWN = 20
+
+_LABELS = {
+    "rows": "Whole rows read off trees",
+    "values": "Values of rows read off trees",
+    "columns": "Values of columns that are thresholds",
+    "linked": "Trees of the common model that a participant puts to their client",
+}
+
+
+def match_rows(rows: Floats, true: Floats, tolerance: Floats) -> NDArray[np.bool_]:
+    """Return (n, columns): which values of true rows are met, where each is held against at most one other row.
+
+    Rows are matched so that as many values as possible are within the tolerance.
+    """
+    close = np.zeros((len(true), len(rows)), dtype=np.int64)
+    for column in range(true.shape[1]):
+        close += np.abs(true[:, None, column] - rows[None, :, column]) <= tolerance[column]
+    places, others = linear_sum_assignment(close, maximize=True)
+    met = np.zeros(true.shape, dtype=np.bool_)
+    met[places] = np.abs(true[places] - rows[others]) <= tolerance
+    return met
+
+
+@dataclass(frozen=True)
+class TreesCase(Case):
+    """One seed's tables beside its truth."""
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+        """The clients' tables; ``None`` where nobody knows them."""
+        answers = self.truth.answers.get(THREAT)
+        return None if answers is None else _check_answers(answers, self.scores.facts["features"], self.seed)
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """The clients of which trees were read, and of which rows are known."""
+        if self.answers is None:
+            return []
+        owners, read = {*self.answers["owners"].tolist()}, self.scores.arrays["whose"]
+        found = []
+        for client in self.clients:
+            if client in owners and np.isin(read, self.columns(client)).any():
+                found.append(client)
+        return found
+
+    @cached_property
+    def tables(self) -> list[Floats]:
+        """For each client that is asked about its true rows (n, columns)."""
+        if self.answers is None:
+            raise AssertionError("asked for where there are answers")
+        x, owners = self.answers["x"].astype(np.float64), self.answers["owners"]
+        return [x[owners == client][:_MOST_ROWS] for client in self.asked]
+
+    @cached_property
+    def middle(self) -> Floats:
+        """(columns,): the median of each column over all clients, as public statistics give it."""
+        return np.asarray(np.median(np.concatenate(self.tables), axis=0))
+
+    @cached_property
+    def tolerance(self) -> Floats:
+        """(columns,): by how much a value of a row may be off."""
+        return TOLERANCE * np.concatenate(self.tables).std(axis=0)
+
+    @cached_property
+    def read(self) -> list[Floats]:
+        """For each client that is asked about the rows that were read; what no tree tells is the middle."""
+        rows, whose = self.scores.arrays["rows"], self.scores.arrays["whose"]
+        found = []
+        for client in self.asked:
+            own = rows[np.isin(whose, self.columns(client))]
+            found.append(np.where(np.isnan(own), self.middle, own))
+        return found
+
+    def cuts(self, client: str) -> list[Floats]:
+        """Return for each column the thresholds of a client's trees."""
+        arrays = self.scores.arrays
+        own = np.isin(arrays["cut_whose"], self.columns(client))
+        columns, cuts = arrays["cut_columns"][own], arrays["cuts"][own]
+        return [np.sort(cuts[columns == column]) for column in range(self.scores.facts["features"])]
+
+    def measure(self, rows: Floats, true: Floats) -> Floats:
+        """Return (2,): the share of true rows of which all values are met, and the share of their values."""
+        met = match_rows(rows, true, self.tolerance)
+        return np.array([met.all(axis=1).mean(), met.mean()])
+
+    def compare_rows(self) -> Floats:
+        """Return (2, clients, clients): what was read of a client (rows) beside the table of another one (columns)."""
+        table = np.empty((2, len(self.asked), len(self.asked)))
+        for row, read in enumerate(self.read):
+            for column, true in enumerate(self.tables):
+                table[:, row, column] = self.measure(read, true)
+        return table
+
+    def guess(self) -> Iterator[tuple[str, Floats]]:
+        """Yield what guessing is called, and (2,): the same for whoever guesses the rows of a client."""
+        for place, true in enumerate(self.tables):
+            yield MIDDLE, self.measure(np.tile(self.middle, (len(true), 1)), true)
+            for other, rows in enumerate(self.tables):
+                if other != place:
+                    yield OTHERS, self.measure(rows, true)
+
+    def compare_columns(self) -> Floats:
+        """Return (clients, clients): of the values of a client (columns) the share that another one's trees hold (rows)."""
+        spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
+        table = np.empty((len(self.asked),) * 2)
+        for row, client in enumerate(self.asked):
+            cuts = self.cuts(client)
+            for place, true in enumerate(self.tables):
+                shares = []
+                for column, own in enumerate(cuts):
+                    shares.append(_share_near(true[:, column], own, spans[column]))
+                table[row, place] = float(np.mean(shares))
+        return table
+
+
+def _share_near(values: Floats, cuts: Floats, span: float) -> float:
+    """Return the share of values that are next to a threshold."""
+    if not len(cuts):
+        return 0.0
+    places = np.searchsorted(cuts, values).clip(1, max(1, len(cuts) - 1))
+    nearest = np.minimum(np.abs(values - cuts[places - 1]), np.abs(values - cuts[np.minimum(places, len(cuts) - 1)]))
+    return float((nearest <= span).mean())
+
+
+def _check_answers(answers: Mapping[str, NDArray[Any]], features: int, seed: int) -> Mapping[str, NDArray[Any]]:
+    x, owners = answers.get("x"), answers.get("owners")
+    if (
+        x is None
+        or owners is None
+        or x.ndim != 2
+        or x.dtype.kind != "f"
+        or owners.dtype.kind != "U"
+        or owners.shape != x.shape[:1]
+        or not np.isfinite(x).all()
+    ):
+        raise DataError(
+            f"seed {seed}: the truth's answer {THREAT!r}: expected x (n, columns) of numbers and owners (n,) of "
+            "names; write it again"
+        )
+    if x.shape[1] != features:
+        raise DataError(
+            f"seed {seed}: the truth's answer {THREAT!r} has {x.shape[1]} columns, and the trees {features}; write the "
+            "rows as clients train on them"
+        )
+    return answers
+
+
+class TreesJudge(Judge[TreesCase]):
+    """States how much of clients' tables their trees give away: whole rows, values of rows, values of columns.
+
+    Each is the mean over clients. The test exchanges clients: the same trees beside other clients' tables. The last
+    finding is about a participant, who sees the common model alone.
+    """
+
+    case = TreesCase
+    headline = "rows"
+    notes = (
+        "The null of trees.rows, trees.values and trees.columns is the same trees beside other clients' tables.",
+        f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
+        f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
+    )
+
+    def findings(self) -> list[Finding]:
+        """State all findings."""
+        self.asked = [case for case in self.cases if case.asked]
+        if not self.asked:
+            reason = "of no client whose trees were read is any row known"
+            return [self.unmeasured(self.headline, _LABELS["rows"], reason, headline=True)]
+        of_rows = [case.compare_rows() for case in self.asked]
+        self.fits = {
+            "rows": Fits([tables[0] for tables in of_rows]),
+            "values": Fits([tables[1] for tables in of_rows]),
+            "columns": Fits([case.compare_columns() for case in self.asked]),
+        }
+        guesses: dict[str, list[Floats]] = {}
+        for case in self.asked:
+            for name, shares in case.guess():
+                guesses.setdefault(name, []).append(shares)
+        means = {name: np.mean(shares, axis=0) for name, shares in guesses.items()}
+        series = {"clients": [*self._clients()], "columns": [*self._columns()]}
+        return [
+            self._found(
+                "rows", {name: float(shares[0]) for name, shares in means.items()}, headline=True, series=series
+            ),
+            self._found("values", {name: float(shares[1]) for name, shares in means.items()}),
+            self._found("columns", {}),
+            *self._linked(),
+        ]
+
+    def _found(self, metric: str, bars: Mapping[str, float], **parts: Any) -> Finding:
+        fits = self.fits[metric]
+        null = fits.draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
+        n = sum(fits.sizes)
+        return self.judged(
+            metric,
+            _LABELS[metric],
+            rate_interval(fits.sums, fits.sizes),
+            null_of(null.tolist(), n),
+            "the null is the same trees beside other clients' tables",
+            value=float(fits.own.mean()),
+            n=n,
+            chance=float(null.mean()),
+            test=fits.test(np.random.default_rng((self.cases[0].seed, _TESTING))),
+            here=here_of(fits.sums, fits.sizes),
+            baselines=bars,
+            bars=bars,
+            **parts,
+            **over_seeds([total / size for total, size in zip(fits.sums, fits.sizes, strict=True)]),
+        )
+
+    def _linked(self) -> Iterator[Finding]:
+        """State how many trees of the common model a participant puts to the client that made them."""
+        cases = [case for case in self.cases if len(case.scores.arrays["linked"]) and len(case.clients) > 1]
+        if not cases:
+            return
+        linked = np.concatenate([case.scores.arrays["linked"] for case in cases])
+        owners = np.concatenate([case.scores.arrays["owners"] for case in cases])
+        sizes = [len(case.scores.arrays["linked"]) for case in cases]
+        runs = np.repeat(np.arange(len(cases)), sizes)
+        right = linked == owners
+        sums = [float(right[runs == run].sum()) for run in range(len(cases))]
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            return np.asarray((linked[exchange_within(runs, rng, count)] == owners).mean(axis=1))
+
+        test: Significance = significance_of(
+            float(right.mean()),
+            draw,
+            np.random.default_rng((self.cases[0].seed, _TESTING)),
+            "the trees of each run exchanged",
+            arrangements=arrangements_within(runs, linked),
+        )
+        null = draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
+        yield self.judged(
+            "linked",
+            _LABELS["linked"],
+            rate_interval(sums, sizes),
+            null_of(null.tolist(), len(linked)),
+            "by shared thresholds alone; where trees are put together, a participant reads what the server reads",
+            value=float(right.mean()),
+            n=len(linked),
+            chance=float(null.mean()),
+            test=test,
+            here=here_of(sums, sizes),
+            **over_seeds([total / size for total, size in zip(sums, sizes, strict=True)]),
+        )
+
+    def _clients(self) -> Iterator[dict[str, Any]]:
+        """Describe the clients of the first run."""
+        case = self.asked[0]
+        for place, client in enumerate(case.asked[:_SHOWN]):
+            row = {"client": client, "rows": len(case.tables[place]), "read": len(case.read[place])}
+            shares = {name: float(fits.tables[0][place, place]) for name, fits in self.fits.items()}
+            yield row | {"trees": self._count_trees(case, client)} | {f"{name}_met": shares[name] for name in shares}
+
+    @staticmethod
+    def _count_trees(case: TreesCase, client: str) -> int:
+        return sum(case.scores.facts["trees"][place] for place in case.columns(client))
+
+    def _columns(self) -> Iterator[dict[str, Any]]:
+        """Describe the columns of the first run, means over clients."""
+        case = self.asked[0]
+        spans = EXACT * np.ptp(np.concatenate(case.tables), axis=0)
+        for column in range(min(case.scores.facts["features"], _SHOWN)):
+            cuts = [case.cuts(client)[column] for client in case.asked]
+            shares = []
+            for own, true in zip(cuts, case.tables, strict=True):
+                shares.append(_share_near(true[:, column], own, spans[column]))
+            thresholds = float(np.mean([len(own) for own in cuts]))
+            yield {"column": column, "thresholds": thresholds, "met": float(np.mean(shares))}
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients."""
+        yield Listing(
+            "clients",
+            "one row for each client: shares of its rows, of values of its rows and of its columns that were read",
+            ("seed", "client", "trees", "rows", "values", "columns"),
+            self._list_clients(),
+        )
+
+    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
+        for run, case in enumerate(self.asked):
+            for place, client in enumerate(case.asked):
+                shares = [float(self.fits[name].tables[run][place, place]) for name in ("rows", "values", "columns")]
+                yield (case.seed, client, self._count_trees(case, client), *shares)

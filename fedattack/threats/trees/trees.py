@@ -1,0 +1,130 @@
+"""Read clients' tables off boosted trees: the values of columns, and whole rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.replies import why_left_out
+from fedattack.base.errors import NeedsError
+from fedattack.record import Record
+from fedattack.threats.trees.boxes import count_examples, list_cuts
+from fedattack.threats.trees.linking import link_trees
+from fedattack.threats.trees.options import TreesOptions
+from fedattack.threats.trees.reconstruct import Floats, Step, reconstruct
+from fedattack.threats.trees.replies import ReplyReader, SentTrees
+
+_NO_TREES = "it needs replies that hold trees of XGBoost, as one array of bytes, and these clients send other arrays"
+
+
+class _TreesFacts(TypedDict):
+    clients: list[Name]
+    features: Annotated[int, Field(ge=1)]
+    objective: Name
+    trees: list[Annotated[int, Field(ge=0)]]
+    rounds: list[Number]
+    targets: Name
+
+
+@dataclass(frozen=True)
+class TreesOfTables(TreesOptions, Attack):
+    """What thresholds, leaf values and covers of a client's trees tell of its table.
+
+    Scores hold ``rows`` (rows, columns), the rows of all clients that were put together, NaN where no tree splits by a
+    column; ``whose`` (rows,), an index into the clients; and the thresholds: ``cuts`` (cuts,), ``cut_columns`` (cuts,)
+    and ``cut_whose`` (cuts,). ``linked`` (trees,) and ``owners`` (trees,) are about the trees of the common model after
+    the first round: to which client a participant puts each, by its thresholds, and whose it is.
+    """
+
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_TreesFacts),
+        {
+            "rows": ArrayForm("f", ("rows", "columns"), nan=True),
+            "whose": ArrayForm("i", ("rows",), low=0),
+            "cuts": ArrayForm("f", ("cuts",)),
+            "cut_columns": ArrayForm("i", ("cuts",), low=0),
+            "cut_whose": ArrayForm("i", ("cuts",), low=0),
+            "linked": ArrayForm("i", ("linked",), low=0),
+            "owners": ArrayForm("i", ("linked",), low=0),
+        },
+        {},
+    )
+    knows: ClassVar[tuple[str, ...]] = ("nothing, to read trees",)
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say besides where replies are no bytes."""
+        found, sent = self.needs.unfit(record, knowledge), record.parameters
+        # Before the first round there is no model, and its array is empty.
+        if len(sent) == 1 and len(sent[0].shape) == 1 and (sent[0].dtype == "uint8" or sent[0].shape == (0,)):
+            return found
+        return [*found, _NO_TREES]
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        reader = ReplyReader(record, self.replies)
+        by_node: dict[str, list[SentTrees]] = {}
+        for reply in reader.read():
+            by_node.setdefault(reply.node, []).append(reply)
+        if not by_node:
+            raise NeedsError(f"attack {self.name}: {_NO_TREES}{why_left_out(reader.notes)}")
+        notes = reader.notes
+        features = max(reply.booster.features for replies in by_node.values() for reply in replies)
+        arrays: dict[str, list[Floats]] = {name: [] for name in ("rows", "whose", "cuts", "cut_columns", "cut_whose")}
+        nodes = [node for node in record.nodes if node in by_node]
+        for place, node in enumerate(nodes):
+            replies = [reply for reply in by_node[node] if reply.booster.features == features]
+            if len(replies) < len(by_node[node]):
+                notes.append(f"client {node}: some replies left out: their trees have fewer columns than {features}")
+            rows, cuts = self._read_table(replies, features, notes)
+            arrays["rows"].append(rows)
+            arrays["whose"].append(np.full(len(rows), place))
+            for column, values in enumerate(cuts):
+                arrays["cuts"].append(values)
+                arrays["cut_columns"].append(np.full(len(values), column))
+                arrays["cut_whose"].append(np.full(len(values), place))
+            progress(place + 1, len(nodes))
+        found = {name: np.concatenate(parts) for name, parts in arrays.items()}
+        for name in ("whose", "cut_columns", "cut_whose"):
+            found[name] = found[name].astype(np.int64)
+        linked, owners = link_trees(by_node, nodes)
+        numbers = {reply.number for replies in by_node.values() for reply in replies}
+        return Scores(
+            attack=self.name,
+            arrays=found | {"linked": linked, "owners": owners},
+            facts={
+                "clients": nodes,
+                "features": features,
+                "objective": by_node[nodes[0]][0].booster.objective,
+                "trees": [sum(len(reply.trees) for reply in by_node[node]) for node in nodes],
+                "rounds": sorted(numbers),
+                "targets": knowledge.asked(),
+            },
+            notes=tuple(notes),
+        )
+
+    def _read_table(
+        self, replies: Sequence[SentTrees], features: int, notes: list[str]
+    ) -> tuple[Floats, Sequence[Floats]]:
+        """Return the rows of one client, (rows, columns), and the thresholds of each column."""
+        if not replies:
+            return np.zeros((0, features)), [np.zeros(0)] * features
+        first = replies[0]
+        count = first.count or count_examples(first.booster)
+        if count > self.rows:
+            notes.append(
+                f"client {first.node}: of about {count:,} rows {self.rows:,} are put together; --option rows=N takes "
+                "another number"
+            )
+        steps = []
+        for reply in replies:
+            steps.append(Step(reply.trees, () if reply.common is None else reply.common.trees))
+        commons = [reply.common for reply in replies if reply.common is not None]
+        base_score = commons[0].base_score if commons else first.booster.base_score
+        table = reconstruct(steps, first.booster, base_score, min(count, self.rows))
+        own = [tree for step in steps for tree in step.trees]
+        return table.guess(), list_cuts(own, features)

@@ -1,0 +1,82 @@
+"""What XGBoost's boosters are trained and evaluated on: the matrices that they are given."""
+
+import functools
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xgboost import Booster, DMatrix
+
+from fedattack.witness.watch import Watch, current, labels_of
+
+_CLASSES = ("binary:", "multi:")
+
+_undo: list[Callable[[], Any]] = []
+_noted: "weakref.WeakKeyDictionary[Watch, weakref.WeakSet[DMatrix]]" = weakref.WeakKeyDictionary()
+
+
+def install() -> None:
+    """Put the hooks in, unless they are in; ``xgboost.train`` itself calls what is hooked."""
+    if _undo:
+        return
+    for name, note in (("update", _note_update), ("eval_set", _note_evaluation)):
+        original = getattr(Booster, name)
+        setattr(Booster, name, _watch_method(original, note))
+        _undo.append(functools.partial(setattr, Booster, name, original))
+
+
+def remove() -> None:
+    """Take the hooks out again."""
+    while _undo:
+        _undo.pop()()
+
+
+def _watch_method(original: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Booster, *args: Any, **kwargs: Any) -> Any:
+        watch = current()
+        # An estimator of scikit-learn's kind is watched as such.
+        if watch is not None and watch.local.estimator is None:
+            given = [*args, *kwargs.values()]
+            watch.guard("what XGBoost was given", note, self, given[0])
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _note_update(watch: Watch, booster: Booster, matrix: DMatrix) -> None:
+    _note(watch, booster, matrix, trained=True)
+
+
+def _note_evaluation(watch: Watch, booster: Booster, matrices: Sequence[tuple[DMatrix, str]]) -> None:
+    for matrix, _ in matrices:
+        _note(watch, booster, matrix, trained=False)
+
+
+def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> None:
+    """Note the examples of a matrix, once a call of the client; the first use of one says what it is for."""
+    noted = _noted.setdefault(watch, weakref.WeakSet())
+    if matrix in noted:
+        return
+    noted.add(matrix)
+    rows, labels = _read_rows(matrix), None
+    values = matrix.get_label()
+    if len(values):
+        labels = labels_of(values, len(rows), classes=_tells_classes(booster))
+    watch.state(rows, labels, trained=trained)
+
+
+def _read_rows(matrix: DMatrix) -> NDArray[np.float32]:
+    """Return the examples (n, columns); NaN where a value is missing."""
+    stored = matrix.get_data().tocoo()
+    rows = np.full(stored.shape, np.nan, dtype=np.float32)
+    rows[stored.row, stored.col] = stored.data
+    return rows
+
+
+def _tells_classes(booster: Booster) -> bool:
+    objective = json.loads(booster.save_config())["learner"]["objective"]["name"]
+    return str(objective).startswith(_CLASSES)

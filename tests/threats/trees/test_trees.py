@@ -1,0 +1,177 @@
+"""Tables are read off trees: by hand, beside a slow obvious reading, and where there is nothing to find."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.truth import read_truth, write_truth
+from fedattack.base.errors import DataError, NeedsError
+from fedattack.threats.trees.booster import read_booster
+from fedattack.threats.trees.boxes import list_cuts, list_leaves
+from fedattack.threats.trees.judge import _check_answers, match_rows
+from fedattack.threats.trees.reconstruct import Step, find_penalties, reconstruct, share_out
+from fedattack.threats.trees.section import _clients, _columns, _exposed
+from tests.threats.trees.world import (
+    CLIENTS,
+    RATE,
+    RIDGE,
+    ROUNDS,
+    as_array,
+    as_json,
+    attacked,
+    grow,
+    judged,
+    predict,
+    table,
+    write_trees_run,
+)
+
+X = np.array([[1.0, 5.0], [2.0, 7.0], [3.0, 6.0], [4.0, 8.0]], dtype=np.float32)
+Y = np.array([10.0, -3.0, 40.0, 7.0])
+
+
+def model_of(x, y, depth=4):
+    tree = grow(x, y.mean() - y, depth)
+    return read_booster(as_array(as_json([tree], x.shape[1], float(y.mean()))).tobytes(), "here"), tree
+
+
+def test_leaves_of_single_examples_are_boxes_around_them():
+    booster, tree = model_of(X, Y)
+    leaves = list_leaves(booster.trees[0], 2)
+    assert leaves.cover.tolist() == [1, 1, 1, 1]
+    for row in X:
+        inside = ((leaves.low <= row) & (row < leaves.high)).all(axis=1)
+        assert inside.sum() == 1
+    np.testing.assert_allclose(booster.trees[0].predict(X.astype(float)), predict(tree, X), rtol=1e-6)
+
+
+def test_ridge_rate_and_labels_are_read_off_the_nodes():
+    x, y = table()
+    booster, _ = model_of(x[:60], y[:60])
+    penalties = find_penalties(booster.trees)
+    assert penalties.ridge == pytest.approx(RIDGE, abs=0.01)
+    assert penalties.rate == pytest.approx(RATE, abs=0.001)
+    small, _ = model_of(X, Y)
+    read = reconstruct([Step(small.trees, ())], small, small.base_score, 4)
+    assert sorted(read.label) == pytest.approx(sorted(Y), abs=0.5)
+
+
+def test_two_trees_are_put_together_as_the_likeliest_of_all_ways():
+    """The oracle tries each way to say which leaf of the second tree holds which example of the first one."""
+    first, _ = model_of(X, Y)
+    tree = grow(X[:, ::-1], np.array([3.0, -1.0, 2.0, -7.0]), 2)
+    tree["split_indices"] = [1 - column for column in tree["split_indices"]]
+    second = read_booster(as_array(as_json([tree], 2, 0.0)).tobytes(), "here").trees[0]
+    unlabelled = read_booster(as_array(as_json([], 2, 0.0, "rank:ndcg")).tobytes(), "here")
+    begun = reconstruct([Step(first.trees, ())], unlabelled, 0.0, 4)
+    begun._cuts = list_cuts([*first.trees, second], 2)
+    leaves = list_leaves(second, 2)
+    slots = np.repeat(np.arange(len(leaves.cover)), leaves.cover.astype(int))
+    costs = begun.weigh(leaves)[:, slots]
+    least = min(sum(costs[row, place] for row, place in enumerate(way)) for way in permutations(range(4)))
+    found = reconstruct([Step([*first.trees, second], ())], unlabelled, 0.0, 4)
+    inside = (leaves.low[slots][None] <= found.low[:, None]) & (found.high[:, None] <= leaves.high[slots][None])
+    assert inside.all(axis=2).any(axis=1).all()
+    assert least < 50
+    assert {tuple(row) for row in found.guess()} <= {(a, b) for a in (1, 2, 3, 4) for b in (5, 6, 7, 8)}
+
+
+def test_examples_are_shared_out_by_cover():
+    assert share_out(np.array([2.0, 1.0, 1.0]), 4).tolist() == [2, 1, 1]
+    assert share_out(np.array([0.9, 0.05, 0.05]), 10).tolist() == [8, 1, 1]
+    assert share_out(np.array([3.0, 2.0, 1.0]), 2).sum() == 2
+    assert share_out(np.zeros(3), 5).tolist() == [0, 0, 0]
+
+
+def test_rows_are_matched_by_hand():
+    true = np.array([[0.0, 0], [1, 1], [2, 2]])
+    met = match_rows(np.array([[2.0, 2], [0.0, 9]]), true, np.array([0.1, 0.1]))
+    assert met.tolist() == [[True, False], [False, False], [True, True]]
+
+
+def test_thresholds_of_diabetes_leak_and_the_page_says_so(tmp_path):
+    found = judged(write_trees_run(tmp_path))
+    columns = found["columns"]
+    assert (columns.verdict, columns.n) == (LEAK, CLIENTS)
+    assert columns.p == pytest.approx(1 / 120, abs=1e-3)
+    assert columns.value > columns.chance
+    assert (found["rows"].headline, found["rows"].n) == (True, CLIENTS)
+    assert {*found["values"].baselines} == {"the middle of each column", "rows of the other clients"}
+    linked = found["linked"]
+    assert linked.n == CLIENTS * (ROUNDS - 1)
+    assert 0 <= linked.value <= 1
+    assert [row[0] for row in _clients(found["rows"]).rows] == list("01234")
+    assert len(_columns(found["rows"]).rows) == 10
+    assert "stand in its trees as thresholds" in _exposed([found["rows"]])
+
+
+def test_each_threshold_is_a_value_of_the_client_and_cyclic_trees_are_its_own_alone(tmp_path):
+    x, _ = table()
+    scores = attacked(write_trees_run(tmp_path, cyclic=True, clients=3))
+    assert scores.facts["trees"] == [1, 1, 1]
+    arrays = scores.arrays
+    for cut, column, client in zip(arrays["cuts"], arrays["cut_columns"], arrays["cut_whose"], strict=True):
+        assert np.float32(cut) in x[client * 30 : (client + 1) * 30, column]
+
+
+def test_tables_that_have_nothing_to_do_with_the_trees_are_no_leak(tmp_path):
+    """The null: trees stand beside tables that are drawn anew each time."""
+    folder = write_trees_run(tmp_path)
+    truth, draw, ps = read_truth(folder / "truth"), np.random.default_rng(3), []
+    tables = truth.answers["trees"]
+    for _ in range(10):
+        write_truth(
+            folder / "truth",
+            clients=[*truth.clients],
+            classes=[*truth.classes],
+            counts=truth.counts,
+            evaluation=None,
+            targets=truth.targets,
+            answers={"trees": {"x": draw.permuted(tables["x"], axis=0), "owners": tables["owners"]}},
+        )
+        found = judged(folder)["columns"]
+        assert found.verdict == NO_EVIDENCE or found.p <= 0.05
+        ps.append(found.p)
+    assert sum(p <= 0.05 for p in ps) <= 3
+
+
+def test_without_tables_nothing_is_said(tmp_path):
+    folder = write_trees_run(tmp_path, rounds=1)
+    truth = read_truth(folder / "truth")
+    write_truth(
+        folder / "truth",
+        clients=[*truth.clients],
+        classes=[*truth.classes],
+        counts=truth.counts,
+        evaluation=None,
+        targets=truth.targets,
+    )
+    found = judged(folder)["rows"]
+    assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
+
+
+def test_a_damaged_answer_is_refused():
+    good = {"x": np.zeros((2, 3), np.float32), "owners": np.array(["a", "b"])}
+    assert _check_answers(good, 3, 0) is good
+    for bad in ({"x": good["x"]}, good | {"owners": np.array(["a"])}, good | {"x": np.full((2, 3), np.nan)}):
+        with pytest.raises(DataError, match="seed 0: the truth's answer 'trees'"):
+            _check_answers(bad, 3, 0)
+    with pytest.raises(DataError, match="has 3 columns, and the trees 4"):
+        _check_answers(good, 4, 0)
+
+
+def test_a_reply_that_cannot_be_read_is_left_out_and_said(tmp_path):
+    def sent(client, number, array):
+        return np.arange(9, dtype=np.uint8) if client == 1 else array
+
+    scores = attacked(write_trees_run(tmp_path, sent=sent))
+    assert scores.facts["clients"] == ["node0", "node2", "node3", "node4"]
+    assert any("round 1, client node1 left out" in note for note in scores.notes)
+
+
+def test_a_record_without_trees_is_refused(tmp_path):
+    folder = write_trees_run(tmp_path, rounds=1, sent=lambda *_: np.arange(9, dtype=np.uint8))
+    with pytest.raises(NeedsError, match="attack trees: it needs replies that hold trees of XGBoost"):
+        attacked(folder)
