@@ -341,7 +341,7 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what judges ask for besides: examples that clients send in plaintext, and rows that clients use or train on."""
+    """Gather what judges ask for besides: examples beside models, and rows that clients use or train on."""
     whole: list[tuple[str, NDArray[Any]]] = []
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:

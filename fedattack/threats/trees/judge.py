@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
@@ -17,14 +16,9 @@ from fedattack.audit.significance import Significance, arrangements_within, exch
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
+from fedattack.threats.trees.matching import EXACT, TOLERANCE, match_rows, share_near
 
 THREAT = "trees"
-
-TOLERANCE = 0.319
-"""Standard deviations of a column by which a value may be off, as in the code of TimberStrike and of TabLeak."""
-
-EXACT = 0.001
-"""Share of a column's range by which a threshold may be off from a value."""
 
 MIDDLE, OTHERS = "the middle of each column", "rows of the other clients"
 
@@ -46,20 +40,6 @@ _LABELS = {
     "columns": "Values of columns that are thresholds",
     "linked": "Trees of the common model that a participant puts to their client",
 }
-
-
-def match_rows(rows: Floats, true: Floats, tolerance: Floats) -> NDArray[np.bool_]:
-    """Return (n, columns): which values of true rows are met, where each is held against at most one other row.
-
-    Rows are matched so that as many values as possible are within the tolerance.
-    """
-    close = np.zeros((len(true), len(rows)), dtype=np.int64)
-    for column in range(true.shape[1]):
-        close += np.abs(true[:, None, column] - rows[None, :, column]) <= tolerance[column]
-    places, others = linear_sum_assignment(close, maximize=True)
-    met = np.zeros(true.shape, dtype=np.bool_)
-    met[places] = np.abs(true[places] - rows[others]) <= tolerance
-    return met
 
 
 @dataclass(frozen=True)
@@ -141,7 +121,7 @@ class TreesCase(Case):
                     yield OTHERS, self.measure(rows, true)
 
     def compare_columns(self) -> Floats:
-        """Return (clients, clients): of the values of a client (columns) the share that another one's trees hold (rows)."""
+        """Return (clients, clients): of a client (columns) the share of values that trees of another one (rows) hold."""
         spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
         table = np.empty((len(self.asked),) * 2)
         for row, client in enumerate(self.asked):
@@ -149,18 +129,9 @@ class TreesCase(Case):
             for place, true in enumerate(self.tables):
                 shares = []
                 for column, own in enumerate(cuts):
-                    shares.append(_share_near(true[:, column], own, spans[column]))
+                    shares.append(share_near(true[:, column], own, spans[column]))
                 table[row, place] = float(np.mean(shares))
         return table
-
-
-def _share_near(values: Floats, cuts: Floats, span: float) -> float:
-    """Return the share of values that are next to a threshold."""
-    if not len(cuts):
-        return 0.0
-    places = np.searchsorted(cuts, values).clip(1, max(1, len(cuts) - 1))
-    nearest = np.minimum(np.abs(values - cuts[places - 1]), np.abs(values - cuts[np.minimum(places, len(cuts) - 1)]))
-    return float((nearest <= span).mean())
 
 
 def _check_answers(answers: Mapping[str, NDArray[Any]], features: int, seed: int) -> Mapping[str, NDArray[Any]]:
@@ -306,7 +277,7 @@ class TreesJudge(Judge[TreesCase]):
             cuts = [case.cuts(client)[column] for client in case.asked]
             shares = []
             for own, true in zip(cuts, case.tables, strict=True):
-                shares.append(_share_near(true[:, column], own, spans[column]))
+                shares.append(share_near(true[:, column], own, spans[column]))
             thresholds = float(np.mean([len(own) for own in cuts]))
             yield {"column": column, "thresholds": thresholds, "met": float(np.mean(shares))}
 

@@ -10,7 +10,8 @@ from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import list_cuts, list_leaves
-from fedattack.threats.trees.judge import _check_answers, match_rows
+from fedattack.threats.trees.judge import _check_answers
+from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.reconstruct import Step, find_penalties, reconstruct, share_out
 from fedattack.threats.trees.section import _clients, _columns, _exposed
 from tests.threats.trees.world import (
