@@ -167,6 +167,7 @@ DOCUMENTS = (
     Document("fedattack/threats/group/README.md"),
     Document("fedattack/threats/inversion/README.md"),
     Document("fedattack/threats/plaintext/README.md"),
+    Document("fedattack/threats/trees/README.md"),
     OBSERVE,
     DEFENCES,
     CLAIMS,

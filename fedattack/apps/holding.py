@@ -99,9 +99,9 @@ def hold(witnesses: Sequence[Witness]) -> Holding:
     holding.notes += _notes_of(witnesses)
     if not holding.clients:
         raise DataError(
-            f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch or scikit-learn trains is "
-            "seen, in the client's own process; state what trains otherwise by fedattack.witness.trained_on(x, y) "
-            "where the client trains"
+            f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost "
+            "trains is seen, in the client's own process; state what trains otherwise by "
+            "fedattack.witness.trained_on(x, y) where the client trains"
         )
     holding.kind, holding.sample = _form_of(holding.clients.values())
     holding.shape = holding.sample.shape[1:]

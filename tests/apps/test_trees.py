@@ -1,29 +1,23 @@
-"""Trees of XGBoost: what clients train on may be stated, and no attack reads what they send, which is said."""
+"""Trees of XGBoost: what clients train on is seen, and what their trees give away is asked and judged."""
 
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedattack.apps.auditing import pose_all, witness_of
-from fedattack.base.errors import RunError
+from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.observe import ObservedServerApp
 from fedattack.record import Record, check_record
-from fedattack.record.folder import Part
-from fedattack.witness import WitnessedClientApp, read_witnesses, sources, trained_on
+from fedattack.record.folder import Part, write_study
+from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.watch import Watch
+from fedattack.witness import WitnessedClientApp, read_witnesses, sources
 from tests.apps.projects import CLIENTS, ROUNDS, XGBOOST
 from tests.witness.apps import hashes_of, load, seen
 from tests.worlds.local_grid import LocalGrid
 
 
-def test_the_record_is_whole_and_one_line_says_that_nothing_can_be_asked(tmp_path, monkeypatch):
+def test_an_app_of_trees_ends_in_a_judged_page_without_an_option(tmp_path):
     pytest.importorskip("xgboost", reason="XGBoost is not installed")
     client, server, task = (load(XGBOOST, name) for name in ("client_app", "server_app", "task"))
-
-    def telling(site):
-        train, test = task.load_data(site)
-        trained_on(*train)
-        return train, test
-
-    monkeypatch.setattr(client, "load_data", telling)
     part = Part(tmp_path, "")
     grid = LocalGrid(WitnessedClientApp(client.app, witness_of(part)), CLIENTS)
     config = {"num-server-rounds": ROUNDS, "local-epochs": 1, "eta": 0.3}
@@ -39,5 +33,11 @@ def test_the_record_is_whole_and_one_line_says_that_nothing_can_be_asked(tmp_pat
         x, y = task.load_data(int(witness.client))[0]
         assert seen(witness.trained) == hashes_of(x)
         assert sum(witness.trained.counts.values()) == len(y)
-    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost, and no attack reads them"):
-        pose_all([part])
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    posed = pose_all([part])
+    attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
+    assert attacked.scored == ("trees", "plaintext")
+    findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch())
+    found = {finding.metric: finding for finding in findings}
+    assert found["rows"].n == CLIENTS
+    assert found["columns"].value > found["columns"].chance

@@ -121,7 +121,7 @@ class TreesCase(Case):
                     yield OTHERS, self.measure(rows, true)
 
     def compare_columns(self) -> Floats:
-        """Return (clients, clients): of a client (columns) the share of values that trees of another one (rows) hold."""
+        """Return (clients, clients): of a client (columns) the share of values that another one's trees (rows) hold."""
         spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
         table = np.empty((len(self.asked),) * 2)
         for row, client in enumerate(self.asked):
