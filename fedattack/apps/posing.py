@@ -13,7 +13,7 @@ from fedattack.apps.computing import Computing, find_computing, most_frequent
 from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
-from fedattack.apps.reading import read_sends
+from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
@@ -99,7 +99,9 @@ def pose(
         If no model is known, or its loss does not fit the labels.
     """
     asked = asked or Questions()
-    holding, reading = hold(witnesses), read_sends(witnesses)
+    holding = hold(witnesses)
+    # Trees are no arrays of a model: there is nothing to compare them with.
+    reading = Reading() if holds_trees(Record(part.record, thinned=True)) else read_sends(witnesses)
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)

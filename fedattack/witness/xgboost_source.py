@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xgboost import Booster, DMatrix
+from xgboost import Booster, DMatrix, QuantileDMatrix
 
+from fedattack.base.errors import DataError
 from fedattack.witness.watch import Watch, current, labels_of
 
 _CLASSES = ("binary:", "multi:")
 
 _undo: list[Callable[[], Any]] = []
-_noted: "weakref.WeakKeyDictionary[Watch, weakref.WeakSet[DMatrix]]" = weakref.WeakKeyDictionary()
+# In each call of a client, the matrices that are noted already, by whether they were trained on.
+_noted: "weakref.WeakKeyDictionary[Watch, dict[bool, weakref.WeakSet[DMatrix]]]" = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
@@ -57,11 +59,11 @@ def _note_evaluation(watch: Watch, booster: Booster, matrices: Sequence[tuple[DM
 
 
 def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> None:
-    """Note the examples of a matrix, once a call of the client; the first use of one says what it is for."""
-    noted = _noted.setdefault(watch, weakref.WeakSet())
-    if matrix in noted:
+    """Note the examples of a matrix, once a call of the client; what is trained on counts as nothing else."""
+    noted = _noted.setdefault(watch, {True: weakref.WeakSet(), False: weakref.WeakSet()})
+    if matrix in noted[True] or matrix in noted[trained]:
         return
-    noted.add(matrix)
+    noted[trained].add(matrix)
     rows, labels = _read_rows(matrix), None
     values = matrix.get_label()
     if len(values):
@@ -70,7 +72,18 @@ def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> 
 
 
 def _read_rows(matrix: DMatrix) -> NDArray[np.float32]:
-    """Return the examples (n, columns); NaN where a value is missing."""
+    """Return the examples (n, columns); NaN where a value is missing.
+
+    Raises
+    ------
+    DataError
+        If the matrix does not hold them as they were.
+    """
+    if isinstance(matrix, QuantileDMatrix):
+        raise DataError(
+            "a QuantileDMatrix holds quantiles alone; take a DMatrix, or state what trains by "
+            "fedattack.witness.trained_on(x, y)"
+        )
     stored = matrix.get_data().tocoo()
     rows = np.full(stored.shape, np.nan, dtype=np.float32)
     rows[stored.row, stored.col] = stored.data

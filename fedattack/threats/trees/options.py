@@ -14,7 +14,9 @@ class TreesOptions:
     name: ClassVar[str] = "trees"
     title: ClassVar[str] = "Thresholds, leaves and covers of boosted trees"
     paper: ClassVar[str] = "after Di Gennaro et al. 2025, TimberStrike: Dataset reconstruction attack"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=(), takes=("clients",))
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",), protocols=("fedavg",), knowledge=(), takes=("rounds", "clients")
+    )
 
     rows: int = options.whole(500, "examples of each client that are put together, at most", least=1)
     replies: int = options.whole(50, "replies of each client whose trees link examples, at most", least=1)
