@@ -60,6 +60,8 @@ def _note_evaluation(watch: Watch, booster: Booster, matrices: Sequence[tuple[DM
 
 def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> None:
     """Note the examples of a matrix, once a call of the client; what is trained on counts as nothing else."""
+    if _is_beside(watch):
+        return
     noted = _noted.setdefault(watch, {True: weakref.WeakSet(), False: weakref.WeakSet()})
     if matrix in noted[True] or matrix in noted[trained]:
         return
@@ -69,6 +71,12 @@ def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> 
     if len(values):
         labels = labels_of(values, len(rows), classes=_tells_classes(booster))
     watch.state(rows, labels, trained=trained)
+
+
+def _is_beside(watch: Watch) -> bool:
+    """Say whether the client was sent numbers and no bytes: then trees are none of what it shares."""
+    received = [array for arrays in watch.received() for array in arrays]
+    return any(array.dtype != np.uint8 and array.size for array in received)
 
 
 def _read_rows(matrix: DMatrix) -> NDArray[np.float32]:

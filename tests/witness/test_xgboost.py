@@ -38,6 +38,13 @@ def test_training_and_evaluation_are_seen(source):
     assert sorted(trained.y.tolist()) == sorted(y.tolist())
 
 
+def test_trees_beside_another_model_are_none_of_what_is_shared(source):
+    x, y = data()
+    with watching(Watch(received=lambda: [[np.zeros(3, np.float32)]])) as watch:
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(x, label=y), num_boost_round=1)
+    assert watch.stated is None
+
+
 def test_a_matrix_of_quantiles_is_told(source):
     x, y = data()
     with watching(Watch()) as watch:

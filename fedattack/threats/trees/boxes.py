@@ -32,6 +32,10 @@ class Leaves:
     cover: Floats
     value: Floats
 
+    def take(self, places: NDArray[np.int64]) -> "Leaves":
+        """Return some of the leaves."""
+        return Leaves(self.low[places], self.high[places], self.cover[places], self.value[places])
+
 
 def list_leaves(tree: Tree, features: int) -> Leaves:
     """Return the leaves of a tree with their boxes."""

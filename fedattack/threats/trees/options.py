@@ -19,4 +19,4 @@ class TreesOptions:
     )
 
     rows: int = options.whole(500, "examples of each client that are put together, at most", least=1)
-    replies: int = options.whole(50, "replies of each client whose trees link examples, at most", least=1)
+    replies: int = options.whole(20, "replies of each client whose trees are read, at most, from the first on", least=1)

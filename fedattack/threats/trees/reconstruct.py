@@ -17,6 +17,8 @@ Places = NDArray[np.int64]
 # What a leaf costs that has no place in common with an example's box.
 _IMPOSSIBLE = 50.0
 
+_LEAST_RATE = 1e-4
+
 # How much a wrong sum of derivatives costs at most, beside logarithms of shares of boxes.
 _MISMATCH = 10.0
 
@@ -73,7 +75,7 @@ def find_penalties(trees: Sequence[Tree]) -> Penalties:
             if abs(of_node) > 1e-3 * np.abs(tree.weight).max():
                 rates.append(of_children / of_node)
     rate = float(np.median(rates)) if rates else Penalties().rate
-    return Penalties(ridge, rate if 0 < rate <= 1 else Penalties().rate)
+    return Penalties(ridge, rate if _LEAST_RATE <= rate <= 1 else Penalties().rate)
 
 
 def _list_inner(tree: Tree, *, with_leaf: bool) -> list[int]:
@@ -171,7 +173,7 @@ def share_out(cover: Floats, count: int) -> Places:
     return found
 
 
-def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count: int) -> Table:
+def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count: int, share: float = 1.0) -> Table:
     """Return what the trees of a client tell of its table.
 
     Parameters
@@ -183,13 +185,15 @@ def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count:
     base_score
         The score that the later trees begin with: that of the common model.
     count
-        How many examples there are.
+        How many examples are put together.
+    share
+        Which part of all these are.
     """
     own: list[Tree] = []
     for step in steps:
         own += step.trees
     table = Table(count, list_cuts(own, first.features))
-    reader = _Reader(first.objective, find_penalties(own))
+    reader = _Reader(first.objective, find_penalties(own), share)
     for number, step in enumerate(steps):
         begin = base_score if step.before or number else first.base_score
         before = [*step.before]
@@ -205,17 +209,20 @@ class _Reader:
 
     objective: str
     penalties: Penalties
+    share: float
 
     def read(self, table: Table, tree: Tree, before: Sequence[Tree], base_score: float) -> None:
         """Put each example into a leaf of a tree that was made after those ``before``."""
         leaves = list_leaves(tree, table.low.shape[1])
-        slots = np.repeat(np.arange(len(leaves.cover)), self._count(leaves, len(table.low)))
-        if not len(slots):
+        counts = self._count(leaves, len(table.low))
+        # Where a part of the rows is put together, most leaves of a large tree have none of them.
+        leaves, sizes = leaves.take(np.flatnonzero(counts)), counts[counts > 0]
+        if not len(sizes):
             return
+        slots = np.repeat(np.arange(len(sizes)), sizes)
         margins = self._predict(table, before, base_score)
-        sums = -leaves.value / self.penalties.rate * (leaves.cover + self.penalties.ridge)
-        sizes = np.bincount(slots, minlength=len(leaves.cover))
-        costs = table.weigh(leaves) + self._mismatch(table, margins, sums / np.maximum(sizes, 1))
+        sums = -leaves.value / self.penalties.rate * (leaves.cover + self.penalties.ridge) * self.share
+        costs = table.weigh(leaves) + self._mismatch(table, margins, sums / sizes)
         rows, chosen = linear_sum_assignment(costs[:, slots])
         which = slots[chosen]
         table.narrow(rows, leaves, which)
@@ -227,7 +234,7 @@ class _Reader:
         total = count
         if self.objective in SQUARED:
             # Each example counts 1: those that are not there were left out of this tree.
-            total = min(count, round(float(leaves.cover.sum())))
+            total = min(count, round(float(leaves.cover.sum()) * self.share))
         return share_out(leaves.cover, total)
 
     def _predict(self, table: Table, before: Sequence[Tree], base_score: float) -> Floats:
@@ -253,7 +260,7 @@ class _Reader:
     def _label(self, table: Table, rows: Places, which: Places, sums: Floats, sizes: Places, margins: Floats) -> None:
         """Read labels off the first tree, in which all examples of a leaf have one prediction."""
         if self.objective in SQUARED:
-            table.label[rows] = margins[rows] - (sums / np.maximum(sizes, 1))[which]
+            table.label[rows] = margins[rows] - (sums / sizes)[which]
         elif self.objective in LOGISTIC:
             output = float(expit(margins[0]))
             positive = np.clip(np.rint(sizes * output - sums), 0, sizes).astype(np.int64)

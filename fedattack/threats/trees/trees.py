@@ -125,6 +125,8 @@ class TreesOfTables(TreesOptions, Attack):
             steps.append(Step(reply.trees, () if reply.common is None else reply.common.trees))
         commons = [reply.common for reply in replies if reply.common is not None]
         base_score = commons[0].base_score if commons else first.booster.base_score
-        table = reconstruct(steps, first.booster, base_score, min(count, self.rows))
+        table = reconstruct(
+            steps, first.booster, base_score, min(count, self.rows), min(1.0, self.rows / max(count, 1))
+        )
         own = [tree for step in steps for tree in step.trees]
         return table.guess(), list_cuts(own, features)
