@@ -44,7 +44,21 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class TreesCase(Case):
-    """One seed's tables beside its truth."""
+    """One seed's tables beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores do not fit each other.
+    """
+
+    def __post_init__(self) -> None:
+        facts, rows = self.scores.facts, self.scores.arrays["rows"]
+        if rows.shape[1] != facts["features"] or len(facts["trees"]) != len(facts["clients"]):
+            raise DataError(
+                f"seed {self.seed}: the scores have rows of {rows.shape[1]} columns, {facts['features']} features, "
+                f"{len(facts['clients'])} clients and {len(facts['trees'])} numbers of trees; attack again"
+            )
 
     @cached_property
     def answers(self) -> Mapping[str, NDArray[Any]] | None:

@@ -1,11 +1,14 @@
 """Tables are read off trees: by hand, beside a slow obvious reading, and where there is nothing to find."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
 
+from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.threats.trees.booster import read_booster
@@ -151,6 +154,14 @@ def test_without_tables_nothing_is_said(tmp_path):
     )
     found = judged(folder)["rows"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
+
+
+def test_scores_that_do_not_fit_each_other_are_refused(tmp_path):
+    folder = write_trees_run(tmp_path, rounds=1, clients=2, depth=1)
+    scores = attacked(folder)
+    replace(scores, facts={**scores.facts, "features": 9}).save(folder / "scores" / "trees.npz")
+    with pytest.raises(DataError, match="rows of 10 columns, 9 features, 2 clients"):
+        judge_attacks(read_evidence(folder), setting={}, provenance={})
 
 
 def test_a_damaged_answer_is_refused():
