@@ -20,6 +20,7 @@ from fedattack.record.folder import DEALT, read_resumption, read_study, write_st
 from fedattack.runs import simulating
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.runtime import RunResult
+from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.settings import default_settings
 from fedattack.runs.simulating import resume, simulate
 from fedattack.runs.watch import Watch
@@ -141,7 +142,7 @@ class Idle:
 @pytest.fixture
 def idle(monkeypatch) -> Idle:
     runtime = Idle()
-    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *_: runtime})
+    monkeypatch.setitem(RUNTIMES, "simulation", lambda *_: runtime)
     return runtime
 
 
