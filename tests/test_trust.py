@@ -233,7 +233,7 @@ def no_flower(monkeypatch):
         ),
         ({"settings": {"record": "/home/victim"}}, "unknown setting 'record'"),
         ({"settings": {"clients": 0}}, "clients = 0: expected at least 2"),
-        ({"settings": {"clients": "4"}}, "clients = '4': expected int"),
+        ({"settings": {"clients": "4"}}, "clients = '4': expected a whole number"),
         ({"settings": {"clients": [4]}}, "settings.clients"),
         ({"runtime": "os:system"}, "unknown runtime 'os:system'"),
         ({"preset": "../../x"}, "unknown preset"),

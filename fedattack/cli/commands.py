@@ -61,6 +61,7 @@ from fedattack.cli.options import (
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.audit.finding import Condition, Finding
+    from fedattack.base.settings import Value
     from fedattack.claims.check import ClaimAnswer
     from fedattack.claims.measured import Trial
     from fedattack.learning.importing import Asked
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from fedattack.record.check import CheckReport
     from fedattack.record.folder import Part
     from fedattack.runs.presets import Preset
-    from fedattack.runs.settings import Value
 
 BAD_INPUT = 2
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, RecordError, short
+from fedattack.base.settings import Value
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.record.format import MANIFEST, PROTOCOLS
 from fedattack.record.nodes import NODES
-from fedattack.runs.app import Value, app_folder, prepare
+from fedattack.runs.app import app_folder, prepare
 from fedattack.runs.asked import asked_of_study
 from fedattack.runs.checks import check_runtime
 from fedattack.runs.presets import Preset
