@@ -6,11 +6,10 @@ sets it. A ``_`` in a field's name is a ``-`` in its key.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Annotated, Any, Self
+from functools import cache
+from typing import Annotated, Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from fedattack.base.errors import ConfigError, instead, short
 
@@ -58,7 +57,7 @@ def setting(
     help: str,  # noqa: A002 the word that users read
     *,
     key: str | None = None,
-    second_key: str = "",
+    alias: str = "",
     internal: bool = False,
     words: Words | None = None,
     **bounds: float,
@@ -67,8 +66,8 @@ def setting(
 
     Parameters
     ----------
-    key, second_key
-        Its key where that is not its field's name, and another one.
+    key, alias
+        Its key where that is not its field's name, and a second name for it.
     internal
         Whether no user may choose it.
     words
@@ -76,53 +75,26 @@ def setting(
     bounds
         ``ge``, ``le``, ``gt``, ``lt``.
     """
-    extra: dict[str, Any] = {"second_key": second_key, "internal": internal, "words": words}
+    extra: dict[str, Any] = {"alias": alias, "internal": internal, "words": words}
     return Field(default, alias=key, description=help, json_schema_extra=extra, **bounds)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
 class SettingField:
-    """One key of a run config, as its field declares it."""
+    """One key of a run config, as its field declares it; see :func:`setting`."""
 
     name: str
-    field: FieldInfo
-
-    @property
-    def default(self) -> Value:
-        """What it is where nobody chooses."""
-        value: Value = self.field.default
-        return value
-
-    @property
-    def help(self) -> str:
-        """What it means."""
-        return self.field.description or ""
-
-    @property
-    def alias(self) -> str:
-        """A second name for it; empty if there is none."""
-        return str(self._extra["second_key"])
-
-    @property
-    def internal(self) -> bool:
-        """Whether no user may choose it."""
-        return bool(self._extra["internal"])
+    default: Value
+    help: str
+    alias: str
+    internal: bool
+    words: Words | None
+    adapter: TypeAdapter[Value]
 
     @property
     def values(self) -> tuple[str, ...]:
         """The words that it may be; none where it is no word."""
-        words: Words | None = self._extra["words"]
-        return words.values if words else ()
-
-    @cached_property
-    def _adapter(self) -> TypeAdapter[Value]:
-        kind: Any = Annotated[type(self.default), Field(), *self.field.metadata]
-        return TypeAdapter(kind, config=_STRICT)
-
-    @property
-    def _extra(self) -> dict[str, Any]:
-        extra = self.field.json_schema_extra
-        return extra if isinstance(extra, dict) else {}
+        return self.words.values if self.words else ()
 
     def parse(self, text: str) -> Value:
         """Read a value from the command line.
@@ -154,15 +126,14 @@ class SettingField:
         """
         kind = type(self.default)
         try:
-            checked = self._adapter.validate_python(value)
+            checked = self.adapter.validate_python(value)
         except ValidationError as cause:
             error = cause.errors(include_url=False)[0]
             expected = _BOUNDS.get(error["type"], _KINDS[kind]).format(**error.get("ctx", {}))
             raise ConfigError(f"{self.name} = {short(repr(value), 60)}: expected {expected} ({self.help})") from None
-        words: Words | None = self._extra["words"]
-        if words is not None and checked != self.default:
+        if self.words is not None and checked != self.default:
             try:
-                words.check(str(checked))
+                self.words.check(str(checked))
             except ConfigError as cause:
                 raise ConfigError(f"{self.name} = {cause}") from None
         return checked
@@ -205,4 +176,10 @@ class SettingsModel(BaseModel):
 
 @cache
 def _settings_of(model: type[SettingsModel]) -> Mapping[str, SettingField]:
-    return {str(field.alias): SettingField(str(field.alias), field) for field in model.model_fields.values()}
+    settings = {}
+    for info in model.model_fields.values():
+        extra, name = cast(dict[str, Any], info.json_schema_extra), str(info.alias)
+        kind: Any = Annotated[type(info.default), Field(), *info.metadata]
+        adapter: TypeAdapter[Value] = TypeAdapter(kind, config=_STRICT)
+        settings[name] = SettingField(name, info.default, info.description or "", **extra, adapter=adapter)
+    return settings

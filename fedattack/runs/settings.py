@@ -63,7 +63,7 @@ class StudySettings(SettingsModel):
         "examples that each client gets, drawn at random; 0 for all examples, divided as partition says; records "
         "for short",
         ge=0,
-        second_key="records",
+        alias="records",
     )
     canary_examples: int = setting(
         0,
