@@ -291,7 +291,8 @@ def audit(
     """Run a preset, or a Flower app of your own as it is; attack what its server saw; and report.
 
     An app is not edited: a copy is run, in which clients are watched while they train. It is your own code that is run
-    and imported. Behind -- goes the whole command that runs it.
+    and imported. Behind -- goes the whole command that runs it. An app's audit that was stopped goes on when the same
+    command is given again; a preset's goes on by `fedattack resume`.
 
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;
@@ -408,7 +409,7 @@ def gather(
 @app.command(cls=AuditCommand)
 def resume(
     folder: Annotated[
-        Path, typer.Argument(help="The run folder of a simulate or audit that was stopped.", metavar="DIR")
+        Path, typer.Argument(help="The run folder of a preset's simulate or audit that was stopped.", metavar="DIR")
     ],
     options: Options = None,
     memory: Memory = None,

@@ -279,9 +279,11 @@ def test_a_killed_audit_of_an_app_goes_on_and_finds_the_same(tmp_path):
 
     def words_to(folder) -> list[str]:
         words = ["audit", str(app), "--out", str(folder), "--supernodes", str(CLIENTS), "--seeds", "2"]
-        return [sys.executable, "-m", "fedattack", *words, "--set", "fraction-evaluate=1.0"]
+        for change in ("fraction-evaluate=1.0", "num-server-rounds=2", "local-epochs=2"):
+            words += ["--set", change]
+        return [sys.executable, "-m", "fedattack", *words]
 
-    kill_after(out / "record" / "seed-1" / "rounds.jsonl", 1, words_to(out))
+    kill_after(out / "record" / "seed-1" / "rounds.jsonl", 1, words_to(out), seconds=900)
     before = content_of(out / "record" / "seed-0")
     assert before
     assert not (out / "findings.json").exists()

@@ -55,12 +55,13 @@ def run_fedattack(*words: str) -> str:
     return done.stdout
 
 
-def kill_after(index: Path, rounds: int, words: list[str]) -> None:
+def kill_after(index: Path, rounds: int, words: list[str], seconds: float = 240) -> None:
     """Start a command, and kill it, as a power cut would, in the middle of the round after so many in the index."""
     command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         assert wait_until(
-            lambda: (index.exists() and index.read_bytes().count(b"\n") >= rounds) or command.poll() is not None, 240
+            lambda: (index.exists() and index.read_bytes().count(b"\n") >= rounds) or command.poll() is not None,
+            seconds,
         )
         time.sleep(1)
         assert command.poll() is None, command.stderr.read().decode()
