@@ -18,7 +18,7 @@ from fedattack.base.errors import FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, Batch
 from fedattack.defences.hook import collecting
 from fedattack.grids.tradeoff.cost import side_by_side, told
-from simulations.run_settings import RunSettings
+from fedattack.runs.settings import RunSettings, read_settings
 from simulations.study import Study
 from simulations.zoos import make_zoos
 
@@ -38,7 +38,7 @@ def measure(run_config: Mapping[str, Any], strengths: Mapping[str, float]) -> di
         If the settings do not fit the data.
     """
     with tempfile.TemporaryDirectory() as zoo:
-        settings = RunSettings.of(run_config)
+        settings = read_settings(run_config)
         return _measure(settings.replace(device="cpu", record="", truth="", knowledge="", dealt="", zoo=zoo), strengths)
 
 

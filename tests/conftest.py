@@ -20,6 +20,12 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory):
+    """What is noted outside of run folders."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def declared_findings():
     """Whatever a judge finds in any test must be declared: `--fail-if` is held against that before a run."""
     from fedattack.audit.judge import Judge

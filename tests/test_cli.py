@@ -30,8 +30,7 @@ from fedattack.defences.recup import VARIANTS
 from fedattack.learning import MODELS
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import find_parts, write_study
-from fedattack.runs import simulating
-from fedattack.runs.checks import RUNTIMES, attack_names, findings_of
+from fedattack.runs.checks import attack_names, findings_of
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
 from simulations.frameworks import FRAMEWORKS
@@ -750,7 +749,6 @@ def test_words_of_settings_are_those_that_there_are():
     assert {*settings["recup-variant"].values} == {*VARIANTS}
     assert {*settings["framework"].values} == {*FRAMEWORKS}
     assert {*settings["property"].values} == {*PROPERTY_NAMES}
-    assert {*RUNTIMES} == {*simulating.RUNTIMES}
 
 
 def test_a_setting_of_words_takes_several_and_import_paths():

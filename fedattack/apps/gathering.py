@@ -13,7 +13,6 @@ from pathlib import Path
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker
-from fedattack.apps.auditing import check_free
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import Questions
 from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
@@ -23,6 +22,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
 from fedattack.record.format import MANIFEST, RUN
 from fedattack.record.project import copy_record
+from fedattack.runs.running import check_free
 from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.store import RUN_FOLDER

@@ -13,12 +13,10 @@ from fedattack.audit.finding import Condition
 from fedattack.base.cluster import chosen, connect
 from fedattack.base.errors import ConfigError, DataError, in_command, instead
 from fedattack.base.machine import read_size
+from fedattack.runs.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from fedattack.record.folder import Part
-
-RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
-"""What a preset can run on; :mod:`fedattack.runs.simulating` says how."""
 
 # So many attacks are named in a message.
 _FEW = 4
@@ -107,7 +105,7 @@ def check_data(changes: Sequence[str]) -> None:
 
 
 def check_runtime(name: str) -> None:
-    """Check what a preset is to run on.
+    """Check what is to be run on.
 
     Raises
     ------

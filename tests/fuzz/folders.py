@@ -484,8 +484,9 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
     from fedattack import cli
     from fedattack.grids.tradeoff import cost as measuring
     from fedattack.runs import simulating
+    from fedattack.runs.runtimes import RUNTIMES
 
-    simulating.RUNTIMES = {name: lambda *_: NoFlower() for name in simulating.RUNTIMES}  # type: ignore[misc]
+    RUNTIMES.update({name: lambda *_: NoFlower() for name in RUNTIMES})
     simulating.prepare = lambda configs: None
     # Where a folder's costs are gone, a trade-off measures them anew: a process that takes nothing from the folder.
     measuring.run_module = _no_process  # type: ignore[assignment]

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, ReportError
 from fedattack.base.files import FolderLock, make_private, write_atomically, write_json, write_sealed
 from fedattack.base.machine import MEMORY, read_size
+from fedattack.base.settings import Value
 from fedattack.base.untrusted import check_folder, read_sealed, remove_inside
 from fedattack.base.version import __version__
 from fedattack.data import DATASETS, data_root
@@ -27,7 +28,6 @@ from fedattack.grids.reproduce.spread import Made, Making, made_elsewhere
 from fedattack.grids.reproduce.words import CELLS, DATA_KEYS, check_out, check_words, data_of
 from fedattack.record.folder import read_study
 from fedattack.report import read_findings, read_run
-from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.checks import options_among
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder

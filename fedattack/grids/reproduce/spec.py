@@ -29,7 +29,8 @@ from typing import Any, Self, TypeVar
 
 from fedattack.audit.finding import PROPORTION
 from fedattack.base.errors import ConfigError, instead
-from fedattack.runs.app import Value, app_folder
+from fedattack.base.settings import Value
+from fedattack.runs.app import app_folder
 
 _UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
 _STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")

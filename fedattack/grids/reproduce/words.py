@@ -6,8 +6,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from fedattack.base.errors import ConfigError, instead
+from fedattack.base.settings import Value
 from fedattack.grids.reproduce.spec import Cell, Reproduction, shown
-from fedattack.runs.app import Value
 from fedattack.runs.checks import check_data
 from fedattack.runs.settings import open_settings
 

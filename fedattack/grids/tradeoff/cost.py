@@ -14,7 +14,8 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.runs.app import Value, run_module
+from fedattack.base.settings import Value
+from fedattack.runs.app import run_module
 
 REFERENCE = "sparsify"
 """The defence to which the others' times are held."""

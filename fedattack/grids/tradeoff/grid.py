@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedattack.base.errors import ConfigError, instead
+from fedattack.base.settings import Value
 from fedattack.grids.reproduce.spec import Cell, Drawing, Number, Reproduction
-from fedattack.runs.app import Value, app_folder
+from fedattack.runs.app import app_folder
 from fedattack.runs.checks import check_data
 from fedattack.runs.presets import Preset, resolve_settings
 

@@ -15,6 +15,7 @@ from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.base.errors import FedAttackError, ReportError
 from fedattack.base.files import write_atomically, write_json, write_sealed
+from fedattack.base.settings import Value
 from fedattack.base.untrusted import read_sealed
 from fedattack.defences import NONE
 from fedattack.grids.reproduce import Reproduction
@@ -30,7 +31,6 @@ from fedattack.grids.tradeoff.picture import to_picture
 from fedattack.learning import pick_device
 from fedattack.report import read_findings, read_run
 from fedattack.report.section import section_of
-from fedattack.runs.app import Value
 from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch

@@ -10,7 +10,7 @@ from fedattack.base.errors import ConfigError
 from fedattack.defences import DEFENCES, DP_SGD, defence_of
 from fedattack.grids.tradeoff import grid
 from fedattack.grids.tradeoff.grid import choose_strengths, load_ladders, make_grid
-from fedattack.runs import presets, settings
+from fedattack.runs import presets
 from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names
 from fedattack.runs.settings import load_settings
@@ -96,9 +96,10 @@ def test_what_is_no_defence_or_strength_is_refused_in_one_line(text, message):
 def test_a_preset_s_table_is_checked(tmp_path, monkeypatch):
     folder = tmp_path / "simulations" / "presets"
     folder.mkdir(parents=True)
-    for name in ("settings.toml", "tradeoff.toml"):
-        (tmp_path / "simulations" / name).write_text((app_folder() / "simulations" / name).read_text())
-    for module in (settings, presets, grid):
+    (tmp_path / "simulations" / "tradeoff.toml").write_text(
+        (app_folder() / "simulations" / "tradeoff.toml").read_text()
+    )
+    for module in (presets, grid):
         monkeypatch.setattr(module, "app_folder", lambda: tmp_path)
     text = 'help = "h"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n[tradeoff]\n'
     (folder / "mine.toml").write_text(text + "sparsify = [0.25, 1]")
