@@ -48,7 +48,7 @@ class Runtime:
     def __exit__(self, *raised) -> None:
         pass
 
-    def wrap(self, app, to, record, options, witness, keep, run_folder) -> None:
+    def wrap(self, app, to, record, options, witness, keep, run_folder, hold_out) -> None:
         self.writes = record, witness
 
     def run(self, config, on_poll: Callable[[], None]):
