@@ -95,6 +95,7 @@ def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_pa
     assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
     said.clear()
+    part.scores("membership").unlink()
     attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), "cpu", watch)
     assert not any("as apps are audited" in line for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
