@@ -15,6 +15,7 @@ from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.apps.reading import read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks.lookups import used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, stacked
@@ -22,7 +23,6 @@ from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.threats.plaintext.truths import nearest_examples
-from fedattack.threats.tokens.truths import used_rows
 from fedattack.witness import Witness, WitnessedTraining
 
 MOST = 1000

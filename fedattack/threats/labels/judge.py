@@ -184,7 +184,7 @@ class LabelsJudge(Judge[LabelsCase]):
     @staticmethod
     def _errors(case: LabelsCase, rule: str) -> Floats:
         """Return (clients,): the mean absolute error of a rule's counts, as they are."""
-        return np.abs(case.counted(rule) - case.true).mean(axis=1)
+        return np.asarray(np.abs(case.counted(rule) - case.true).mean(axis=1))
 
     def _rules(self) -> Iterator[dict[str, Any]]:
         """Compare the rules on the same updates."""

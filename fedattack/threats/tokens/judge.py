@@ -140,7 +140,7 @@ def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[st
     if not fits:
         raise DataError(
             f"seed {seed}: the truth's answer {THREAT!r}: expected names, rows, tables, owners and whole, as "
-            "fedattack.threats.tokens.truths gives them; write it again"
+            "fedattack.attacks.lookups gives them; write it again"
         )
     return answers
 

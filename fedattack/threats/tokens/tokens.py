@@ -15,13 +15,13 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.attacks.tables import TokenTable, find_tables
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats.tokens.moved import Flags, find_moved, measure
 from fedattack.threats.tokens.options import TokensOptions
-from fedattack.threats.tokens.tables import TokenTable, find_tables
 from fedattack.threats.tokens.tracing import trace
 
 _NO_TABLE = "it needs an embedding, or a first linear layer whose inputs are 0 or 1, and this model has none"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, read_knowledge
+from fedattack.attacks.lookups import used_rows
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError, NeedsError
@@ -15,7 +16,6 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats.tokens.judge import _check_answers
 from fedattack.threats.tokens.section import _clients, _exposed, _tables
-from fedattack.threats.tokens.truths import used_rows
 from tests.threats.tokens.world import (
     CLIENTS,
     EMBEDDED,

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.tables import TokenTable, find_tables
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import MASK, fields
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.torch_utils import in_mode
-from fedattack.threats.tokens.tables import TokenTable, find_tables
 
 # Examples that are put through a model together.
 _AT_ONCE = 256
