@@ -14,6 +14,9 @@ from fedattack.base.structured import fields
 
 Rows = NDArray[np.int64]
 
+FEWEST = 10
+"""Rows of the smallest table: of fewer, hardly any client leaves one out."""
+
 
 @dataclass(frozen=True)
 class TokenTable:
@@ -42,10 +45,10 @@ class TokenTable:
 
 
 def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
-    """Find the tables of a model, the one with most words first.
+    """Find the tables of a model of :data:`FEWEST` words or more, the one with most words first.
 
-    An embedding's row for padding is not asked about, since it never moves. A first linear layer is a table where the
-    attacker's examples are 0 or 1 in some inputs: those that are not are not asked about.
+    An embedding's row for padding is not asked about, since it never moves, and neither is a table that is frozen. A
+    first linear layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
     """
     found: list[TokenTable] = []
     seen: set[int] = set()
@@ -57,7 +60,8 @@ def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
                 rows = np.delete(rows, layer.padding_idx)
             found.append(TokenTable(_name_of(name), name, False, rows))
     found += _find_one_hot(model, knowledge)
-    return sorted(found, key=lambda table: -len(table.rows))
+    asked = [table for table in found if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
+    return sorted(asked, key=lambda table: -len(table.rows))
 
 
 def _find_one_hot(model: nn.Module, knowledge: Knowledge) -> Iterator[TokenTable]:

@@ -19,7 +19,7 @@ from fedattack.threats.labels.exchange import Fits
 Floats = NDArray[np.float64]
 Measure = Callable[[Floats, Floats], float]
 
-PRIOR = "labels of the attacker's own examples"
+PRIOR = "auxiliary labels"
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _TESTING = 1, 2

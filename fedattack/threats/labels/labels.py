@@ -25,7 +25,9 @@ from fedattack.threats.labels.last_layer import LastLayer, Outputs, compute_outp
 from fedattack.threats.labels.options import LabelsOptions
 from fedattack.threats.labels.rules import (
     apply_llg,
+    blend,
     find_terms,
+    give_labels,
     mean_shares,
     restore_labels,
     round_counts,
@@ -40,6 +42,9 @@ RULES = ("solved", "llg-plus", "llg", "idlg")
 
 # Examples that the attacker computes gradients of, and inputs that it draws where it has none.
 _MOST_EXAMPLES, _DRAWN = 500, 200
+
+# Gradients of examples that are compared with each other: of those that the attacker has, and of made ones.
+_MOST_ROWS = 1_500
 
 # Models between start and end of a training that are looked at.
 _POINTS = 5
@@ -247,6 +252,12 @@ class _Estimator:
             notes.append("it is not known how clients train, and with it how long a step is: the rule is LLG alone")
         return cls(model, last, x, labels, prior, training, gradients)
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether gradients of more examples would be compared than there is time for."""
+        rows, _ = give_labels(self.labels, 0 if self.x is None else len(self.x), self.last.classes)
+        return len(rows) > _MOST_ROWS
+
     def weigh(self, update: _Update) -> dict[str, float]:
         """Say by node which part of an update is whose: by examples, and by the length of its training."""
         parts = {}
@@ -274,10 +285,12 @@ class _Estimator:
         if path:
             impact, offset = find_terms(path[0], self.labels, examples)
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
-            if self.labels is None:
-                shares["solved"] = mean_shares(path, gradient)
+            if self.labels is None or self._is_large:
+                found = mean_shares(path, gradient, shares["llg"])
             else:
-                shares["solved"] = solve_shares(path, self.labels, gradient)
+                found = solve_shares(path, self.labels, gradient)
+            passes = 1 if self.training is None else self.training.epochs
+            shares["solved"] = blend(found, shares["llg"], passes)
         return shares
 
     def _gradient(self, update: _Update) -> tuple[Floats, bool]:

@@ -24,7 +24,7 @@ from fedattack.threats.tokens.moved import Flags, find_moved, measure
 from fedattack.threats.tokens.options import TokensOptions
 from fedattack.threats.tokens.tracing import trace
 
-_NO_TABLE = "it needs an embedding, or a first linear layer whose inputs are 0 or 1, and this model has none"
+_NO_TABLE = "it needs an embedding, or ten inputs of 0 or 1 in a first linear layer, and this model has neither"
 
 
 class _TableFacts(TypedDict):

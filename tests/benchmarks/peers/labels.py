@@ -21,6 +21,7 @@ from fedattack.threats.labels.labels import reach_of
 from fedattack.threats.labels.last_layer import compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.rules import (
     apply_llg,
+    blend,
     find_terms,
     mean_shares,
     restore_labels,
@@ -119,9 +120,10 @@ def count_solved(update: Update, *, drawn: bool = False) -> NDArray[np.int64]:
         if seen is None:
             raise AssertionError("the layer is called once for each example")
         path.append(seen)
-    gradient = last.join(update.gradient)
-    shares = mean_shares(path, gradient) if drawn else solve_shares(path, update.y, gradient)
-    return round_counts(shares, EXAMPLES)
+    gradient, llg = last.join(update.gradient), count_llg(update) / EXAMPLES
+    shares = mean_shares(path, gradient, llg) if drawn else solve_shares(path, update.y, gradient)
+    passes = 1 if update.training is None else update.training.epochs
+    return round_counts(blend(shares, llg, passes), EXAMPLES)
 
 
 def count_llg(update: Update, *, terms: bool = False) -> NDArray[np.int64]:

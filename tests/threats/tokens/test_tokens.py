@@ -144,7 +144,7 @@ def texts_alone():
 def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     attack = ATTACKS["tokens"]
     plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
-    with pytest.raises(NeedsError, match="needs an embedding, or a first linear layer whose inputs are 0 or 1"):
+    with pytest.raises(NeedsError, match="needs an embedding, or ten inputs of 0 or 1 in a first linear layer"):
         attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
     folder = write_words_run(
         tmp_path / "nan", known=ONE_HOT, alter=lambda name, array, start: np.full_like(array, np.nan)
@@ -154,5 +154,5 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     ):
         attacked(folder)
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    with pytest.raises(NeedsError, match="whose inputs are 0 or 1"):
+    with pytest.raises(NeedsError, match="ten inputs of 0 or 1"):
         attack.run(record, replace(known, targets=None))
