@@ -77,12 +77,17 @@ def _find_one_hot(model: nn.Module, knowledge: Knowledge) -> Iterator[TokenTable
 
 
 def _find_binary_inputs(knowledge: Knowledge) -> Rows:
-    """Return the inputs that are 0 or 1 in all examples of the attacker's, and not always 1."""
+    """Return the inputs that are 0 or 1 in all examples of the attacker's, and not always 1.
+
+    There are none if fewer than :data:`FEWEST` are ever 1: pixels at the rim of images are always 0, and no words.
+    """
     known = [each.x for each in (knowledge.targets, knowledge.auxiliary) if each is not None and len(each)]
     if not known or any(fields(x) or x.ndim != 2 for x in known):
         return np.zeros(0, dtype=np.int64)
     x = np.concatenate(known)
     is_binary = ((x == 0) | (x == 1)).all(axis=0) & (x == 0).any(axis=0)
+    if (is_binary & (x == 1).any(axis=0)).sum() < FEWEST:
+        return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(is_binary)
 
 

@@ -36,7 +36,7 @@ def test_embeddings_are_tables_once_each_and_the_largest_is_the_first():
 
 
 def test_inputs_of_a_first_layer_that_are_0_or_1_are_words():
-    x = np.eye(2, 14)
+    x = np.eye(14)
     x[:, 2], x[:, 3] = 0.5, 1
     (table,) = find_tables(nn.Sequential(nn.Flatten(), nn.Linear(14, 3), nn.Linear(3, 2)), knowing(x))
     # The third is a number, and the fourth is always 1.
@@ -44,6 +44,8 @@ def test_inputs_of_a_first_layer_that_are_0_or_1_are_words():
     assert table.orient(np.zeros((3, 14))).shape == (14, 3)
     assert find_tables(nn.Linear(7, 2), knowing(x)) == []
     assert find_tables(nn.Linear(9, 2), knowing(x[:, 5:])) == []
+    rim = np.column_stack([np.eye(12)[:, :5], np.zeros((12, 30))])
+    assert find_tables(nn.Linear(35, 2), knowing(rim)) == []
     assert find_tables(nn.Linear(1, 2), knowing([[0.5]])) == []
 
 
