@@ -56,6 +56,8 @@ class LabelsCase(Case):
 
     def __post_init__(self) -> None:
         counted, true = self.scores.facts["classes"], self.truth.counts.shape[1]
+        if self.scores.arrays["counts"].shape[2] != counted:
+            raise DataError(f"seed {self.seed}: the scores do not count {counted} labels, as they say; attack again")
         if true > counted:
             raise DataError(
                 f"seed {self.seed}: the truth counts {true} labels, and the scores {counted}; attack again with the "

@@ -79,7 +79,7 @@ class LabelCounting(LabelsOptions, Attack):
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {
-            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, nan=True),
+            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=_LARGEST, nan=True),
             "prior": ArrayForm("f", ("classes",), low=0, high=1),
         },
         {"rules": "rules", "clients": "clients"},

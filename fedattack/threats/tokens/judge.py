@@ -39,7 +39,19 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class TokensCase(Case):
-    """One seed's named rows beside its truth."""
+    """One seed's named rows beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores name tables or clients that they do not list.
+    """
+
+    def __post_init__(self) -> None:
+        arrays, facts = self.scores.arrays, self.scores.facts
+        known = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
+        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
+            raise DataError(f"seed {self.seed}: the scores name tables or clients that they do not list; attack again")
 
     @cached_property
     def answers(self) -> Mapping[str, NDArray[Any]] | None:

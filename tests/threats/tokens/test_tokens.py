@@ -8,7 +8,9 @@ import pytest
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, read_knowledge
 from fedattack.attacks.lookups import used_rows
+from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
+from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.structured import pack
@@ -156,3 +158,13 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
     with pytest.raises(NeedsError, match="ten inputs of 0 or 1"):
         attack.run(record, replace(known, targets=None))
+
+
+def test_scores_that_name_what_they_do_not_list_are_refused(tmp_path):
+    folder = write_words_run(tmp_path, known=ONE_HOT)
+    scores = attacked(folder)
+    for name, number in (("tables", 1), ("whose", CLIENTS), ("asked_tables", 1)):
+        altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
+        replace(scores, arrays=altered).save(folder / "scores" / "tokens.npz")
+        with pytest.raises(DataError, match="seed 0: the scores name tables or clients that they do not list"):
+            judge_attacks(read_evidence(folder), setting={}, provenance={})
