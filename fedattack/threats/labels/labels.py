@@ -53,7 +53,7 @@ _POINTS = 5
 _LARGEST = 1_000_000
 
 
-class _Facts(TypedDict):
+class _LabelFacts(TypedDict):
     clients: list[Name]
     rules: Annotated[list[Name], Field(min_length=1, max_length=len(RULES))]
     classes: Annotated[int, Field(ge=2)]
@@ -77,7 +77,7 @@ class LabelCounting(LabelsOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_LabelFacts),
         {
             "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=_LARGEST, nan=True),
             "prior": ArrayForm("f", ("classes",), low=0, high=1),
