@@ -72,7 +72,7 @@ WITNESS = "witness"
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
-_LAST = "plaintext"
+_LAST = ("labels", "tokens", "plaintext")
 _INVERSION = "inversion"
 _SUMS = "aggregate"
 
@@ -605,7 +605,14 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
         if name in names and (why := _out_of_reach(name, parts, posed)):
             names.remove(name)
             failed[name] = why
-    return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name == _LAST, name))
+    return sorted(names, key=_place_of)
+
+
+def _place_of(name: str) -> tuple[int, int, str]:
+    """Return by what attacks are sorted: the report begins with the first of them."""
+    first = _FIRST.index(name) if name in _FIRST else len(_FIRST)
+    last = _LAST.index(name) + 1 if name in _LAST else 0
+    return first, last, name
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:

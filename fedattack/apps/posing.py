@@ -16,6 +16,7 @@ from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose
 from fedattack.apps.reading import read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
+from fedattack.attacks.lookups import used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.structured import fields, stacked
@@ -117,7 +118,7 @@ def pose(
     assumed = (*_list_assumptions(knowledge, asked), *further.notes)
     notes += [*assumed, *_notes_on_nobodys(holding, chosen, evaluation)]
     records, few = _few_records(holding)
-    beside = _beside_models(holding, Record(part.record, thinned=True))
+    answers = _answers_of(part, holding, knowledge)
     is_read = computing.answers is not None and not reading.is_strange
     write_truth(
         part.truth,
@@ -132,7 +133,7 @@ def pose(
         notes=notes,
         sent=reading.rows,
         unread="" if is_read else reading.unread,
-        answers=None if beside is None else {"plaintext": beside},
+        answers=answers,
         **further.true,
     )
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
@@ -336,6 +337,19 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     lows = np.min([x.min(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
     highs = np.max([x.max(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
+
+
+def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Gather what judges ask for besides: examples that clients send in plaintext, and rows that clients use."""
+    whole: list[tuple[str, NDArray[Any]]] = []
+    for client in holding.clients.values():
+        if len(client.trained) == client.trained.total:
+            whole.append((client.name, client.trained.x))
+    found = {
+        "plaintext": _beside_models(holding, Record(part.record, thinned=True)),
+        "tokens": used_rows(knowledge, whole),
+    }
+    return {name: arrays for name, arrays in found.items() if arrays is not None}
 
 
 def _beside_models(holding: Holding, record: Record) -> Mapping[str, NDArray[Any]] | None:

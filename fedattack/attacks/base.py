@@ -192,7 +192,7 @@ class Attack(ABC):
                 raise NeedsError(
                     f"attack {self.name} needs knowledge of {what}, and there is none; add it to knowledge/"
                 )
-        if unfit := self.needs.unfit(record, knowledge):
+        if unfit := self.unfit(record, knowledge):
             raise NeedsError(f"attack {self.name}: {unfit[0]}")
         record = as_models(without_canaries(record, knowledge), knowledge)
         if not len(record):
@@ -212,6 +212,13 @@ class Attack(ABC):
             added = len(whole.parameters) - len(named.parameters)
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
         return replace(scores, notes=(*notes, *scores.notes))
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say which examples, updates or models are of a kind that the attack does not take; nothing if none are.
+
+        A subclass adds what it finds in the model. It names the kind that it takes, and reads no array.
+        """
+        return self.needs.unfit(record, knowledge)
 
     def _check_kind(self, what: str, got: str, wanted: tuple[str, ...], record: Record, way: str = "") -> None:
         if got not in wanted:

@@ -65,6 +65,31 @@ def without_canaries(record: "Record", knowledge: "Knowledge") -> "Record":
     return record.without(node for node in record.nodes if knowledge.client_of(node) in knowledge.canaries)
 
 
+def spread_replies(record: "Record", most: int) -> dict[int, set[str]]:
+    """Choose replies of each client, spread over the run, where an attack does not look at all of them.
+
+    Returns
+    -------
+    dict of int to set of str
+        By the position of a round, the nodes whose replies in it are chosen; of sums all are.
+    """
+    chosen: dict[int, set[str]] = {}
+    if record.view == "aggregate":
+        for round_ in record:
+            chosen[round_.seq] = set(round_.participants)
+        return chosen
+    by_node: dict[str, list[int]] = {}
+    for round_ in record:
+        for reply in filter(replied, round_.observations):
+            by_node.setdefault(reply.node, []).append(round_.seq)
+    for node, rounds in by_node.items():
+        count = min(most, len(rounds))
+        for number in range(count):
+            place = number * (len(rounds) - 1) // max(count - 1, 1)
+            chosen.setdefault(rounds[place], set()).add(node)
+    return chosen
+
+
 def why_left_out(notes: Sequence[str]) -> str:
     """Return, in brackets, why the first reply or round was left out; empty if none was."""
     reason = next((note for note in notes if " left out: " in note), "")

@@ -81,4 +81,4 @@ def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
     unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not knowledge.has(need)]
     if unknown:
         found.append(f"the attacker does not know {', '.join(unknown)}")
-    return [*found, *needs.unfit(record, knowledge)]
+    return [*found, *attack.unfit(record, knowledge)]

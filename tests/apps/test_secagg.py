@@ -37,7 +37,7 @@ def judged(part: Part) -> dict:
     """Go on as audit does; returns the findings."""
     posed = pose_all([part])
     attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
-    assert attacked.scored == ("membership-aggregate", "plaintext")
+    assert attacked.scored == ("membership-aggregate", "labels", "plaintext")
     found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return {f"{item.attack}.{item.metric}": item for item in found}
 

@@ -312,9 +312,9 @@ def aijack_source(folder: Path) -> tuple[Path | None, str]:
     return source, ""
 
 
-def stand_in(source: Path, packages: Sequence[str]) -> None:
-    """Put empty packages with AIJack's paths in the place of those that import its native part, which is not built."""
-    for name in ("aijack", *[f"aijack.{package}" for package in packages]):
+def stand_in(source: Path, packages: Sequence[str], peer: str = "aijack") -> None:
+    """Put empty packages with a peer's paths in the place of those that import what is not there, or is not needed."""
+    for name in (peer, *[f"{peer}.{package}" for package in packages]):
         package = types.ModuleType(name)
         package.__path__ = [str(source.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package

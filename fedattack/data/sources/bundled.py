@@ -1,4 +1,4 @@
-"""Datasets that come with scikit-learn: digits, diabetes, breast cancer."""
+"""Datasets that come with scikit-learn: digits, also as words, diabetes, breast cancer."""
 
 from pathlib import Path
 
@@ -14,6 +14,18 @@ def digits(seed: int, root: Path) -> Pool:
 
     bunch = load_digits()
     return Pool(bunch.images[:, np.newaxis], bunch.target.astype(np.int64), classes=10, images=True)
+
+
+def digit_words(seed: int, root: Path) -> Pool:
+    """Write the digits as texts of 64 words out of 1,088, one-hot: word 17·i + v says that pixel i has the value v."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    values = bunch.data.astype(np.int64)
+    count, pixels = values.shape
+    x = np.zeros((count, 17 * pixels), dtype=np.float32)
+    x[np.arange(count)[:, None], 17 * np.arange(pixels) + values] = 1
+    return Pool(x, bunch.target.astype(np.int64), classes=10)
 
 
 def diabetes(seed: int, root: Path) -> Pool:
@@ -41,6 +53,12 @@ def breast_cancer(seed: int, root: Path) -> Pool:
 
 SOURCES = (
     Source("digits", "handwritten digits, 1,797 grey images of 8 x 8, bundled with scikit-learn", digits, position=0),
+    Source(
+        "digit-words",
+        "the same digits as 64 words each of 1,088, one for each pixel and value; one-hot",
+        digit_words,
+        position=49,
+    ),
     Source(
         "diabetes",
         "442 patients of 10 columns, a regression, sensitive column sex, bundled with scikit-learn",

@@ -285,49 +285,6 @@ class ClientModel:
         self._seen |= seen(prefix, x)
 
 
-def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[np.int64]:
-    """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
-
-    The cross-entropy's gradient by the last bias is the mean of p − onehot(y), whose only negative entry is the label
-    of a single example. Of several examples, labels are taken one after another where it is lowest, each adding back
-    the 1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
-    weights stand in, whose signs are the same after a ReLU.
-
-    Parameters
-    ----------
-    model
-        The architecture.
-    movement
-        By parameter name.
-    records
-        n, at least 1.
-
-    Raises
-    ------
-    NeedsError
-        If the model does not end in a linear layer.
-    """
-    prefix, last = "", None
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear):
-            prefix, last = f"{name}." if name else "", layer
-    if last is None:
-        raise NeedsError(
-            "labels are read off the gradient of a last linear layer, and this model has none; take label=free"
-        )
-    if last.bias is not None:
-        gradient = movement[f"{prefix}bias"].astype(np.float64)
-        share = 1 / records
-    else:
-        gradient = movement[f"{prefix}weight"].astype(np.float64).sum(axis=1)
-        share = float(-gradient[gradient < 0].sum()) / records
-    labels = np.zeros(records, dtype=np.int64)
-    for record in range(records):
-        labels[record] = gradient.argmin()
-        gradient[labels[record]] += share
-    return np.sort(labels)
-
-
 def total_variation(x: Tensor) -> Tensor:
     """Return the mean absolute difference of neighbouring pixels, down plus across; 0 for examples that are no images.
 

@@ -40,12 +40,20 @@ from fedattack.threats.inversion.gradient_inversion import (
     check_batches,
     groups_of,
     invert_group,
-    restore_labels,
 )
 from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
+from fedattack.threats.labels.rules import restore_labels
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
+
+
+def _read_labels(model: nn.Module, movement: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.int64]:
+    """Read labels off a movement, and say what to do where that cannot be done."""
+    try:
+        return restore_labels(model, movement, count)
+    except NeedsError as cause:
+        raise NeedsError(f"{cause}; take label=free") from None
 
 
 def client_training(record: Record, training: LocalSGD) -> LocalSGD:
@@ -268,7 +276,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         count = self.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
-        labels = restore_labels(model, movement, count) if label == "rule" else None
+        labels = _read_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})
         statistics = told(model, received, reply.arrays or {}, training.steps(count))
         return Batch(received, movement, count, labels, statistics)

@@ -15,11 +15,11 @@ from fedattack.threats.inversion.gradient_inversion import (
     Search,
     dealt,
     invert,
-    restore_labels,
     rungs,
     total_variation,
 )
 from fedattack.threats.inversion.options import METHODS, ORDERS
+from fedattack.threats.labels.rules import restore_labels
 from tests.worlds.inversion import digits
 
 X, Y = digits()
@@ -93,29 +93,6 @@ def test_batch_norm_takes_the_batch_as_in_training_and_the_model_stays_as_it_was
     for name, array in moved.items():
         np.testing.assert_allclose(0.1 * array, before[name] - after[name], atol=1e-5)
     assert np.abs(moved["0.weight"] - frozen["0.weight"]).max() > 1e-2
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_idlg_s_rule_reads_the_label_of_every_single_record(bias):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10, bias=bias))
-    for row, gradient in enumerate(gradients(model, [[row] for row in range(40)])):
-        assert restore_labels(model, gradient, 1).tolist() == [Y[row]]
-
-
-def test_labels_of_a_batch_are_exact_where_all_classes_are_predicted_alike():
-    model = network()
-    with torch.no_grad():
-        model.fc2.weight.mul_(1e-3)
-        model.fc2.bias.zero_()
-    rows = np.array([0, 1, 10, 20, 30, 2])
-    assert sorted(Y[rows])[:4] == [0, 0, 0, 0], "labels repeat"
-    (gradient,) = gradients(model, [rows])
-    np.testing.assert_array_equal(restore_labels(model, gradient, 6), np.sort(Y[rows]))
-
-
-def test_labels_need_a_last_linear_layer():
-    with pytest.raises(NeedsError, match="label=free"):
-        restore_labels(nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()), {}, 1)
 
 
 def test_total_variation_is_the_mean_difference_of_neighbours():

@@ -1,0 +1,114 @@
+"""Which rows of a model's tables clients really used: what a judge needs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.tables import TokenTable, find_tables
+from fedattack.base.errors import FedAttackError
+from fedattack.base.structured import MASK, fields
+from fedattack.learning.inputs import examples_of, returned_for
+from fedattack.learning.torch_utils import in_mode
+
+# Examples that are put through a model together.
+_AT_ONCE = 256
+
+
+def used_rows(knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]) -> Mapping[str, NDArray[Any]] | None:
+    """Return the rows that each client's examples use, by putting them through the model.
+
+    Parameters
+    ----------
+    knowledge
+        With the model, and the examples that say which inputs are 0 or 1.
+    examples
+        For each client of which all training examples are known, its name and these.
+
+    Returns
+    -------
+    dict or None
+        ``names`` (tables,), ``rows`` (m,), ``tables`` (m,) and ``owners`` (m,): a row of a table once for each client
+        that uses it; and ``whole`` (clients,), the clients that are spoken of. ``None`` where the model has no table,
+        or cannot be built or called.
+    """
+    if knowledge.model is None:
+        return None
+    try:
+        model = knowledge.model.build()
+    except FedAttackError:
+        return None
+    tables = find_tables(model, knowledge)
+    if not tables:
+        return None
+    rows: list[NDArray[np.int64]] = []
+    places: list[NDArray[np.int64]] = []
+    owners: list[str] = []
+    whole: list[str] = []
+    for client, x in examples:
+        used = _list_used(model, tables, x)
+        if used is None:
+            return None
+        whole.append(client)
+        for place, own in enumerate(used):
+            rows.append(own)
+            places.append(np.full(len(own), place))
+            owners += [client] * len(own)
+    if not whole:
+        return None
+    return {
+        "names": np.array([table.name for table in tables], dtype=np.str_),
+        "rows": np.concatenate(rows),
+        "tables": np.concatenate(places),
+        "owners": np.array(owners, dtype=np.str_),
+        "whole": np.array(whole, dtype=np.str_),
+    }
+
+
+def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) -> list[NDArray[np.int64]] | None:
+    """Return for each table the rows that examples use, ascending; ``None`` if the model cannot be called."""
+    used: list[set[int]] = [set() for _ in tables]
+    for first in range(0, len(x), _AT_ONCE):
+        part = x[first : first + _AT_ONCE]
+        seen = _see_ids(model, tables, part)
+        if seen is None:
+            return None
+        mask = np.asarray(part[MASK]) if MASK in fields(part) else None
+        for place, table in enumerate(tables):
+            if table.by_column:
+                used[place].update(np.flatnonzero((part != 0).any(axis=0)).tolist())
+            for ids in seen[place]:
+                is_there = np.ones(ids.shape, dtype=np.bool_) if mask is None or mask.shape != ids.shape else mask > 0
+                used[place].update(ids[is_there].tolist())
+    found = []
+    for table, own in zip(tables, used, strict=True):
+        found.append(np.intersect1d(np.array(sorted(own), dtype=np.int64), table.rows))
+    return found
+
+
+def _see_ids(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) -> list[list[NDArray[np.int64]]] | None:
+    """Put examples through the model, and return the ids that enter each embedding."""
+    seen: list[list[NDArray[np.int64]]] = [[] for _ in tables]
+    handles = []
+    for place, table in enumerate(tables):
+        if not table.by_column:
+
+            def keep(_: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor], place: int = place) -> None:
+                (ids, *_others) = (*given, *named.values())
+                seen[place].append(ids.numpy())
+
+            handles.append(model.get_submodule(table.module).register_forward_pre_hook(keep, with_kwargs=True))
+    try:
+        if handles:
+            with torch.no_grad(), in_mode(model, training=False):
+                returned_for(model, examples_of(x))
+    except (FedAttackError, RuntimeError, TypeError, ValueError, IndexError):
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen

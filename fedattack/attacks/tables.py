@@ -1,0 +1,95 @@
+"""The tables of a model: embeddings, and a first linear layer whose inputs are 0 or 1."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.base.structured import fields
+
+Rows = NDArray[np.int64]
+
+FEWEST = 10
+"""Rows of the smallest table: of fewer, hardly any client leaves one out."""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """An array of a model of which a row is a word, an item or a category.
+
+    Attributes
+    ----------
+    name
+        The array's, among the model's parameters.
+    module
+        The layer's name.
+    by_column
+        Whether a word is a column of the array, as in the weights of a linear layer.
+    rows
+        (n,): the words that are asked about, ascending.
+    """
+
+    name: str
+    module: str
+    by_column: bool
+    rows: Rows
+
+    def orient(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the array with words along its first axis."""
+        return array.T if self.by_column else array
+
+
+def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
+    """Find the tables of a model of :data:`FEWEST` words or more, the one with most words first.
+
+    An embedding's row for padding is not asked about, since it never moves, and neither is a table that is frozen. A
+    first linear layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
+    """
+    found: list[TokenTable] = []
+    seen: set[int] = set()
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and id(layer.weight) not in seen:
+            seen.add(id(layer.weight))
+            rows = np.arange(layer.num_embeddings)
+            if layer.padding_idx is not None:
+                rows = np.delete(rows, layer.padding_idx)
+            found.append(TokenTable(_name_of(name), name, False, rows))
+    found += _find_one_hot(model, knowledge)
+    asked = [table for table in found if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
+    return sorted(asked, key=lambda table: -len(table.rows))
+
+
+def _find_one_hot(model: nn.Module, knowledge: Knowledge) -> Iterator[TokenTable]:
+    """Yield the first linear layer, if it takes inputs of 0 or 1."""
+    binary = _find_binary_inputs(knowledge)
+    if not len(binary) or knowledge.model is None:
+        return
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear):
+            if layer.in_features == math.prod(knowledge.model.input_shape):
+                yield TokenTable(_name_of(name), name, True, binary)
+            return
+
+
+def _find_binary_inputs(knowledge: Knowledge) -> Rows:
+    """Return the inputs that are 0 or 1 in all examples of the attacker's, and not always 1.
+
+    There are none if fewer than :data:`FEWEST` are ever 1: pixels at the rim of images are always 0, and no words.
+    """
+    known = [each.x for each in (knowledge.targets, knowledge.auxiliary) if each is not None and len(each)]
+    if not known or any(fields(x) or x.ndim != 2 for x in known):
+        return np.zeros(0, dtype=np.int64)
+    x = np.concatenate(known)
+    is_binary = ((x == 0) | (x == 1)).all(axis=0) & (x == 0).any(axis=0)
+    if (is_binary & (x == 1).any(axis=0)).sum() < FEWEST:
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(is_binary)
+
+
+def _name_of(module: str) -> str:
+    return f"{module}.weight" if module else "weight"

@@ -1,0 +1,59 @@
+"""Exchange clients, and see how well what was read of one then fits another one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.audit.significance import Significance, arrangements_within, exchange_within, significance_of
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fits:
+    """How well what was read of each client fits each client, of all runs.
+
+    Attributes
+    ----------
+    tables
+        For each run (clients, clients): what was read of a client (rows) beside the truth about another one (columns).
+    """
+
+    tables: Sequence[Floats]
+
+    @property
+    def own(self) -> Floats:
+        """(clients of all runs,): beside the client's own truth."""
+        return np.concatenate([np.diagonal(table) for table in self.tables])
+
+    @property
+    def sums(self) -> list[float]:
+        """The sum of :attr:`own` for each run."""
+        return [float(np.trace(table)) for table in self.tables]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many clients each run has."""
+        return [len(table) for table in self.tables]
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """Return the mean over clients in so many exchanges of the clients of each run, (count,)."""
+        total = np.zeros(count)
+        for table in self.tables:
+            exchanged = exchange_within(np.zeros(len(table), dtype=np.int64), rng, count)
+            total += table[np.arange(len(table)), exchanged].sum(axis=1)
+        return total / sum(self.sizes)
+
+    def test(self, rng: np.random.Generator) -> Significance:
+        """Say how likely so good a fit is by accident."""
+        runs = np.repeat(np.arange(len(self.tables)), self.sizes)
+        ways = arrangements_within(runs, np.concatenate([self._kinds(table) for table in self.tables]))
+        how = "the clients of each run exchanged"
+        return significance_of(float(self.own.mean()), self.draw, rng, how, arrangements=ways)
+
+    @staticmethod
+    def _kinds(table: Floats) -> NDArray[np.int64]:
+        """Say which clients are alike to whatever is read: exchanging these makes no difference."""
+        return np.unique(table.round(12), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)

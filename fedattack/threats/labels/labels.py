@@ -1,0 +1,396 @@
+"""Count the labels of each client in how the last layer moves: in single replies, or in sums over many rounds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from torch import nn
+from typing_extensions import TypedDict
+
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge, Targets
+from fedattack.attacks.local_models import readable
+from fedattack.attacks.matching import check_model, fits_model, is_finite
+from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.base.errors import FedAttackError, NeedsError
+from fedattack.learning import LocalSGD
+from fedattack.learning.importing import Asked
+from fedattack.record import Record, Round
+from fedattack.record.format import Arrays
+from fedattack.threats.labels.last_layer import LastLayer, Outputs, compute_outputs, find_last_layer, interpolate
+from fedattack.threats.labels.options import LabelsOptions
+from fedattack.threats.labels.rules import (
+    apply_llg,
+    blend,
+    find_terms,
+    give_labels,
+    mean_shares,
+    restore_labels,
+    round_counts,
+    solve_shares,
+)
+from fedattack.threats.labels.sums import separate
+
+Floats = NDArray[np.float64]
+
+RULES = ("solved", "llg-plus", "llg", "idlg")
+"""What counts, the best first: that which can be applied counts for the headline."""
+
+# Examples that the attacker computes gradients of, and inputs that it draws where it has none.
+_MOST_EXAMPLES, _DRAWN = 500, 200
+
+# Gradients of examples that are compared with each other: of those that the attacker has, and of made ones.
+_MOST_ROWS = 1_500
+
+# Models between start and end of a training that are looked at.
+_POINTS = 5
+
+# Examples of a client, or of a sum, up to which labels are taken one by one.
+_LARGEST = 1_000_000
+
+
+class _LabelFacts(TypedDict):
+    clients: list[Name]
+    rules: Annotated[list[Name], Field(min_length=1, max_length=len(RULES))]
+    classes: Annotated[int, Field(ge=2)]
+    rounds: list[Number]
+    drawn: bool
+    targets: Name
+
+
+@dataclass(frozen=True)
+class LabelCounting(LabelsOptions, Attack):
+    """How many examples of each label a client holds, by four rules.
+
+    Scores hold ``counts`` (rules, clients, classes), whole numbers that add up to the client's example count, or NaN
+    for a client of which nothing was seen. ``prior`` (classes,) are the shares of the labels among the attacker's own
+    examples; all alike where it has none. The rules are, as far as what they need is known:
+
+    - ``solved``: the mixture of labels that gives this gradient;
+    - ``llg-plus``: LLG with impact and offset, from the attacker's examples (LLG+) or from drawn inputs (LLG*);
+    - ``llg``: LLG from the update alone;
+    - ``idlg``: labels taken one after another where the gradient of the bias is lowest.
+    """
+
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_LabelFacts),
+        {
+            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=_LARGEST, nan=True),
+            "prior": ArrayForm("f", ("classes",), low=0, high=1),
+        },
+        {"rules": "rules", "clients": "clients"},
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "for scales, how clients train",
+        "for mixtures, auxiliary examples; without any it draws inputs",
+    )
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say besides where a model is no classifier that ends in a linear layer, one output a label."""
+        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        if known is None or isinstance(known.spec, Asked):
+            return found
+        if known.loss != "cross-entropy" or known.classes < 2:
+            found.append(
+                f"it reads gradients of a cross-entropy, and the clients' loss is {known.loss} of {known.classes} "
+                "outputs"
+            )
+            return found
+        try:
+            last = find_last_layer(known.build())
+        except FedAttackError as cause:
+            return [*found, str(cause)]
+        if last.classes != known.classes:
+            found.append(
+                f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "
+                f"here has {last.classes}"
+            )
+        return found
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        if knowledge.model is None:
+            raise AssertionError("checked by run")
+        model = knowledge.model.build()
+        check_model(model, record)
+        last = find_last_layer(model)
+        notes: list[str] = []
+        estimator = _Estimator.of(model, last, knowledge, record, seed, notes)
+        chosen = spread_replies(record, self.replies)
+        updates: list[_Update] = []
+        found: list[dict[str, Floats]] = []
+        for done, round_ in enumerate(record):
+            for update in _read_updates(round_, chosen.get(round_.seq, set()), model, notes):
+                shares = estimator.count(update)
+                if shares:
+                    updates.append(update)
+                    found.append(shares)
+            progress(done + 1, len(record))
+        if not found:
+            raise NeedsError(
+                f"attack {self.name} needs updates of a last layer with example counts, and {record.path} holds none "
+                f"that can be used{why_left_out(notes)}"
+            )
+        return self._scores(record, knowledge, updates, found, estimator, notes)
+
+    def _scores(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        updates: Sequence["_Update"],
+        found: Sequence[Mapping[str, Floats]],
+        estimator: "_Estimator",
+        notes: list[str],
+    ) -> Scores:
+        nodes = list(record.nodes)
+        rules = [rule for rule in RULES if rule in found[0]]
+        sizes = _list_sizes(updates, nodes)
+        weights = np.zeros((len(updates), len(nodes)))
+        for row, update in enumerate(updates):
+            for node, share in estimator.weigh(update).items():
+                weights[row, nodes.index(node)] = share
+        counts = np.full((len(rules), len(nodes), estimator.last.classes), np.nan)
+        for place, rule in enumerate(rules):
+            shares = separate(weights, np.stack([each[rule] for each in found]))
+            for column in np.flatnonzero(sizes):
+                counts[place, column] = round_counts(shares[column], int(sizes[column]))
+        seen = weights[:, sizes > 0]
+        if record.view == "aggregate" and (rank := int(np.linalg.matrix_rank(seen))) < seen.shape[1]:
+            notes.append(
+                f"the sums tell {rank} of {seen.shape[1]} clients apart: those that always appear together get the "
+                "same shares"
+            )
+        return Scores(
+            attack=self.name,
+            arrays={"counts": counts, "prior": estimator.prior},
+            facts={
+                "clients": nodes,
+                "rules": rules,
+                "classes": estimator.last.classes,
+                "rounds": sorted({update.number for update in updates}),
+                "drawn": estimator.labels is None,
+                "targets": knowledge.asked(),
+            },
+            notes=tuple(notes),
+        )
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A reply, or the sum of several.
+
+    Attributes
+    ----------
+    number
+        Of its round.
+    sizes
+        By node, how many examples each has that is in it.
+    start, sent
+        The model that was sent, and what came back: models, or gradients.
+    """
+
+    number: int
+    sizes: Mapping[str, int]
+    start: Arrays
+    sent: Arrays
+
+    @property
+    def examples(self) -> int:
+        """How many examples all of them have."""
+        return sum(self.sizes.values())
+
+
+@dataclass(frozen=True)
+class _Estimator:
+    """What is needed to count the labels of an update.
+
+    Attributes
+    ----------
+    model, last
+        The architecture, and its last layer.
+    x, labels
+        Examples of the attacker's with their labels; drawn inputs have none.
+    prior
+        (classes,): shares of the labels among them.
+    training
+        How clients train; ``None`` where nobody knows, or where clients send gradients.
+    gradients
+        Whether clients send gradients.
+    """
+
+    model: nn.Module
+    last: LastLayer
+    x: NDArray[Any] | None
+    labels: NDArray[np.int64] | None
+    prior: Floats
+    training: LocalSGD | None
+    gradients: bool
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, last: LastLayer, knowledge: Knowledge, record: Record, seed: int, notes: list[str]
+    ) -> "_Estimator":
+        """Choose the attacker's examples, or draw inputs where it has none."""
+        auxiliary, gradients = knowledge.auxiliary, record.protocol == "fedsgd"
+        rng = np.random.default_rng(seed)
+        prior = np.full(last.classes, 1 / last.classes)
+        x, labels = None, None
+        if auxiliary is not None and _has_classes(auxiliary, last.classes):
+            rows = np.sort(rng.permutation(len(auxiliary))[:_MOST_EXAMPLES])
+            x, labels = auxiliary.x[rows], auxiliary.y[rows]
+            counts = np.bincount(auxiliary.y, minlength=last.classes)
+            prior = (counts + 1) / (counts + 1).sum()
+        elif knowledge.model is not None and not knowledge.structure():
+            x = rng.normal(size=(_DRAWN, *knowledge.model.input_shape)).astype(np.float32)
+            notes.append("the attacker has no auxiliary examples: it takes drawn inputs for them, which tell less")
+        training = None if gradients else knowledge.training
+        if not gradients and training is None:
+            notes.append("it is not known how clients train, and with it how long a step is: the rule is LLG alone")
+        return cls(model, last, x, labels, prior, training, gradients)
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether gradients of more examples would be compared than there is time for."""
+        rows, _ = give_labels(self.labels, 0 if self.x is None else len(self.x), self.last.classes)
+        return len(rows) > _MOST_ROWS
+
+    def weigh(self, update: _Update) -> dict[str, float]:
+        """Say by node which part of an update is whose: by examples, and by the length of its training."""
+        parts = {}
+        for node, size in update.sizes.items():
+            parts[node] = size * (1.0 if self.training is None else reach_of(self.training, size))
+        total = sum(parts.values())
+        return {node: part / total for node, part in parts.items()}
+
+    def count(self, update: _Update) -> dict[str, Floats]:
+        """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero."""
+        gradient, is_scaled = self._gradient(update)
+        if not gradient.any():
+            return {}
+        inputs = self.last.layer.in_features
+        sums = gradient[:, :inputs].sum(axis=1)
+        examples = update.examples
+        counts: dict[str, Any] = {"llg": apply_llg(sums, examples)}
+        if is_scaled:
+            arrays = {self.last.weight: gradient[:, :inputs]}
+            if self.last.bias is not None:
+                arrays[self.last.bias] = gradient[:, inputs]
+            counts["idlg"] = np.bincount(restore_labels(self.model, arrays, examples), minlength=len(sums))
+        shares = {rule: count / examples for rule, count in counts.items()}
+        path = self._path(update) if is_scaled else []
+        if path:
+            impact, offset = find_terms(path[0], self.labels, examples)
+            shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
+            if self.labels is None or self._is_large:
+                found = mean_shares(path, gradient, shares["llg"])
+            else:
+                found = solve_shares(path, self.labels, gradient)
+            passes = 1 if self.training is None else self.training.epochs
+            shares["solved"] = blend(found, shares["llg"], passes)
+        return shares
+
+    def _gradient(self, update: _Update) -> tuple[Floats, bool]:
+        """Return the mean gradient of the last layer, and whether its length is known."""
+        if self.gradients:
+            return self.last.join(update.sent), True
+        start, end = self.last.join(update.start), self.last.join(update.sent)
+        if self.training is None:
+            return start - end, False
+        reach = 0.0
+        for size in update.sizes.values():
+            reach += size / update.examples * reach_of(self.training, size)
+        decay = self.training.weight_decay * (start + end) / 2
+        return (start - end) / (self.training.lr * reach) - decay, True
+
+    def _path(self, update: _Update) -> list[Outputs]:
+        """Compute the attacker's examples at models between start and end; nothing where that cannot be done."""
+        if self.x is None:
+            return []
+        steps = 1
+        if self.training is not None:
+            steps = max(self.training.steps(size) for size in update.sizes.values())
+        path = []
+        for share in np.linspace(0, (steps - 1) / steps, min(steps, _POINTS)):
+            state = interpolate(update.start, update.sent, float(share)) if share else dict(update.start)
+            seen = compute_outputs(self.model, self.last, state, self.x)
+            if seen is None or not is_finite([seen.softmax, seen.inputs]):
+                return []
+            path.append(seen)
+        return path
+
+
+def reach_of(training: LocalSGD, examples: int) -> float:
+    """Return how many gradients of equal length a training moves the model by: its steps, or more by momentum."""
+    steps, momentum = training.steps(examples), training.momentum
+    if not momentum:
+        return float(steps)
+    return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
+
+
+def _has_classes(examples: Targets, classes: int) -> bool:
+    """Say whether examples have labels of a model's classes."""
+    return examples.y.dtype.kind == "i" and len(examples) > 0 and 0 <= examples.y.min() <= examples.y.max() < classes
+
+
+def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
+    """Yield the replies of a round that are looked at, or its sum, as far as they can be used."""
+    if round_.aggregate is not None:
+        counts = {reply.node: reply.count for reply in round_.observations if reply.status == "ok"}
+        where = f"round {round_.number} left out"
+        found = _checked(round_, counts, readable(round_.common), round_.aggregate, model, where, notes)
+        if found is not None:
+            yield found
+        return
+    for reply in filter(replied, round_.observations):
+        if reply.node in nodes:
+            where = f"round {round_.number}, client {reply.node} left out"
+            start, sent = readable(reply.received), reply.arrays
+            found = _checked(round_, {reply.node: reply.count}, start, sent, model, where, notes)
+            if found is not None:
+                yield found
+
+
+def _checked(
+    round_: Round,
+    counts: Mapping[str, float | None],
+    start: Arrays | None,
+    sent: Arrays | None,
+    model: nn.Module,
+    where: str,
+    notes: list[str],
+) -> _Update | None:
+    """Make an update of what a round holds; a note says why it cannot be used."""
+    sizes = {node: int(count) for node, count in counts.items() if count is not None and count >= 1}
+    if not counts or len(sizes) < len(counts):
+        notes.append(f"{where}: an example count is not known")
+        return None
+    if sum(sizes.values()) > _LARGEST:
+        notes.append(f"{where}: {sum(sizes.values()):,} examples are more than {_LARGEST:,}")
+        return None
+    if start is None or sent is None:
+        notes.append(f"{where}: what model was sent, or what came back, is not in the record")
+        return None
+    arrays = dict(sent)
+    if not fits_model(model, start, f"{where}: what was sent", notes) or not fits_model(model, arrays, where, notes):
+        return None
+    if not is_finite([*start.values(), *arrays.values()]):
+        notes.append(f"{where}: numbers are not finite")
+        return None
+    return _Update(round_.number, sizes, start, arrays)
+
+
+def _list_sizes(updates: Sequence[_Update], nodes: Sequence[str]) -> NDArray[np.int64]:
+    """Return (nodes,) example counts: the median of what each said, 0 for a node that is in no update."""
+    said: dict[str, list[int]] = {}
+    for update in updates:
+        for node, size in update.sizes.items():
+            said.setdefault(node, []).append(size)
+    sizes = np.zeros(len(nodes), dtype=np.int64)
+    for place, node in enumerate(nodes):
+        if node in said:
+            sizes[place] = round(float(np.median(said[node])))
+    return sizes

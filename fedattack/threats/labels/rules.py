@@ -1,0 +1,278 @@
+"""Rules that count labels in the gradient of a last layer: iDLG, LLG, and a system of equations.
+
+The cross-entropy's gradient by the last layer is the mean over a batch of (p − onehot(y)) ⊗ h, where p is the softmax
+and h what enters the layer. What an example adds depends on its label first of all.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import nn
+
+from fedattack.record.format import Arrays
+from fedattack.threats.labels.last_layer import Outputs, find_last_layer
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+MADE = 20
+"""Inputs that are given each label of which the attacker has no example."""
+
+# Share of the largest eigenvalue below which a direction is rounding, and of the mean variance that is added to each.
+_ROUNDING, _RIDGE = 1e-9, 1e-3
+
+# How much more the sum of all shares counts than the equations.
+_SUM = 1e3
+
+
+def restore_labels(model: nn.Module, movement: Arrays, records: int) -> Counts:
+    """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
+
+    The cross-entropy's gradient by the last bias is the mean of p − onehot(y), whose only negative entry is the label
+    of a single example. Of several examples, labels are taken one after another where it is lowest, each adding back
+    the 1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
+    weights stand in, whose signs are the same after a ReLU.
+
+    Parameters
+    ----------
+    model
+        The architecture.
+    movement
+        By parameter name.
+    records
+        n, at least 1.
+
+    Raises
+    ------
+    NeedsError
+        If the model does not end in a linear layer.
+    """
+    last = find_last_layer(model)
+    if last.bias is not None:
+        gradient = movement[last.bias].astype(np.float64)
+        share = 1 / records
+    else:
+        gradient = movement[last.weight].astype(np.float64).sum(axis=1)
+        share = float(-gradient[gradient < 0].sum()) / records
+    counts = take_lowest(gradient, np.zeros(len(gradient), dtype=np.int64), records, -share)
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def take_lowest(gradient: Floats, counts: Counts, examples: int, impact: float) -> Counts:
+    """Take labels one after another where a gradient is lowest, until there are so many.
+
+    Parameters
+    ----------
+    gradient
+        (classes,): by label.
+    counts
+        (classes,): labels that are taken already.
+    impact
+        What one example adds to the gradient of its label, below 0; it is taken back each time.
+
+    Returns
+    -------
+    ndarray
+        (classes,): how often each is taken, with the first ones.
+    """
+    left, taken = gradient.astype(np.float64).copy(), counts.copy()
+    for _ in range(examples - int(counts.sum())):
+        label = int(left.argmin())
+        taken[label] += 1
+        left[label] -= impact
+    return taken
+
+
+def apply_llg(sums: Floats, examples: int, impact: float | None = None, offset: Floats | None = None) -> Counts:
+    """Count labels by LLG (Wainakh et al. 2022, Algorithm 1), or with both terms by LLG+ and LLG*.
+
+    Parameters
+    ----------
+    sums
+        (classes,): row sums of the gradient of the last weights.
+    examples
+        How many there are.
+    impact
+        What one example adds to the sum of its label. ``None`` to estimate it: the negative sums over the examples,
+        times 1 + 1/classes.
+    offset
+        (classes,): the sum of a label that no example has; 0 without one.
+
+    Returns
+    -------
+    ndarray
+        (classes,) int64
+    """
+    if impact is None:
+        impact = float(sums[sums < 0].sum()) / examples * (1 + 1 / len(sums))
+    left = sums - (0.0 if offset is None else offset)
+    # A sum below 0 tells that the label is there: after a ReLU nothing else can make it negative.
+    negative = np.flatnonzero(sums < 0)
+    first = negative[np.argsort(left[negative], kind="stable")][:examples]
+    counts = np.zeros(len(sums), dtype=np.int64)
+    counts[first] = 1
+    left[first] -= impact
+    return take_lowest(left, counts, examples, impact)
+
+
+def find_terms(seen: Outputs, labels: Counts | None, examples: int) -> tuple[float, Floats]:
+    """Estimate impact and offset of LLG from examples whose gradients the attacker computes.
+
+    Parameters
+    ----------
+    seen
+        What the model computes of them.
+    labels
+        (n,): their labels; ``None`` for drawn inputs, to which each label is given in turn (LLG*).
+    examples
+        How many the client has.
+    """
+    classes = seen.softmax.shape[1]
+    weights = seen.inputs.sum(axis=1)
+    products = seen.softmax * weights[:, None]
+    whole, own = products.mean(axis=0), np.empty(classes)
+    offset = np.empty(classes)
+    for label in range(classes):
+        with_it = _rows_of(labels, label, len(weights))
+        own[label] = (products[with_it, label] - weights[with_it]).mean()
+        offset[label] = whole[label]
+        if labels is not None and (labels != label).any():
+            offset[label] = products[labels != label, label].mean()
+    return float(own.mean()) / examples * (1 + 1 / classes), offset
+
+
+def _rows_of(labels: Counts | None, label: int, count: int) -> NDArray[Any]:
+    """Return the rows of a label; all rows where it has none."""
+    if labels is None or not (labels == label).any():
+        return np.arange(count)
+    return np.flatnonzero(labels == label)
+
+
+def solve_shares(path: Sequence[Outputs], labels: Counts | None, gradient: Floats) -> Floats:
+    """Solve for the share of each label: which mixture of labels gives this gradient of the last layer.
+
+    The gradient of a mixture is the mixture of what examples of each label add on average. How much examples of one
+    label differ says how much each direction counts (generalised least squares). Only directions are looked at in
+    which gradients of the attacker's examples lie, so that nothing is as large as the layer.
+
+    Parameters
+    ----------
+    path
+        What models between start and end of a training compute of the attacker's examples.
+    labels
+        (n,): their labels; ``None`` for drawn inputs.
+    gradient
+        (classes, inputs + 1): mean gradient of the client's examples, as :meth:`LastLayer.join` puts it.
+
+    Returns
+    -------
+    ndarray
+        (classes,): 0 or more, of sum 1.
+    """
+    classes = gradient.shape[0]
+    rows, given = give_labels(labels, len(path[0].softmax), classes)
+    errors, inputs = [], []
+    for seen in path:
+        error = seen.softmax[rows].copy()
+        error[np.arange(len(rows)), given] -= 1
+        errors.append(error)
+        inputs.append(seen.columns[rows])
+    gram = np.zeros((len(rows), len(rows)))
+    products = np.zeros(len(rows))
+    for error, entering in zip(errors, inputs, strict=True):
+        products += np.einsum("nk,nk->n", error @ gradient, entering) / len(path)
+        for other, others in zip(errors, inputs, strict=True):
+            gram += (error @ other.T) * (entering @ others.T) / len(path) ** 2
+    coordinates, wanted = _coordinates(gram, products)
+    if path[0].has_bias:
+        # Gradients of the bias differ least, and lie in directions in which hardly any of the others do.
+        coordinates = np.column_stack([coordinates, np.mean(errors, axis=0)])
+        wanted = np.append(wanted, gradient[:, -1])
+    means = np.stack([coordinates[given == label].mean(axis=0) for label in range(classes)])
+    around = coordinates - means[given]
+    covariance = around.T @ around / len(around)
+    covariance += (_RIDGE * np.trace(covariance) / len(covariance) + 1e-12) * np.eye(len(covariance))
+    whiten = np.linalg.cholesky(np.linalg.inv(covariance)).T
+    return fit_mixture(whiten @ means.T, whiten @ wanted)
+
+
+def give_labels(labels: Counts | None, count: int, classes: int) -> tuple[Counts, Counts]:
+    """Return rows of examples with a label for each: their own, and some of them for each label that none has."""
+    rows = [np.arange(0)]
+    given = [np.arange(0)]
+    if labels is not None:
+        rows.append(np.arange(count))
+        given.append(labels)
+    for label in range(classes):
+        if labels is None or not (labels == label).any():
+            made = np.unique(np.linspace(0, count - 1, min(MADE, count)).astype(np.int64))
+            rows.append(made)
+            given.append(np.full(len(made), label))
+    return np.concatenate(rows), np.concatenate(given)
+
+
+def mean_shares(path: Sequence[Outputs], gradient: Floats, other: Floats) -> Floats:
+    """Estimate the shares from drawn inputs, which have no label.
+
+    What a new model makes of any input is about the same, so that the mean softmax less the gradient is the share of
+    each label (Geng et al. 2021). The surer a model is of drawn inputs, the less that says, and the more ``other``
+    counts.
+
+    Parameters
+    ----------
+    path, gradient
+        As for :func:`solve_shares`.
+    other
+        (classes,): what another rule counts, as shares.
+    """
+    softmax = np.mean([seen.softmax for seen in path], axis=0)
+    entropies = -(softmax * np.log(np.maximum(softmax, 1e-300))).sum(axis=1)
+    weight = float(np.clip(entropies.mean() / np.log(len(other)), 0.0, 1.0))
+    if path[0].has_bias:
+        moved = gradient[:, -1]
+    else:
+        inputs = np.mean([seen.inputs.mean(axis=0) for seen in path], axis=0)
+        moved = gradient @ inputs / max(float(inputs @ inputs), 1e-300)
+    shares = np.maximum(softmax.mean(axis=0) - moved, 0.0)
+    if not shares.sum():
+        return other
+    return np.asarray(weight * shares / shares.sum() + (1 - weight) * other)
+
+
+def blend(shares: Floats, other: Floats, passes: int) -> Floats:
+    """Return the mean of what two rules count where clients pass over their examples several times; else the first.
+
+    By a second pass clients know their own examples better than models between start and end know others. LLG asks no
+    model; its errors are of another kind.
+    """
+    return shares if passes < 2 else (shares + other) / 2
+
+
+def _coordinates(gram: Floats, products: Floats) -> tuple[Floats, Floats]:
+    """Return vectors (n, directions) with these products, and of the one with ``products`` its part among them."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > _ROUNDING * values[-1]
+    # Fewer directions than a third of the examples, so that their covariance is known.
+    kept[: -max(1, len(gram) // 3)] = False
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, (vectors[:, kept].T @ products) / root
+
+
+def fit_mixture(columns: Floats, wanted: Floats) -> Floats:
+    """Return shares (n,), 0 or more and of sum 1, for which the mixture of columns (size, n) is nearest to a vector."""
+    weight = _SUM * (float(np.abs(columns).max()) or 1.0)
+    system = np.vstack([columns, np.full(columns.shape[1], weight)])
+    shares, _ = nnls(system, np.append(wanted, weight))
+    return np.asarray(shares / shares.sum())
+
+
+def round_counts(shares: Floats, examples: int) -> Counts:
+    """Make whole numbers of shares, of the sum ``examples``, by largest remainders."""
+    exact = shares * examples
+    counts = np.floor(exact).astype(np.int64)
+    missing = examples - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
+    return counts

@@ -1,0 +1,258 @@
+"""Judge moved rows: how well the words, items or categories that are named of a client are those that it holds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedattack.audit.finding import Finding
+from fedattack.audit.intervals import here_of, rate_interval
+from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.summaries import null_of
+from fedattack.base.errors import DataError
+from fedattack.threats.labels.exchange import Fits
+
+THREAT = "tokens"
+
+EVERYTHING = "all rows named"
+
+Floats = NDArray[np.float64]
+
+# Streams of random numbers, apart from each other.
+_SHUFFLING, _TESTING = 1, 2
+_SHUFFLES = 1_000
+
+# Clients of the first run that the page shows.
+_SHOWN = 20
+
+_LABELS = {
+    "f1": "Rows named, F1 score",
+    "precision": "Named rows that the client holds",
+    "recall": "Rows that the client holds and that are named",
+}
+
+
+@dataclass(frozen=True)
+class TokensCase(Case):
+    """One seed's named rows beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores name tables or clients that they do not list.
+    """
+
+    def __post_init__(self) -> None:
+        arrays, facts = self.scores.arrays, self.scores.facts
+        known = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
+        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
+            raise DataError(f"seed {self.seed}: the scores name tables or clients that they do not list; attack again")
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+        """Which rows clients use; ``None`` where nobody knows."""
+        answers = self.truth.answers.get(THREAT)
+        return None if answers is None else _check_answers(answers, self.seed)
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """The clients of which updates were looked at, and of which all examples are known."""
+        if self.answers is None:
+            return []
+        whole = {*self.answers["whole"].tolist()}
+        seen = self.scores.arrays["seen"]
+        return [client for client in self.clients if client in whole and seen[self.columns(client)].any()]
+
+    @property
+    def names(self) -> list[str]:
+        """The tables, that with most rows first."""
+        return [table["name"] for table in self.scores.facts["tables"]]
+
+    def named(self, table: int) -> "csr_array[Any]":
+        """Return which rows are named of each client, (clients, rows)."""
+        arrays, places = self.scores.arrays, {client: place for place, client in enumerate(self.asked)}
+        in_table = np.flatnonzero(arrays["tables"] == table)
+        whose = [places.get(self.node_clients[node], -1) for node in arrays["whose"][in_table].tolist()]
+        return _as_matrix(np.array(whose, dtype=np.int64), arrays["rows"][in_table], len(places), self._width(table))
+
+    def used(self, table: int) -> "csr_array[Any]":
+        """Return which rows each client uses, (clients, rows)."""
+        if self.answers is None:
+            raise AssertionError("asked for where there are answers")
+        places, names = {client: place for place, client in enumerate(self.asked)}, self.answers["names"].tolist()
+        if self.names[table] not in names:
+            return _as_matrix(*(np.zeros(0, np.int64),) * 2, len(places), self._width(table))
+        in_table = np.flatnonzero(self.answers["tables"] == names.index(self.names[table]))
+        whose = [places.get(owner, -1) for owner in self.answers["owners"][in_table].tolist()]
+        rows = self.answers["rows"][in_table]
+        return _as_matrix(np.array(whose, dtype=np.int64), rows, len(places), self._width(table))
+
+    def _width(self, table: int) -> int:
+        """Return how many rows a table has, whoever counts them."""
+        widest = 0
+        for rows, tables in (("rows", "tables"), ("asked", "asked_tables")):
+            own = self.scores.arrays[rows][self.scores.arrays[tables] == table]
+            widest = max(widest, int(own.max(initial=0)))
+        if self.answers is not None:
+            widest = max(widest, int(self.answers["rows"].max(initial=0)))
+        return widest + 1
+
+    def counts(self, table: int) -> tuple[Floats, Floats, Floats]:
+        """Return rows in common (clients, clients), and how many are named (clients,) and used (clients,)."""
+        named, used = self.named(table), self.used(table)
+        common = np.asarray((named @ used.T).todense(), dtype=np.float64)
+        return common, _row_sums(named), _row_sums(used)
+
+    def fits(self, metric: str, table: int = 0) -> Floats:
+        """Return (clients, clients): the rows that are named of a client beside those that each other one uses."""
+        common, named, used = self.counts(table)
+        below = {
+            "f1": (named[:, None] + used[None]) / 2,
+            "precision": np.repeat(named[:, None], len(used), axis=1),
+            "recall": np.repeat(used[None], len(named), axis=0),
+        }[metric]
+        return np.asarray(common / np.maximum(below, 1))
+
+    def guess(self, metric: str) -> Floats:
+        """Return (clients,): the same for whoever names all rows of each client."""
+        rows = int((self.scores.arrays["asked_tables"] == 0).sum())
+        used = self.counts(0)[2]
+        return {"f1": 2 * used / (rows + used), "precision": used / rows, "recall": np.ones(len(used))}[metric]
+
+
+def _as_matrix(whose: NDArray[np.int64], rows: NDArray[np.int64], clients: int, width: int) -> "csr_array[Any]":
+    """Return a sparse matrix of ones; owners below 0 are left out."""
+    known = whose >= 0
+    ones = np.ones(int(known.sum()))
+    matrix = csr_array((ones, (whose[known], rows[known])), shape=(clients, width))
+    # A client with several nodes may have a row twice.
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix
+
+
+def _row_sums(matrix: "csr_array[Any]") -> Floats:
+    return np.asarray(matrix.sum(axis=1), dtype=np.float64).reshape(-1)
+
+
+def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
+    kinds = {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"}
+    fits = answers.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        fits = fits and answers[name].ndim == 1 and answers[name].dtype.kind == kind
+    if fits:
+        rows, tables = answers["rows"], answers["tables"]
+        fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
+        fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
+    if not fits:
+        raise DataError(
+            f"seed {seed}: the truth's answer {THREAT!r}: expected names, rows, tables, owners and whole, as "
+            "fedattack.attacks.lookups gives them; write it again"
+        )
+    return answers
+
+
+class TokensJudge(Judge[TokensCase]):
+    """States how well the rows of the largest table are named: F1 score, precision and recall, as means over clients.
+
+    The test exchanges who is who among the clients.
+    """
+
+    case = TokensCase
+    headline = "f1"
+    notes = ("The null of tokens.f1 is the same named rows beside other clients' examples.",)
+
+    def findings(self) -> list[Finding]:
+        """State all findings."""
+        self.asked = [case for case in self.cases if case.asked]
+        if not self.asked:
+            reason = "of no client all training examples are known, so that nobody knows which rows it uses"
+            return [self.unmeasured(self.headline, _LABELS["f1"], reason, headline=True)]
+        series = {"tables": [*self._tables()], "clients": [*self._clients()]}
+        return [
+            self._found("f1", headline=True, series=series),
+            self._found("precision"),
+            self._found("recall"),
+        ]
+
+    def _found(self, metric: str, **parts: Any) -> Finding:
+        fits = Fits([case.fits(metric) for case in self.asked])
+        null = fits.draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
+        # Whoever names all rows misses none: the guess bars the F1 score alone.
+        guessed = float(np.concatenate([case.guess(metric) for case in self.asked]).mean())
+        bars = {EVERYTHING: guessed} if metric == "f1" else {}
+        n = sum(fits.sizes)
+        return self.judged(
+            metric,
+            _LABELS[metric],
+            rate_interval(fits.sums, fits.sizes),
+            null_of(null.tolist(), n),
+            f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples",
+            value=float(fits.own.mean()),
+            n=n,
+            chance=float(null.mean()),
+            test=fits.test(np.random.default_rng((self.cases[0].seed, _TESTING))),
+            here=here_of(fits.sums, fits.sizes),
+            baselines=bars,
+            bars=bars,
+            **parts,
+            **over_seeds([total / size for total, size in zip(fits.sums, fits.sizes, strict=True)]),
+        )
+
+    def _tables(self) -> Iterator[dict[str, Any]]:
+        """Describe the tables of the first run."""
+        case = self.asked[0]
+        for place, table in enumerate(case.scores.facts["tables"]):
+            _, named, used = case.counts(place)
+            yield {
+                "name": table["name"],
+                "rows": table["rows"],
+                "how": ", ".join(table["how"]),
+                "used": float(used.mean()),
+                "named": float(named.mean()),
+                "precision": float(np.diagonal(case.fits("precision", place)).mean()),
+                "recall": float(np.diagonal(case.fits("recall", place)).mean()),
+            }
+
+    def _clients(self) -> Iterator[dict[str, Any]]:
+        """Describe the clients of the first run, by the largest table."""
+        case = self.asked[0]
+        common, named, used = case.counts(0)
+        for place, client in enumerate(case.asked[:_SHOWN]):
+            own = int(common[place, place])
+            yield {"client": client, "used": int(used[place]), "named": int(named[place]), "right": own}
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every row that is named or used."""
+        yield Listing(
+            "clients",
+            "one row for each client, by the table with most rows",
+            ("seed", "client", "used", "named", "right"),
+            self._list_clients(),
+        )
+        yield Listing(
+            "rows",
+            "one row for each client and row of a table that is named or used",
+            ("seed", "client", "table", "row", "named", "used"),
+            self._list_rows(),
+        )
+
+    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.asked:
+            common, named, used = case.counts(0)
+            for place, client in enumerate(case.asked):
+                yield case.seed, client, int(used[place]), int(named[place]), int(common[place, place])
+
+    def _list_rows(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.asked:
+            for table, name in enumerate(case.names):
+                named, used = case.named(table), case.used(table)
+                for place, client in enumerate(case.asked):
+                    of_client = {*named[[place]].indices.tolist()}, {*used[[place]].indices.tolist()}
+                    for row in sorted(of_client[0] | of_client[1]):
+                        yield case.seed, client, name, row, row in of_client[0], row in of_client[1]

@@ -1,0 +1,233 @@
+"""Read which rows of a model's tables moved: the words, items or categories that a client holds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from torch import nn
+from typing_extensions import TypedDict
+
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.matching import check_model, is_finite
+from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.attacks.tables import TokenTable, find_tables
+from fedattack.base.errors import FedAttackError, NeedsError, RecordError
+from fedattack.learning.importing import Asked
+from fedattack.record import Record, Round
+from fedattack.record.format import Arrays
+from fedattack.threats.tokens.moved import Flags, find_moved, measure
+from fedattack.threats.tokens.options import TokensOptions
+from fedattack.threats.tokens.tracing import trace
+
+_NO_TABLE = "it needs an embedding, or ten inputs of 0 or 1 in a first linear layer, and this model has neither"
+
+
+class _TableFacts(TypedDict):
+    name: Name
+    rows: Annotated[int, Field(ge=1)]
+    how: list[Name]
+
+
+class _TokensFacts(TypedDict):
+    clients: list[Name]
+    tables: Annotated[list[_TableFacts], Field(min_length=1)]
+    rounds: list[Number]
+    targets: Name
+
+
+@dataclass(frozen=True)
+class MovedRows(TokensOptions, Attack):
+    """Which rows of embeddings, and which inputs of a one-hot first layer, each client's updates moved.
+
+    Scores hold one entry for each row that is named of a client: ``rows`` (named,), its number in its table;
+    ``tables`` (named,), the table, an index into the fact of that name; and ``whose`` (named,), an index into the
+    clients. The table with most rows is the first. ``asked`` (asked,) are the rows that are asked about, and
+    ``asked_tables`` (asked,) their tables. ``seen`` (clients,) says of which clients an update was looked at.
+    """
+
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_TokensFacts),
+        {
+            "rows": ArrayForm("i", ("named",), low=0),
+            "tables": ArrayForm("i", ("named",), low=0),
+            "whose": ArrayForm("i", ("named",), low=0),
+            "asked": ArrayForm("i", ("asked",), low=0),
+            "asked_tables": ArrayForm("i", ("asked",), low=0),
+            "seen": ArrayForm("b", ("clients",)),
+        },
+        {"clients": "clients"},
+    )
+    knows: ClassVar[tuple[str, ...]] = ("the model's architecture", "what a row of a table stands for")
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say besides where a model has no table."""
+        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        if known is None or isinstance(known.spec, Asked):
+            return found
+        try:
+            tables = find_tables(known.build(), knowledge)
+        except FedAttackError as cause:
+            return [*found, str(cause)]
+        return found if tables else [*found, _NO_TABLE]
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        if knowledge.model is None:
+            raise AssertionError("checked by run")
+        model = knowledge.model.build()
+        check_model(model, record)
+        tables = find_tables(model, knowledge)
+        if not tables:
+            raise NeedsError(f"attack {self.name}: {_NO_TABLE}")
+        notes: list[str] = []
+        parts: list[_FoundRows] = []
+        for table in tables:
+            parts.append(_find_rows(self, record, table, _is_tied(model, table), notes))
+            progress(len(parts), len(tables))
+        seen = np.any([part.seen for part in parts], axis=0)
+        if not seen.any():
+            raise NeedsError(
+                f"attack {self.name} needs updates of a table, and {record.path} holds none that can be used"
+                f"{why_left_out(notes)}"
+            )
+        named: list[NDArray[np.int64]] = []
+        for place, part in enumerate(parts):
+            for client in range(len(part.named)):
+                rows = tables[place].rows[np.flatnonzero(part.of(client))]
+                named.append(np.stack([rows, np.full(len(rows), place), np.full(len(rows), client)]))
+        rows, which, whose = np.concatenate(named, axis=1)
+        facts = []
+        for table, part in zip(tables, parts, strict=True):
+            facts.append({"name": table.name, "rows": len(table.rows), "how": sorted(part.how)})
+        sizes = [len(table.rows) for table in tables]
+        return Scores(
+            attack=self.name,
+            arrays={
+                "rows": rows,
+                "tables": which,
+                "whose": whose,
+                "asked": np.concatenate([table.rows for table in tables]),
+                "asked_tables": np.repeat(np.arange(len(tables)), sizes),
+                "seen": seen,
+            },
+            facts={
+                "clients": list(record.nodes),
+                "tables": facts,
+                "rounds": sorted(set().union(*(part.rounds for part in parts))),
+                "targets": knowledge.asked(),
+            },
+            notes=tuple(notes),
+        )
+
+
+@dataclass
+class _FoundRows:
+    """What was found of one table.
+
+    Attributes
+    ----------
+    count
+        Rows that are asked about.
+    named
+        (clients, bytes): which of them a client is taken to hold, a bit each: a table may have a million rows.
+    seen
+        (clients,): whether an update of it was looked at.
+    rounds
+        Numbers of the rounds of these.
+    how
+        How rows were told that examples did not move.
+    """
+
+    count: int
+    named: NDArray[np.uint8]
+    seen: Flags
+    rounds: set[int] = field(default_factory=set)
+    how: set[str] = field(default_factory=set)
+
+    def of(self, client: int) -> Flags:
+        """Return which rows (rows,) a client is taken to hold."""
+        return np.unpackbits(self.named[client], count=self.count).astype(np.bool_)
+
+
+def _is_tied(model: nn.Module, table: TokenTable) -> bool:
+    """Say whether another layer shares the table's array."""
+    own = model.get_submodule(table.module).weight
+    holders = 0
+    for layer in model.modules():
+        holders += any(parameter is own for parameter in layer.parameters(recurse=False))
+    return holders > 1
+
+
+def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: bool, notes: list[str]) -> _FoundRows:
+    """Read one table in all updates that are looked at."""
+    nodes = {node: place for place, node in enumerate(record.nodes)}
+    rows = len(table.rows)
+    found = _FoundRows(rows, np.zeros((len(nodes), -(-rows // 8)), np.uint8), np.zeros(len(nodes), dtype=np.bool_))
+    chosen = spread_replies(record, attack.replies)
+    part: list[Flags] = []
+    sums: list[Flags] = []
+    count = len(record) if record.view == "aggregate" else attack.replies
+    for round_ in record:
+        for who, start, sent, where in _list_updates(round_, chosen.get(round_.seq, set())):
+            false_alarms, is_gradient = attack.false_alarms / count, round_.protocol == "fedsgd"
+            moved = _read_table(table, start, sent, is_gradient, tied, false_alarms, where)
+            if isinstance(moved, str):
+                notes.append(moved)
+                continue
+            held, how = moved
+            taking_part = np.zeros(len(nodes), dtype=np.bool_)
+            taking_part[[nodes[node] for node in who]] = True
+            found.seen |= taking_part
+            found.rounds.add(round_.number)
+            found.how.add(how)
+            if record.view == "aggregate":
+                part.append(taking_part)
+                sums.append(held)
+            else:
+                found.named[taking_part] |= np.packbits(held)
+    if sums:
+        found.named = np.stack([np.packbits(held) for held in trace(np.stack(part), np.stack(sums))])
+    return found
+
+
+def _list_updates(
+    round_: Round, nodes: set[str]
+) -> Iterator[tuple[tuple[str, ...], Arrays | None, Arrays | None, str]]:
+    """Yield who is in an update, what was sent, what came back, and how the update is called."""
+    if round_.aggregate is not None:
+        yield round_.participants, round_.common, round_.aggregate, f"round {round_.number} left out"
+        return
+    for reply in filter(replied, round_.observations):
+        if reply.node in nodes:
+            where = f"round {round_.number}, client {reply.node} left out"
+            yield (reply.node,), reply.received, reply.arrays, where
+
+
+def _read_table(
+    table: TokenTable,
+    start: Arrays | None,
+    sent: Arrays | None,
+    is_gradient: bool,
+    tied: bool,
+    false_alarms: float,
+    where: str,
+) -> tuple[Flags, str] | str:
+    """Return which of the rows that are asked about moved, and how the others were told; or why nothing can be said."""
+    if start is None or sent is None:
+        return f"{where}: what model was sent, or what came back, is not in the record"
+    try:
+        before, after = np.asarray(start[table.name]), np.asarray(sent[table.name])
+    except (KeyError, RecordError):
+        return f"{where}: {table.name} is not in it, or cannot be read"
+    if before.shape != after.shape or before.ndim != 2:
+        return f"{where}: {table.name} has the shape {after.shape}; expected {before.shape}"
+    if not is_finite([before, after]):
+        return f"{where}: {table.name} holds numbers that are not finite"
+    before, after = table.orient(before), table.orient(after)
+    movement = measure(before, after, is_gradient=is_gradient)
+    moved, how = find_moved(movement, tied=tied, false_alarms=false_alarms)
+    return moved[table.rows], how

@@ -1,0 +1,170 @@
+"""The words of the bundled digits are named in replies and sums, judged, and refused in one line."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, read_knowledge
+from fedattack.attacks.lookups import used_rows
+from fedattack.audit.evidence import read_evidence
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
+from fedattack.audit.judging import judge_attacks
+from fedattack.audit.truth import read_truth, write_truth
+from fedattack.base.errors import DataError, NeedsError
+from fedattack.base.structured import pack
+from fedattack.learning import LocalSGD
+from fedattack.record import Record
+from fedattack.threats.tokens.judge import _check_answers
+from fedattack.threats.tokens.section import _clients, _exposed, _tables
+from tests.threats.tokens.world import (
+    CLIENTS,
+    EMBEDDED,
+    ONE_HOT,
+    attacked,
+    judged,
+    write_sums_of_words,
+    write_words_run,
+)
+from tests.worlds.federation import write_run
+
+
+@pytest.mark.parametrize(
+    ("known", "protocol"),
+    [(EMBEDDED, "fedavg"), (ONE_HOT, "fedavg"), (ONE_HOT, "fedsgd")],
+    ids=["embedding", "one-hot", "gradients"],
+)
+def test_words_of_digits_are_named_exactly(known, protocol, tmp_path):
+    found = judged(write_words_run(tmp_path, known=known, protocol=protocol))
+    for metric in ("f1", "precision", "recall"):
+        assert found[metric].value == 1.0
+    assert (found["f1"].headline, found["f1"].verdict, found["f1"].n) == (True, LEAK, CLIENTS)
+    assert found["f1"].p == pytest.approx(1 / 720, abs=1e-3)
+    assert found["f1"].chance < 0.9
+    (row,) = _tables(found["f1"]).rows
+    assert row[4:] == ["100%", "100%", "stood still"]
+    assert len(_clients(found["f1"]).rows) == CLIENTS
+    assert _exposed([found["f1"]]) == "Of 6 of 6 clients exactly the rows that they use are named."
+
+
+def test_words_are_named_under_decay_and_momentum(tmp_path):
+    training = LocalSGD(2, 2, 0.05, momentum=0.9, weight_decay=1e-3)
+    assert judged(write_words_run(tmp_path, training=training))["f1"].value == 1.0
+
+
+def test_sums_tell_whose_words_they_are_over_rounds(tmp_path):
+    taking_part = [*itertools.combinations(range(CLIENTS), 2)]
+    folder = write_sums_of_words(tmp_path, rounds=len(taking_part), taking_part=taking_part)
+    found = judged(folder)
+    assert found["f1"].verdict == LEAK
+    assert found["f1"].value > 0.95
+
+
+def test_sums_of_the_same_clients_tell_nothing_of_one(tmp_path):
+    """The null: whoever always appears together is not told apart."""
+    found = judged(write_sums_of_words(tmp_path, rounds=2))["f1"]
+    assert found.verdict in (NO_EVIDENCE, TOO_FEW)
+    assert found.value <= found.chance + 1e-9
+
+
+def test_named_rows_that_are_nobody_s_own_are_no_leak(tmp_path):
+    """The null: what was named stands beside words that are drawn anew each time."""
+    folder, draw, ps = write_words_run(tmp_path), np.random.default_rng(3), []
+    truth = read_truth(folder / "truth")
+    for _ in range(20):
+        rows = [np.sort(draw.choice(1088, 200, replace=False)) for _ in range(CLIENTS)]
+        used = {
+            "names": np.array(["embed.weight"]),
+            "rows": np.concatenate(rows),
+            "tables": np.zeros(200 * CLIENTS, np.int64),
+            "owners": np.repeat([str(client) for client in range(CLIENTS)], 200),
+            "whole": np.array([str(client) for client in range(CLIENTS)]),
+        }
+        write_truth(
+            folder / "truth",
+            clients=[*truth.clients],
+            classes=[*truth.classes],
+            counts=truth.counts,
+            evaluation=None,
+            targets=truth.targets,
+            answers={"tokens": used},
+        )
+        ps.append(judged(folder)["f1"].p)
+    assert sum(p <= 0.05 for p in ps) <= 4
+
+
+def test_three_clients_are_too_few(tmp_path):
+    assert judged(write_words_run(tmp_path, clients=3))["f1"].verdict == TOO_FEW
+
+
+def test_without_all_examples_of_a_client_nothing_is_judged(tmp_path):
+    folder = write_words_run(tmp_path)
+    truth = read_truth(folder / "truth")
+    write_truth(
+        folder / "truth",
+        clients=[*truth.clients],
+        classes=[*truth.classes],
+        counts=truth.counts,
+        evaluation=None,
+        targets=truth.targets,
+    )
+    found = judged(folder)["f1"]
+    assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
+    assert "of no client all training examples are known" in found.reason
+
+
+def test_a_damaged_answer_is_refused(tmp_path):
+    good = dict(read_truth(write_words_run(tmp_path) / "truth").answers["tokens"])
+    assert _check_answers(good, 0)
+    for bad in (
+        {name: array for name, array in good.items() if name != "rows"},
+        good | {"rows": -good["rows"] - 1},
+        good | {"tables": good["tables"] + 7},
+        good | {"owners": good["owners"][:2]},
+    ):
+        with pytest.raises(DataError, match="seed 0: the truth's answer 'tokens'"):
+            _check_answers(bad, 0)
+
+
+def test_masked_words_are_not_used():
+    known = texts_alone()
+    ids = np.array([[1, 2, 0, 0, 0, 0], [3, 2, 2, 0, 0, 0]])
+    x = pack({"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)})
+    used = used_rows(known, [("a", x[:1]), ("b", x)])
+    assert used["rows"].tolist() == [1, 2, 1, 2, 3]
+    assert used["owners"].tolist() == ["a", "a", "b", "b", "b"]
+    assert used["whole"].tolist() == ["a", "b"]
+    assert used_rows(known, []) is None
+
+
+def texts_alone():
+    spec = ModelKnowledge("tests.worlds.texts:classifier", (), 4, arguments={})
+    return Knowledge(model=spec)
+
+
+def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
+    attack = ATTACKS["tokens"]
+    plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
+    with pytest.raises(NeedsError, match="needs an embedding, or ten inputs of 0 or 1 in a first linear layer"):
+        attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
+    folder = write_words_run(
+        tmp_path / "nan", known=ONE_HOT, alter=lambda name, array, start: np.full_like(array, np.nan)
+    )
+    with pytest.raises(
+        NeedsError, match=r"needs updates of a table, .*round 1, client node0 left out: fc1.weight holds num"
+    ):
+        attacked(folder)
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    with pytest.raises(NeedsError, match="ten inputs of 0 or 1"):
+        attack.run(record, replace(known, targets=None))
+
+
+def test_scores_that_name_what_they_do_not_list_are_refused(tmp_path):
+    folder = write_words_run(tmp_path, known=ONE_HOT)
+    scores = attacked(folder)
+    for name, number in (("tables", 1), ("whose", CLIENTS), ("asked_tables", 1)):
+        altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
+        replace(scores, arrays=altered).save(folder / "scores" / "tokens.npz")
+        with pytest.raises(DataError, match="seed 0: the scores name tables or clients that they do not list"):
+            judge_attacks(read_evidence(folder), setting={}, provenance={})
