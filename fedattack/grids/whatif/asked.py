@@ -47,7 +47,7 @@ def check_run(folder: Path, alterations: Sequence[Alteration]) -> tuple[list[Par
     return parts, sorted(names, key=lambda name: about.index(name) if name in about else len(about))
 
 
-def siblings(names: Sequence[str]) -> list[str]:
+def list_siblings(names: Sequence[str]) -> list[str]:
     """List the attacks that ask what some attacks ask, and are none of them."""
     threats = [threat for threat in map(threat_of, names) if threat is not None]
     found = dict.fromkeys(chain.from_iterable(threat.judges for threat in threats))

@@ -2,7 +2,6 @@
 
 import json
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,11 @@ import numpy as np
 import pytest
 
 from fedattack.base.errors import RunError
-from fedattack.grids.reproduce.engine import Job, reproduce
+from fedattack.grids.cell import Job, Request
+from fedattack.grids.engine import run_grid
+from fedattack.grids.reproduce.design import Reproducing
 from fedattack.grids.reproduce.spec import Reproduction
-from fedattack.grids.reproduce.spread import Made
+from fedattack.grids.spread import Packed
 from fedattack.record.folder import read_study, write_study
 from fedattack.runs.watch import Watch
 from tests.grids.reproduce.test_spec import SPEC
@@ -41,8 +42,9 @@ def reproduced(out: Path, **words):
     out.mkdir()
     (out.parent / "some.toml").write_text(SPEC)
     what = Reproduction.read(out.parent / "some.toml")
-    words |= {"audit": made_up, "watching": lambda: nullcontext(Watch()), "write": lambda *pages: None}
-    return reproduce(what, out, seeds=3, **words)
+    design = Reproducing(what, Request(out, seeds=3, **words), what.cells, {}, made_up)
+    design.write_pages = lambda results: {}
+    return run_grid(design)
 
 
 def states(results) -> list[str]:
@@ -87,7 +89,7 @@ def test_a_cell_that_fails_elsewhere_says_so_and_the_others_are_kept(machine, tm
 
 
 def test_a_file_that_would_leave_the_cells_folder_is_refused(tmp_path):
-    made = Made({"../elsewhere": np.zeros(3, dtype=np.uint8)}, 1.0)
+    made = Packed({"../elsewhere": np.zeros(3, dtype=np.uint8)}, 1.0)
     with pytest.raises(RunError, match=r"the file '../elsewhere', which leads out of the cell's folder"):
         made.write(tmp_path / "cell")
     assert not (tmp_path / "elsewhere").exists()

@@ -2,7 +2,6 @@
 
 import json
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -10,11 +9,11 @@ import pytest
 
 from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, DataError, ModelError, RunError
-from fedattack.grids.tradeoff import page, study
-from fedattack.grids.tradeoff.picture import to_picture
-from fedattack.grids.tradeoff.study import tradeoff
+from fedattack.grids.cell import Request
+from fedattack.grids.tradeoff import page
+from fedattack.grids.tradeoff.design import tradeoff
+from fedattack.grids.tradeoff.picture import draw_results, separate_rounds
 from fedattack.record.folder import write_study
-from fedattack.runs.watch import Watch
 from tests.report import example
 
 COST = {
@@ -106,20 +105,12 @@ def audits():
 @pytest.fixture
 def go(audits, tmp_path, monkeypatch):
     """Run a small study into one folder; returns the results. Figures, which take longest, have a test of their own."""
-    monkeypatch.setattr(study, "to_picture", lambda results, columns=2: "<svg/>" if results["numbers"] else "")
-    monkeypatch.setattr(page, "to_plots", lambda results: [])
+    monkeypatch.setattr(page, "draw_results", lambda results, columns=2: "<svg/>" if results["numbers"] else "")
+    monkeypatch.setattr(page, "list_plots", lambda results: [])
 
     def run(wanted=("sparsify=0.25,0.5", "soteria=0.25,0.5"), cost=lambda settings, strengths: COST, **words):
-        words = {"seeds": 2, "device": "cpu", **words}
-        return tradeoff(
-            "quickstart",
-            tmp_path / "out",
-            wanted=wanted,
-            watching=lambda: nullcontext(Watch()),
-            audit=audits,
-            cost=cost,
-            **words,
-        )
+        request = Request(tmp_path / "out", **{"seeds": 2, "device": "cpu", **words})
+        return tradeoff("quickstart", request, wanted=wanted, audit=audits, cost=cost)
 
     return run
 
@@ -251,7 +242,7 @@ def test_clients_without_a_common_model_have_a_table_and_no_comparison(go, audit
     audits.diverged = set(ALL)
     results = go()
     assert all(cell["attacks"]["sia.asr"]["value"] is not None for cell in results["cells"])
-    assert to_picture(results) == ""
+    assert draw_results(results) == ""
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
     assert "no learning loss at which to compare" in text
     assert not any(results["fronts"].values())
@@ -325,12 +316,12 @@ def texts(root) -> set[str]:
 def test_the_picture_and_the_page_name_what_they_show(go, tmp_path, monkeypatch):
     results = go()
     monkeypatch.undo()
-    root = ElementTree.fromstring(to_picture(results))  # noqa: S314 our own
+    root = ElementTree.fromstring(draw_results(results))  # noqa: S314 our own
     found = texts(root)
     assert {"sia.asr", "sia.stru-nn-adaptive", "Learning loss", "Success (%)", "chance", "null"} <= found
     assert {"sparsify", "soteria", "no defence"} <= found
     assert "soteria 0.5: loss 1, success 65.0%" in "".join(root.itertext()), "the numbers in words"
-    text = page.to_html(results, page.sections_of(results))
+    text = page.make_page(results, page.make_tables(results)).to_html()
     for there in ("In short", "At equal learning loss", "Pareto front", "sia.stru-nn-adaptive", "<svg", "Cost"):
         assert there in text
     assert "src=" not in text.replace("img-src", ""), "self-contained"
@@ -359,9 +350,9 @@ def test_what_costs_hardly_any_loss_is_told_first():
         cell("lost", 1.0, 3.0, 0.0),
         cell("blind", 1.0, 1.0, None),
     ]
-    (told,) = page._for_little({"numbers": [number], "cells": cells}, number)
+    (told,) = page._describe_cheapest({"numbers": [number], "cells": cells}, number)
     assert told.endswith("each defence at its best leaves free 2 10.0%, dear 1 80.0% (point values).")
-    assert page._for_little({"numbers": [number], "cells": cells[:1] + cells[5:]}, number) == []
+    assert page._describe_cheapest({"numbers": [number], "cells": cells[:1] + cells[5:]}, number) == []
 
 
 def test_attacks_on_a_few_rounds_are_drawn_by_round():
@@ -377,7 +368,7 @@ def test_attacks_on_a_few_rounds_are_drawn_by_round():
         {"cell": "c", "state": "done", "attacks": {number["name"]: attacked([0.6, 0.8])}},
     ]
     results = {"numbers": [number, other], "cells": cells}
-    staged, most = study.by_round(results)
+    staged, most = separate_rounds(results)
     assert most == 2
     assert [item["title"] for item in staged["numbers"]] == ["An SVM, round 1", "An SVM, round 5"]
     first, second = (item["name"] for item in staged["numbers"])
@@ -385,7 +376,7 @@ def test_attacks_on_a_few_rounds_are_drawn_by_round():
     assert staged["cells"][0]["attacks"][first]["high"] == 0.9
     assert "attacks" not in cells[1]
     cells[2]["attacks"][number["name"]] = attacked([0.6, 0.8], (1, 6))
-    assert study.by_round(results) == (
+    assert separate_rounds(results) == (
         {**results, "numbers": [], "cells": [{**cell, "attacks": {}} for cell in cells]},
         1,
     )

@@ -1,15 +1,15 @@
 """Reproductions stop and go on, and never mix settings."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedattack.base.errors import ConfigError, RunError
-from fedattack.grids.reproduce import engine
-from fedattack.grids.reproduce.engine import Job, reproduce
+from fedattack.grids.cell import Job, Request
+from fedattack.grids.reproduce import design
+from fedattack.grids.reproduce.design import reproduce
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.record.folder import write_study
 from fedattack.runs.watch import Watch
@@ -60,11 +60,11 @@ def audits():
 @pytest.fixture
 def go(what, audits, tmp_path, monkeypatch):
     """Reproduce into one folder; returns the results. Pictures, which take longest, have tests of their own."""
-    monkeypatch.setattr(engine, "to_picture", lambda what, results: "<svg/>")
+    monkeypatch.setattr(design, "draw_results", lambda spec, results: "<svg/>")
 
-    def run(*, spec=what, **words):
-        words = {"seeds": 3, **words}
-        return reproduce(spec, tmp_path / "out", watching=lambda: nullcontext(Watch()), audit=audits, **words)
+    def run(*, spec=what, only=(), data=(), **words):
+        request = Request(tmp_path / "out", **{"seeds": 3, **words})
+        return reproduce(spec, request, only=only, data=data, audit=audits)
 
     return run
 
