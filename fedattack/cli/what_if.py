@@ -76,8 +76,17 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
 
     from fedattack.grids.whatif.design import Altering, what_if
 
-    command = commands._command()
-    design = Altering(request, cells, folder, parts, attacks, choose, words.seed, trusted, command)
+    design = Altering(
+        request=request,
+        cells=cells,
+        folder=folder,
+        parts=parts,
+        attacks=attacks,
+        choose=choose,
+        seed=words.seed,
+        trusted=trusted,
+        command=commands._command(),
+    )
     results = what_if(design)
     found = list(design.found.values())
     if as_json:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from fedattack.audit.finding import PROPORTION
 from fedattack.base.errors import ConfigError
+from fedattack.base.machine import MEMORY, read_size
 from fedattack.runs.app import Value
 from fedattack.runs.checks import check_device, check_memory
 from fedattack.runs.watch import Watch
@@ -70,6 +71,11 @@ class Request:
     def folder(self) -> Path:
         """Absolute path of the folder of the results."""
         return self.out.expanduser().absolute()
+
+    @property
+    def bytes_of_memory(self) -> int:
+        """What an attack's work may hold in bytes."""
+        return read_size(self.memory) if self.memory else MEMORY
 
     @property
     def cells(self) -> Path:
@@ -183,26 +189,14 @@ class Job:
 
 
 def check_request(request: Request) -> None:
-    """Check how cells are to be run, and where results are to be written.
-
-    Raises
-    ------
-    ConfigError
-        If the memory or the device cannot be had, or the folder holds something else.
-    """
+    """Check how cells are to be run, and where results are to be written."""
     check_memory(request.memory)
     check_device(request.device)
     check_out(request.out)
 
 
 def check_out(out: Path) -> None:
-    """Check that results may be written to a folder: it is absent, is empty, or holds cells.
-
-    Raises
-    ------
-    ConfigError
-        If it holds something else.
-    """
+    """Check that results may be written to a folder: it is absent, is empty, or holds cells."""
     out = out.expanduser().absolute()
     used = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if used and not (out / CELLS).is_dir():
@@ -211,8 +205,7 @@ def check_out(out: Path) -> None:
 
 def list_data(cell: Cell) -> list[str]:
     """Name the datasets that a cell needs."""
-    names = [str(cell.settings.get(key) or "") for key in DATA_KEYS]
-    return list(filter(None, names))
+    return [str(cell.settings[key]) for key in DATA_KEYS if cell.settings.get(key)]
 
 
 def write_value(value: Value) -> str:

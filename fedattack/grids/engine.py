@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedattack.base.errors import ConfigError, FedAttackError
@@ -41,11 +42,16 @@ class Outcome:
     state: str = DONE
     reason: str = ""
 
+    def describe(self) -> dict[str, str]:
+        """Say it as JSON can hold it."""
+        return {"state": self.state, "reason": self.reason}
+
 
 WAITING = Outcome(NOT_RUN, "not reached yet")
 """Of a cell that is to be made."""
 
 
+@dataclass(kw_only=True)
 class Design(ABC, Generic[C]):
     """What a kind of grid declares: its cells, how each is made, and what is written of them.
 
@@ -156,7 +162,7 @@ def _make_cells(design: Design[C], waiting: Sequence[C]) -> Iterator[tuple[C, st
         return
     for number, cell in enumerate(waiting, 1):
         request.tell(f"cell {number} of {count}: {cell.label}")
-        yield cell, "  ", _make_cell(design, cell, lambda cell=cell: _make_here(design, cell))  # type: ignore[misc]
+        yield cell, "  ", _make_cell(design, cell, partial(_make_here, design, cell))
 
 
 def _make_here(design: Design[C], cell: C) -> float:

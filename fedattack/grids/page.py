@@ -1,12 +1,16 @@
-"""The page of a grid: passages with sentences, figures and tables, as Markdown and as one HTML file."""
+"""What all grids have in common when they are shown: the page, its Markdown, and the look of figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from matplotlib.axes import Axes
+
 from fedattack.grids.engine import DONE
+from fedattack.report import drawing
+from fedattack.report.drawing import INK, column
 from fedattack.report.html import template
-from fedattack.report.words import markdown
+from fedattack.report.words import level, markdown
 
 Results = Mapping[str, Any]
 
@@ -66,7 +70,7 @@ def write_markdown(title: str, blocks: Iterable[str]) -> str:
 
 def write_list(lines: Iterable[str]) -> str:
     """Write sentences as a list in Markdown."""
-    return "\n".join(f"- {markdown(line)}" for line in lines)
+    return "\n".join([f"- {markdown(line)}" for line in lines])
 
 
 def write_picture(title: str, file: str) -> str:
@@ -81,14 +85,41 @@ def write_commands(words: str, commands: Sequence[str]) -> str:
 
 def list_commands(results: Results) -> list[str]:
     """Return the command that makes all, and that of the first cell."""
-    return [results["command"], *(cell["command"] for cell in list_done(results)[:1])]
+    commands = [results["command"]]
+    for cell in list_done(results)[:1]:
+        commands.append(cell["command"])
+    return commands
 
 
-def list_done(results: Results) -> list[Any]:
-    """Return the cells that were run and judged."""
-    return [cell for cell in results["cells"] if cell["state"] == DONE]
+def list_done(results: Results, *, done: bool = True) -> list[Any]:
+    """Return the cells that were run and judged, or the others."""
+    return [cell for cell in results["cells"] if (cell["state"] == DONE) == done]
 
 
-def list_lacking(results: Results) -> list[Any]:
-    """Return the others."""
-    return [cell for cell in results["cells"] if cell["state"] != DONE]
+def name_levels(measured: Iterable[Results]) -> str:
+    """Name the levels of the intervals of measured numbers; empty where there is no interval."""
+    levels = {level(each["level"]) for each in measured if each.get("low") is not None}
+    return " and ".join(sorted(levels))
+
+
+def tell_apart(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Tell more names apart than there are colours: the markers of those that have to share one are hollow."""
+    looks, used = drawing.looks_of(names), set()
+    for look in looks.values():
+        if look["color"] in used:
+            look["fillstyle"] = "none"
+        used.add(look["color"])
+    return looks
+
+
+def write_alone(svg: str) -> str:
+    """Give an SVG a ground of its own: in a page the colours are the page's."""
+    return svg.replace("<svg ", '<svg width="760" style="background: white; color: black" ', 1)
+
+
+def draw_intervals(
+    axes: Axes, positions: Any, measured: Sequence[Mapping[str, Any]], scale: float, look: Mapping[str, Any]
+) -> None:
+    """Draw the intervals of measured numbers."""
+    low, high = scale * column(measured, "low"), scale * column(measured, "high")
+    axes.vlines(positions, low, high, color=look.get("color", INK), linewidth=4, alpha=0.3)

@@ -33,13 +33,7 @@ class Packed:
     minutes: float
 
     def write(self, folder: Path) -> None:
-        """Write the files into a new folder.
-
-        Raises
-        ------
-        RunError
-            If a path leads out of it.
-        """
+        """Write the files into a new folder."""
         make_private(folder)
         for name, content in self.files.items():
             path = folder / name
@@ -51,32 +45,15 @@ class Packed:
 
 
 def make_on_cluster(
-    jobs: Sequence[Job], audit: Callable[[Job, str, Watch], None], request: Request, memory: float
+    jobs: Sequence[Job], audit: Callable[[Job, str, Watch], None], request: Request
 ) -> Iterator[tuple[Job, Callable[[], float]]]:
-    """Make cells on a cluster; yields each when it ends, with what puts it into its folder or raises why it cannot.
-
-    Parameters
-    ----------
-    jobs
-        The cells.
-    audit
-        Makes a cell's run folder.
-    request
-        How cells are run.
-    memory
-        Bytes that the work of an attack may hold.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such cluster, or its machines do not fit or lack a file of the cells' data.
-    """
+    """Make cells on a cluster; yields each when it ends, with what puts it into its folder or raises why it cannot."""
     paths: set[str] = set()
     for job in jobs:
         paths.update(filter(lambda path: path.startswith("/"), leads_out(job.settings)))
     cluster = connect(request.cluster, sorted(paths))
     cpus = _choose_cpus(cluster, jobs)
-    room = _FLOWER + cpus * _CLIENT + memory
+    room = _FLOWER + cpus * _CLIENT + request.bytes_of_memory
     gpus = int(request.device.startswith("cuda"))
     shared = (audit, request.device, request.keep_records, cpus)
     pieces = Pieces(cluster, _make, shared, jobs, cpus=cpus, memory=room, gpus=gpus)
@@ -125,7 +102,8 @@ def _map_files(folder: Path, keep_records: bool) -> Files:
         name = path.relative_to(folder)
         if not path.is_file() or (name.parts[0] == "record" and not keep_records):
             continue
-        empty = np.empty(0, dtype=np.uint8)
-        # Ray copies arrays of the plain kind alone without pickling them.
-        files[str(name)] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) if path.stat().st_size else empty
+        files[str(name)] = np.empty(0, dtype=np.uint8)
+        if path.stat().st_size:
+            # Ray copies arrays of the plain kind alone without pickling them.
+            files[str(name)] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     return files

@@ -1,7 +1,8 @@
 """Grids whose cells are trained, attacked and judged, each as ``fedattack audit`` does."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,9 @@ from typing_extensions import TypedDict
 from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, ReportError
 from fedattack.base.files import write_sealed
-from fedattack.base.machine import MEMORY, read_size
 from fedattack.base.untrusted import read_sealed
 from fedattack.data import DATASETS, data_root
-from fedattack.grids.cell import DATA_KEYS, Cell, Job, Number, Request, list_data, write_command, write_value
+from fedattack.grids.cell import DATA_KEYS, Cell, Job, Number, list_data, write_command, write_value
 from fedattack.grids.engine import DONE, FAILED, NOT_RUN, WAITING, Design, Made, Outcome
 from fedattack.grids.spread import make_on_cluster
 from fedattack.record.folder import read_study
@@ -50,56 +50,32 @@ def audit_cell(job: Job, device: str, watch: Watch) -> None:
     judge_folder(job.folder, device=device, watch=watch, trusted=trusted)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What is read off a cell that is done."""
-
-    job: Job
-    findings: Sequence[Finding]
-    run: Mapping[str, Any]
-    minutes: float
-
-    def describe(self) -> dict[str, Any]:
-        """Say how it was made."""
-        return {"seeds": list(self.job.seeds), "minutes": self.minutes, "command": self.job.command}
-
-
+@dataclass(kw_only=True)
 class TrainedDesign(Design[Cell]):
     """Cells that are trained.
 
     Attributes
     ----------
-    selected
-        Names of those that are asked for.
-    files
-        Files that stand for datasets, by name.
     audit
         Makes a cell's run folder.
+    selected
+        Names of the cells that are asked for; of all if None.
+    files
+        Files that stand for datasets, by name.
     """
 
-    def __init__(
-        self,
-        name: str,
-        request: Request,
-        cells: Sequence[Cell],
-        audit: Audit,
-        *,
-        selected: Collection[str] | None = None,
-        files: Mapping[str, Path] | None = None,
-    ) -> None:
-        self.name, self.request, self.cells, self.audit = name, request, cells, audit
-        self.selected: Collection[str] = {cell.name for cell in cells} if selected is None else selected
-        self.files = files or {}
-        self._lacking: dict[str, str] = {}
+    audit: Audit
+    selected: Collection[str] | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    _lacking: dict[str, str] = field(default_factory=dict)
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @abstractmethod
+    def read_cell(self, job: Job, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
+        """Read what the results hold of a cell that is done."""
 
     def plan(self, cell: Cell) -> Job:
-        """Resolve everything that decides a cell's numbers.
-
-        Raises
-        ------
-        ConfigError
-            If its preset, a setting or an option cannot be taken.
-        """
+        """Resolve everything that decides a cell's numbers."""
         preset = load_preset(cell.preset)
         changes, public = [], []
         for key, value in cell.settings.items():
@@ -126,18 +102,20 @@ class TrainedDesign(Design[Cell]):
 
     def look_for(self, cell: Cell) -> Outcome:
         """Say whether a cell is there, is to be made, or why it is not."""
-        selected = cell.name in self.selected
-        left_out = Outcome(NOT_RUN, "left out by --only")
+        outcome = Outcome(NOT_RUN, "left out by --only")
+        selected = self.selected is None or cell.name in self.selected
         try:
             job = self.plan(cell)
         except ConfigError as problem:
-            return Outcome(FAILED, f"cannot run: {problem}") if selected else left_out
+            if selected:
+                outcome = Outcome(FAILED, f"cannot run: {problem}")
+            return outcome
         if _is_finished(job):
             return Outcome(DONE)
-        if not selected:
-            return left_out
-        lacking = self._name_lacking(cell, str(job.settings["data-root"]))
-        return Outcome(NOT_RUN, lacking) if lacking else WAITING
+        if selected:
+            lacking = self._name_lacking(cell, str(job.settings["data-root"]))
+            outcome = replace(WAITING, reason=lacking) if lacking else WAITING
+        return outcome
 
     def _name_lacking(self, cell: Cell, root: str) -> str:
         """Say which data a cell lacks, or nothing."""
@@ -156,24 +134,28 @@ class TrainedDesign(Design[Cell]):
 
     def make_elsewhere(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Made]]:
         """Make cells on the machines of a cluster; yields each when it ends."""
-        memory = read_size(self.request.memory) if self.request.memory else MEMORY
         jobs = list(map(self.plan, cells))
-        for job, made in make_on_cluster(jobs, self.audit, self.request, memory):
+        for job, made in make_on_cluster(jobs, self.audit, self.request):
             yield job.cell, made
 
     def close(self, cell: Cell, minutes: float) -> None:
         """Note that a cell is done."""
         write_sealed(self.request.cells / cell.name / _DONE, {"minutes": minutes})
 
-    def read(self, cell: Cell) -> Judged:
-        """Read what was found in a cell that is done."""
-        folder = self.request.cells / cell.name
-        done = read_sealed(folder / _DONE, _DONE_FORM, ReportError, "delete the folder to run the cell again")
-        return Judged(self.plan(cell), read_findings(folder), read_run(folder), done["minutes"])
+    def read_entry(self, cell: Cell) -> dict[str, Any]:
+        """Read what the results hold of a cell that is done, and how it was made."""
+        if cell.name not in self._entries:
+            job = self.plan(cell)
+            done = read_sealed(job.folder / _DONE, _DONE_FORM, ReportError, "delete the folder to run the cell again")
+            entry = {"cell": cell.name, "state": DONE, "seeds": list(job.seeds), "minutes": done["minutes"]}
+            entry["command"] = job.command
+            read = self.read_cell(job, read_findings(job.folder), read_run(job.folder))
+            self._entries[cell.name] = entry | read
+        return self._entries[cell.name]
 
-    def describe_number(self, number: Number, measured: Mapping[str, Any], minutes: float) -> str:
+    def describe_number(self, cell: Cell, number: Number, measured: Mapping[str, Any]) -> str:
         """Say in a line what a number of a cell is, if it has one, and how long the cell took."""
-        took = f"{minutes:.1f} min"
+        took = f"{self.read_entry(cell)['minutes']:.1f} min"
         if measured["value"] is None:
             return took
         text = f"{number.title} {number.scale * measured['value']:.1f}"
@@ -188,13 +170,7 @@ def name_data(text: str) -> str:
 
 
 def _is_finished(job: Job) -> bool:
-    """Whether a cell is there and whole.
-
-    Raises
-    ------
-    ConfigError
-        If it is, but was run with other settings: a table must not mix them.
-    """
+    """Whether a cell is there and whole."""
     if not (job.folder / _DONE).exists():
         return False
     try:

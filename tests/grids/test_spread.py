@@ -42,7 +42,8 @@ def reproduced(out: Path, **words):
     out.mkdir()
     (out.parent / "some.toml").write_text(SPEC)
     what = Reproduction.read(out.parent / "some.toml")
-    design = Reproducing(what, Request(out, seeds=3, **words), what.cells, {}, made_up)
+    request = Request(out, seeds=3, **words)
+    design = Reproducing(name=what.name, request=request, cells=what.cells, audit=made_up, spec=what)
     design.write_pages = lambda results: {}
     return run_grid(design)
 

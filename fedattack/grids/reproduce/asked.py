@@ -23,11 +23,6 @@ def check_words(
         The cells.
     dict
         The files, by name of the dataset.
-
-    Raises
-    ------
-    ConfigError
-        If an argument fits nothing, or a file is not there.
     """
     _check_changes(spec, changes)
     return _select_cells(spec, only), _read_files(spec, data)

@@ -1,12 +1,11 @@
 """A paper's table or figure as a grid: its cells, the columns beside the paper's, and the picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedattack.audit.finding import PROPORTION
-from fedattack.grids.cell import Cell, Number, Request, group_by, write_command, write_value
+from fedattack.audit.finding import PROPORTION, Finding
+from fedattack.grids.cell import Cell, Job, Number, Request, group_by, write_command, write_value
 from fedattack.grids.engine import DONE, Outcome, run_grid, state_version
 from fedattack.grids.measure import (
     count_training_records,
@@ -20,7 +19,7 @@ from fedattack.grids.page import (
     Results,
     list_commands,
     list_done,
-    list_lacking,
+    name_levels,
     write_commands,
     write_markdown,
     write_picture,
@@ -29,7 +28,7 @@ from fedattack.grids.reproduce.asked import check_words
 from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.grids.trained import Audit, TrainedDesign, audit_cell, name_data
-from fedattack.report.words import NOTHING, level, markdown, markdown_table
+from fedattack.report.words import NOTHING, counted, markdown, markdown_table
 
 
 def reproduce(
@@ -69,62 +68,52 @@ def reproduce(
         if there is no such cluster, or its machines do not fit.
     """
     selected, files = check_words(spec, only, request.changes, data)
-    return run_grid(Reproducing(spec, request, selected, files, audit))
+    names = {cell.name for cell in selected}
+    cells = spec.cells
+    return run_grid(
+        Reproducing(name=spec.name, request=request, cells=cells, audit=audit, selected=names, files=files, spec=spec)
+    )
 
 
+@dataclass(kw_only=True)
 class Reproducing(TrainedDesign):
     """How a reproduction is run and shown."""
 
-    def __init__(
-        self, spec: Reproduction, request: Request, selected: Sequence[Cell], files: Mapping[str, Path], audit: Audit
-    ) -> None:
-        names = {cell.name for cell in selected}
-        super().__init__(spec.name, request, spec.cells, audit, selected=names, files=files)
-        self.spec = spec
-        self._read: dict[str, dict[str, Any]] = {}
+    spec: Reproduction
+
+    def read_cell(self, job: Job, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the numbers of a cell that is done."""
+        figure, numbers = self.spec.figure, {}
+        for name, number in self.spec.numbers.items():
+            numbers[name] = measure(number, findings, run, job.cell.paper.get(name))
+        entry = {
+            "place": dict(job.cell.place),
+            "data": name_data(str(job.settings["dataset"])),
+            "training_records": count_training_records(run),
+            "numbers": numbers,
+        }
+        if figure.kind == "rounds":
+            entry["per_round"] = per_round(self.spec.numbers[figure.y], findings)
+        return entry
 
     def describe(self, cell: Cell) -> str:
         """Say in a line what came out of a cell that is done."""
-        entry, first = self._read_entry(cell), self.spec.first
-        return self.describe_number(first, entry["numbers"][first.name], entry["minutes"])
+        return self.describe_number(cell, self.spec.first, self.read_entry(cell)["numbers"][self.spec.first.name])
 
     def gather(self, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
         """Gather what the file of the results holds."""
-        request, spec = self.request, self.spec
+        request, spec, cells = self.request, self.spec, []
+        for cell in self.cells:
+            stated = {name: {"paper": asdict(paper)} for name, paper in cell.paper.items()}
+            entry = {"cell": cell.name, "place": dict(cell.place), **outcomes[cell.name].describe(), "numbers": stated}
+            if outcomes[cell.name].state == DONE:
+                entry = self.read_entry(cell)
+            cells.append(entry)
         data = [f"{name}={path.name}" for name, path in self.files.items()]
         given = {"seeds": [request.seeds], "set": request.changes, "data": data, "memory": [request.memory]}
         command = write_command("reproduce", spec.name, "--out", "DIR", **given)
-        cells = []
-        for cell in self.cells:
-            outcome = outcomes[cell.name]
-            if outcome.state == DONE:
-                cells.append(self._read_entry(cell))
-            else:
-                stated = {name: {"paper": asdict(paper)} for name, paper in cell.paper.items()}
-                entry = {"cell": cell.name, "place": dict(cell.place), **asdict(outcome), "numbers": stated}
-                cells.append(entry)
         head = {"reproduction": spec.name, "title": spec.title, "paper": spec.paper}
         return {**head, **state_version(command, request.changes), "columns": list(spec.columns), "cells": cells}
-
-    def _read_entry(self, cell: Cell) -> dict[str, Any]:
-        """Read what the results hold of a cell that is done."""
-        if cell.name not in self._read:
-            judged, figure = self.read(cell), self.spec.figure
-            entry: dict[str, Any] = {
-                "cell": cell.name,
-                "place": dict(cell.place),
-                "state": DONE,
-                "data": name_data(str(judged.job.settings["dataset"])),
-                "training_records": count_training_records(judged.run),
-                **judged.describe(),
-                "numbers": {},
-            }
-            for name, number in self.spec.numbers.items():
-                entry["numbers"][name] = measure(number, judged.findings, judged.run, cell.paper.get(name))
-            if figure.kind == "rounds":
-                entry["per_round"] = per_round(self.spec.numbers[figure.y], judged.findings)
-            self._read[cell.name] = entry
-        return self._read[cell.name]
 
     def write_pages(self, results: Results) -> dict[str, str]:
         """Write the picture, if there is something to draw, and the table."""
@@ -137,47 +126,49 @@ class Reproducing(TrainedDesign):
 
 def write_table_page(spec: Reproduction, results: Results, *, picture: bool) -> str:
     """Write ours beside the paper's as Markdown; `picture`: there is a ``NAME.svg``."""
-    done = list_done(results)
+    done, words = list_done(results), f"fedattack {results['fedattack']}"
     blocks = [markdown(f"{spec.paper}. {spec.about}")]
     if results["changes"]:
         changes = ", ".join(results["changes"])
         blocks.append(f"**Departs from the paper's setting in: {markdown(changes)}.**")
     if done:
         blocks += [_write_table(spec, done), _write_legend(done)]
+        words += "; the second command makes the first cell alone"
     if picture:
         blocks.append(write_picture(spec.title, f"{spec.name}.svg"))
-    lacking = group_by(list_lacking(results), lambda entry: entry["reason"])
+    lacking = group_by(list_done(results, done=False), lambda entry: entry["reason"])
     if lacking:
         lines = [_describe_lacking(spec, reason, entries) for reason, entries in lacking.items()]
         blocks.append("\n- ".join(["Not there:\n", *lines]))
-    words = f"fedattack {results['fedattack']}"
-    if done:
-        words += "; the second command makes the first cell alone"
     blocks.append(write_commands(words, list_commands(results)))
     return write_markdown(spec.title, blocks)
 
 
 def _write_table(spec: Reproduction, done: Sequence[Results]) -> str:
-    header = list(spec.columns)
-    rows = [[_write_place(entry, column) for column in spec.columns] for entry in done]
+    header, rows = list(spec.columns), []
+    for entry in done:
+        rows.append([_write_place(entry, column) for column in spec.columns])
     for name, number in spec.numbers.items():
+        title = f"{number.title} {number.units}".rstrip()
+        if number.units == PROPORTION:
+            title = f"{number.title} (%)"
         with_paper = any(entry["numbers"][name]["paper"] for entry in done)
-        title = f"{number.title} (%)" if number.units == PROPORTION else f"{number.title} {number.units}".rstrip()
-        header += [f"paper, {title}", f"ours, {title}", "difference"] if with_paper else [f"ours, {title}"]
+        if with_paper:
+            header += [f"paper, {title}", f"ours, {title}", "difference"]
+        else:
+            header.append(f"ours, {title}")
         for row, entry in zip(rows, done, strict=True):
             row += _write_number(number, entry["numbers"][name], with_paper)
-    first = spec.first
     header += ["chance", "null", "n", "seeds", "min"]
     for row, entry in zip(rows, done, strict=True):
-        ours = entry["numbers"][first.name]
-        null = (ours["null"] or {}).get("value")
-        row += [write_scaled(first, ours["chance"]), write_scaled(first, null)]
-        row += [_write_count(ours["n"]), str(len(entry["seeds"])), f"{entry['minutes']:.1f}"]
+        ours = entry["numbers"][spec.first.name]
+        for value in (ours["chance"], (ours["null"] or {}).get("value")):
+            row.append(write_scaled(spec.first, value))
+        count = NOTHING
+        if ours["n"]:
+            count = f"{ours['n']:,}"
+        row += [count, str(len(entry["seeds"])), f"{entry['minutes']:.1f}"]
     return markdown_table(header, rows, texts=len(spec.columns))
-
-
-def _write_count(count: int | None) -> str:
-    return f"{count:,}" if count else NOTHING
 
 
 def _write_number(number: Number, ours: Mapping[str, Any], with_paper: bool) -> list[str]:
@@ -195,25 +186,24 @@ def _write_place(entry: Mapping[str, Any], column: str) -> str:
     """Name a cell's value in a column, and for data what they really were."""
     text = write_value(entry["place"][column])
     facts = []
-    if column == "dataset":
-        if entry["data"] not in ("", text):
-            facts.append(entry["data"])
-        if entry["training_records"] is not None:
-            facts.append(f"{entry['training_records']:,} training examples")
-    return f"{text} ({', '.join(facts)})" if facts else text
+    if column == "dataset" and entry["data"] not in ("", text):
+        facts.append(entry["data"])
+    if column == "dataset" and entry["training_records"] is not None:
+        facts.append(f"{entry['training_records']:,} training examples")
+    if facts:
+        text += f" ({', '.join(facts)})"
+    return text
 
 
 def _write_legend(done: Sequence[Results]) -> str:
-    levels, corrected = set(), False
+    measured: list[Results] = []
     for entry in done:
-        for measured in entry["numbers"].values():
-            if measured["low"] is not None:
-                levels.add(level(measured["level"]))
-                corrected = corrected or measured["comparisons"] > 1
-    text = "Ours: mean ± sd over seeds"
+        measured += entry["numbers"].values()
+    text, levels = "Ours: mean ± sd over seeds", name_levels(measured)
+    if any(each["low"] is not None and each["comparisons"] > 1 for each in measured):
+        levels += ", wider for what was chosen among several after seeing the results"
     if levels:
-        wider = ", wider for what was chosen among several after seeing the results" if corrected else ""
-        text += f" (interval at {' and '.join(sorted(levels))}{wider})"
+        text += f" (interval at {levels})"
     minutes = sum(entry["minutes"] for entry in done)
     return (
         f"{text}. Difference: ours less the paper's. Null: the same attack where there is nothing to find. "
@@ -225,12 +215,12 @@ def _describe_lacking(spec: Reproduction, reason: str, entries: Sequence[Results
     """Name cells that are not there for the same reason by what they have in common."""
     common = []
     for column in spec.columns:
-        choices, there = spec.choices(column), {entry["place"][column] for entry in entries}
+        choices, there = spec.choices(column), [entry["place"][column] for entry in entries]
         values = [write_value(value) for value in choices if value in there]
         # Of a column of which they have all values there is nothing to say.
         if 0 < len(values) < len(choices):
             common.append(f"{column} {', '.join(values)}")
-    text = "1 cell" if len(entries) == 1 else f"{len(entries)} cells"
+    text = counted(len(entries), "cell")
     if common:
         text += f" ({'; '.join(common)})"
     # Reasons may have commands in them.

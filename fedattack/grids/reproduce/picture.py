@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from fedattack.grids.cell import Number, group_by, write_value
 from fedattack.grids.measure import write_measured
-from fedattack.grids.page import Results, list_done
-from fedattack.grids.picture import draw_intervals, tell_apart, write_alone
+from fedattack.grids.page import Results, draw_intervals, list_done, tell_apart, write_alone
 from fedattack.grids.reproduce.spec import Drawing, Reproduction
 from fedattack.report import drawing
 from fedattack.report.drawing import column, floats

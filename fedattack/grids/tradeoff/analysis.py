@@ -82,17 +82,12 @@ def is_wide(losses: Sequence[float]) -> bool:
 def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     """Hold defences against each other at equal learning loss, within the losses that each reaches.
 
-    Parameters
-    ----------
-    curves
-        By defence, the cell without defence among each.
-    most
-        Losses above it are left out: there a model is worse than guessing.
+    Losses above `most` are left out: there a model is worse than guessing.
     """
     every: list[float] = []
     for losses, _ in curves.values():
         every += losses
-    low, high = (min(every), min(max(every), most)) if every else (0.0, 0.0)
+    low, high = min(every, default=0.0), min(max(every, default=0.0), most)
     if not low < high:
         return Comparison([], {})
     space = np.geomspace if is_wide([low, high]) else np.linspace
@@ -127,6 +122,12 @@ def measured_cells(results: Results, number: Results) -> list[Any]:
         if cell["loss"]["value"] is not None and success is not None:
             cells.append(cell)
     return cells
+
+
+def success_of(cell: Results, number: Results) -> float:
+    """Return an attack's success in a cell, so that more is worse."""
+    value: float = cell["attacks"][number["name"]]["value"]
+    return -value if number["less_is_worse"] else value
 
 
 def losses_of(cells: Iterable[Results]) -> list[Any]:

@@ -44,12 +44,7 @@ class Cost:
 def time_side_by_side(actions: Mapping[str, Callable[[], object]], *, seconds: float = _SECONDS) -> dict[str, Cost]:
     """Time actions in turn, so that what else the machine does meets all of them alike.
 
-    Parameters
-    ----------
-    actions
-        By name; each can be done again and again.
-    seconds
-        After this long no further turn begins, but there are three in any case.
+    After so many seconds no further turn begins, but there are three in any case.
     """
     for action in actions.values():
         action()  # what is done once, such as imports, is no cost of an update

@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from itertools import chain, compress
 from typing import Any
 
 from fedattack.attacks.threat import ADAPTIVE
@@ -13,15 +14,15 @@ from fedattack.base.errors import FedAttackError, ReportError
 from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed
 from fedattack.defences import NONE
-from fedattack.grids.cell import Cell, Number, Request, group_by, select_keys, write_command
+from fedattack.grids.cell import Cell, Job, Number, Request, group_by, select_keys, write_command
 from fedattack.grids.engine import DONE, Outcome, run_grid, state_version
 from fedattack.grids.measure import measure
 from fedattack.grids.page import Results, list_done
-from fedattack.grids.tradeoff.analysis import Curve, attacks_of, compare, losses_of, measured_cells, pareto_front
+from fedattack.grids.tradeoff.analysis import Curve, compare, losses_of, measured_cells, pareto_front, success_of
 from fedattack.grids.tradeoff.cost import KEPT_COST, measure_cost
 from fedattack.grids.tradeoff.grid import ACCURACY, LOSS, check_words, load_ladders, make_cells
 from fedattack.grids.tradeoff.page import summarise, write_pages
-from fedattack.grids.trained import Audit, Judged, TrainedDesign, audit_cell
+from fedattack.grids.trained import Audit, TrainedDesign, audit_cell
 from fedattack.learning import pick_device
 from fedattack.report.section import section_of
 from fedattack.runs.app import Value
@@ -74,9 +75,15 @@ def tradeoff(
     strengths, undefended = check_words(preset, wanted, request.changes)
     given = {"defence": wanted, "seeds": [request.seeds], "set": request.changes, "memory": [request.memory]}
     settings = {**undefended, "seed": choose_seeds(preset, None, request.seeds)[0]}
-    design = TradingOff(name, request, make_cells(name, strengths), audit)
-    design.title = f"What defences buy and cost: {title_of(preset.attacks, settings)}"
-    design.command = write_command("tradeoff", name, "--out", "DIR", **given)
+    design = TradingOff(
+        name=f"tradeoff-{name}",
+        request=request,
+        cells=make_cells(name, strengths),
+        audit=audit,
+        preset=name,
+        title=f"What defences buy and cost: {title_of(preset.attacks, settings)}",
+        command=write_command("tradeoff", name, "--out", "DIR", **given),
+    )
     results = run_grid(design)
     if list_done(results):
         request.tell("cost of each defence")
@@ -104,47 +111,64 @@ def _measure_once(
     return measured
 
 
+@dataclass(kw_only=True)
 class TradingOff(TrainedDesign):
     """How a trade-off study is run and shown."""
 
-    title = command = ""
+    preset: str
+    title: str
+    command: str
+    quality: str | None = None
+    guessing: float | None = None
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
 
-    def __init__(self, preset: str, request: Request, cells: Sequence[Cell], audit: Audit) -> None:
-        super().__init__(f"tradeoff-{preset}", request, cells, audit)
-        self.preset = preset
-        self._read: dict[str, dict[str, Any]] = {}
+    def read_cell(self, job: Job, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
+        """Read quality, attacks and promise of a cell that is done."""
+        loss, accuracy = (_measure_plainly(number, findings, run) for number in (LOSS, ACCURACY))
+        diverged = any(values[-1] is None for values in run.get("loss", {"seeds": {}})["seeds"].values())
+        if diverged:
+            loss = dict.fromkeys(loss)
+        attacks = {}
+        for finding in filter(_is_success, findings):
+            number = Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
+            attack = _measure_plainly(number, findings, run)
+            attacks[finding.name] = {
+                **attack,
+                "baselines": dict(finding.baselines),
+                "per_round": _keep_stages(finding),
+            }
+        epsilon = run.get("privacy", {}).get("epsilon_run", {}).get("high")
+        self.findings[job.cell.name] = list(filter(_is_success, findings))
+        if "accuracy" in run and self.quality is None:
+            self.quality = run["accuracy"].get("measure", "accuracy")
+        classes = len(run.get("holdings", {}).get("classes", ()))
+        if classes > 1 and self.quality == "accuracy":
+            # The loss of a model that finds every class alike; of a regression there is no such thing.
+            self.guessing = math.log(classes)
+        return {"loss": loss, "accuracy": accuracy, "diverged": diverged, "epsilon": epsilon, "attacks": attacks}
 
     def describe(self, cell: Cell) -> str:
         """Say in a line what came out of a cell that is done."""
-        read = self._read_cell(cell)
-        return self.describe_number(LOSS, read["loss"], read["minutes"])
+        return self.describe_number(cell, LOSS, self.read_entry(cell)["loss"])
 
     def gather(self, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
         """Gather what the file of the results holds."""
-        cells, findings = [], []
-        quality = guessing = None
+        cells: list[dict[str, Any]] = []
         for cell in self.cells:
-            entry: dict[str, Any] = {**cell.place, "cell": cell.name, "state": DONE}
+            entry = {"cell": cell.name, **outcomes[cell.name].describe()}
             if outcomes[cell.name].state == DONE:
-                read = self._read_cell(cell)
-                findings += read["findings"]
-                quality, guessing = quality or read["quality"], guessing or read["guessing"]
-                entry |= {key: value for key, value in read.items() if key not in ("findings", "quality", "guessing")}
-                entry["attacks"] = dict(read["attacks"])
-            else:
-                entry |= asdict(outcomes[cell.name])
-            cells.append(entry)
-        numbers = _describe_numbers(findings)
-        _complete_attacks(cells, numbers)
+                entry = self.read_entry(cell)
+            cells.append({**cell.place, **entry})
+        numbers = _describe_numbers(chain.from_iterable(self.findings.values()))
         results = {
             "tradeoff": self.preset,
             "title": self.title,
             **state_version(self.command, self.request.changes),
-            "quality": quality,
-            "guessing": guessing,
+            "quality": self.quality,
+            "guessing": self.guessing,
             "strengths": {kind: ladder.what for kind, ladder in load_ladders().items()},
             "numbers": numbers,
-            "cells": cells,
+            "cells": _complete_attacks(cells, numbers),
             "at_equal_loss": {},
             "fronts": {},
             "cost": None,
@@ -154,51 +178,14 @@ class TradingOff(TrainedDesign):
         results["summary"] = summarise(results)
         return results
 
-    def _read_cell(self, cell: Cell) -> dict[str, Any]:
-        """Read what is told of a cell that is done."""
-        if cell.name not in self._read:
-            self._read[cell.name] = _describe_cell(self.read(cell))
-        return self._read[cell.name]
-
     def write_pages(self, results: Results) -> dict[str, str]:
         """Write the page as Markdown and as HTML, and the pictures."""
         return write_pages(results)
 
 
-def _describe_cell(judged: Judged) -> dict[str, Any]:
-    """Say what is read off a cell: quality, attacks and promise."""
-    findings, run = list(filter(_is_success, judged.findings)), judged.run
-    attacks = {}
-    for finding in findings:
-        number = Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
-        attack = _measure_plainly(number, judged)
-        attacks[finding.name] = {**attack, "baselines": dict(finding.baselines), "per_round": _keep_stages(finding)}
-    loss = _measure_plainly(LOSS, judged)
-    diverged = any(values[-1] is None for values in run.get("loss", {}).get("seeds", {}).values())
-    if diverged:
-        loss = dict.fromkeys(loss)
-    classes, quality, guessing = len(run.get("holdings", {}).get("classes", ())), None, None
-    if "accuracy" in run:
-        quality = run["accuracy"].get("measure", "accuracy")
-    if classes > 1 and quality == "accuracy":
-        # The loss of a model that finds every class alike; of a regression there is no such thing.
-        guessing = math.log(classes)
-    return {
-        **judged.describe(),
-        "loss": loss,
-        "accuracy": _measure_plainly(ACCURACY, judged),
-        "diverged": diverged,
-        "epsilon": run.get("privacy", {}).get("epsilon_run", {}).get("high"),
-        "attacks": attacks,
-        "findings": findings,
-        "quality": quality,
-        "guessing": guessing,
-    }
-
-
-def _measure_plainly(number: Number, judged: Judged) -> dict[str, Any]:
+def _measure_plainly(number: Number, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a number of which no paper states anything."""
-    measured = measure(number, judged.findings, judged.run)
+    measured = measure(number, findings, run)
     del measured["paper"], measured["difference"]
     return measured
 
@@ -227,7 +214,7 @@ def _describe_numbers(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     numbers = []
     for name, group in group_by(findings, lambda finding: finding.name).items():
         first, title = group[0], group[0].label
-        if len({finding.label for finding in group}) > 1:
+        if any(finding.label != title for finding in group):
             # What a label has in brackets, such as a client, may be another one in each cell.
             title = re.sub(r" \([^)]*\)$", "", title)
         numbers.append(
@@ -244,36 +231,36 @@ def _describe_numbers(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     return sorted(numbers, key=lambda number: not number["headline"])
 
 
-def _complete_attacks(cells: Sequence[dict[str, Any]], numbers: Sequence[Results]) -> None:
+def _complete_attacks(cells: Sequence[dict[str, Any]], numbers: Sequence[Results]) -> Sequence[dict[str, Any]]:
     """Without a defence there is nothing to know of: there an adaptive attacker is the one who does not know."""
     for cell in cells:
-        if cell["defence"] != NONE:
-            continue
-        for number in numbers:
-            attacks, blind = cell.get("attacks", {}), number["name"].removesuffix(ADAPTIVE)
-            if number["adaptive"] and blind in attacks:
-                attacks.setdefault(number["name"], attacks[blind])
+        if cell["defence"] == NONE and "attacks" in cell:
+            cell["attacks"] = dict(cell["attacks"])
+            for number in numbers:
+                name, blind = number["name"], number["name"].removesuffix(ADAPTIVE)
+                if number["adaptive"] and blind in cell["attacks"]:
+                    cell["attacks"].setdefault(name, cell["attacks"][blind])
+    return cells
 
 
 def _find_limit(results: Results) -> float | None:
     """Give the learning loss above which a model is worse than guessing, unless all are."""
     guessing: float | None = results["guessing"]
-    losses = [loss for loss in losses_of(list_done(results)) if loss is not None]
-    if guessing is None or not losses or min(losses) >= guessing:
-        return None
-    return guessing
+    for loss in losses_of(list_done(results)):
+        if guessing is not None and loss is not None and loss < guessing:
+            return guessing
+    return None
 
 
 def _analyse(results: dict[str, Any]) -> None:
     """Hold the defences against each other at equal loss, and find the Pareto fronts of the main numbers."""
-    most = math.inf if results["limit"] is None else results["limit"]
     for number in results["numbers"]:
-        results["at_equal_loss"][number["name"]] = asdict(compare(_curves_of(results, number), most))
+        curves = _curves_of(results, number)
+        results["at_equal_loss"][number["name"]] = asdict(compare(curves, results["limit"] or math.inf))
     for number in _choose_main(results["numbers"]):
         cells = measured_cells(results, number)
-        on_front = pareto_front(losses_of(cells), _successes_of(cells, number))
-        names = [cell["cell"] for cell, is_on in zip(cells, on_front, strict=True) if is_on]
-        results["fronts"][number["name"]] = names
+        on_front = pareto_front(losses_of(cells), [success_of(cell, number) for cell in cells])
+        results["fronts"][number["name"]] = [cell["cell"] for cell in compress(cells, on_front)]
 
 
 def _choose_main(numbers: Sequence[Results]) -> list[Results]:
@@ -286,12 +273,6 @@ def _choose_main(numbers: Sequence[Results]) -> list[Results]:
     return [*headline, *adaptive[:1]]
 
 
-def _successes_of(cells: Sequence[Results], number: Results) -> list[float]:
-    """Return an attack's success in cells, so that more is worse."""
-    sign = -1 if number["less_is_worse"] else 1
-    return [sign * attack["value"] for attack in attacks_of(cells, number)]
-
-
 def _curves_of(results: Results, number: Results) -> dict[str, Curve]:
     """Give each defence's cells, with that without defence, which is its strength 0."""
     curves: dict[str, Curve] = {}
@@ -299,5 +280,5 @@ def _curves_of(results: Results, number: Results) -> dict[str, Curve]:
     undefended = by_defence.pop(NONE, [])
     for name, cells in by_defence.items():
         line = undefended + cells
-        curves[name] = (losses_of(line), _successes_of(line, number))
+        curves[name] = (losses_of(line), [success_of(cell, number) for cell in line])
     return curves

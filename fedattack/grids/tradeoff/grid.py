@@ -45,19 +45,9 @@ def load_ladders() -> dict[str, Ladder]:
 
 
 def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[float]]:
-    """Choose defences, and their strengths in ascending order.
+    """Choose defences, and their strengths in ascending order: those of `wanted`, else the preset's, else the usual.
 
-    Parameters
-    ----------
-    preset
-        Its own strengths go before the defaults.
-    wanted
-        ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
-
-    Raises
-    ------
-    ConfigError
-        If a defence is unknown, or a strength is no number that it can have.
+    `wanted` are ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
     """
     ladders = load_ladders()
     for name in preset.tradeoff:
@@ -78,13 +68,7 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
 def check_words(
     preset: Preset, wanted: Sequence[str], changes: Sequence[str]
 ) -> tuple[dict[str, list[float]], dict[str, Value]]:
-    """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence.
-
-    Raises
-    ------
-    ConfigError
-        If a defence, a strength or a change of a setting cannot be taken.
-    """
+    """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence."""
     for change in changes:
         if change.partition("=")[0] in (SETTING, STRENGTH):
             raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")

@@ -1,5 +1,6 @@
 """A trade-off study in words and tables, as Markdown and as one HTML page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,20 +13,19 @@ from fedattack.grids.page import (
     Results,
     list_commands,
     list_done,
-    list_lacking,
+    name_levels,
     write_commands,
     write_list,
     write_markdown,
     write_picture,
 )
-from fedattack.grids.tradeoff.analysis import losses_of, measured_cells
+from fedattack.grids.tradeoff.analysis import losses_of, measured_cells, success_of
 from fedattack.grids.tradeoff.cost import REFERENCE
 from fedattack.grids.tradeoff.picture import draw_results, list_plots, separate_rounds
 from fedattack.report.section import Table
 from fedattack.report.words import (
     NOTHING,
     compact,
-    level,
     markdown,
     markdown_table,
     printable_all,
@@ -116,7 +116,7 @@ def make_tables(results: Results) -> list[Table]:
 def describe_lacking(results: Results) -> list[str]:
     """Say in a line which cells are not there, for each defence and reason."""
     lines = []
-    by_reason = group_by(list_lacking(results), lambda cell: (cell["defence"], cell["reason"]))
+    by_reason = group_by(list_done(results, done=False), lambda cell: (cell["defence"], cell["reason"]))
     for (name, reason), cells in by_reason.items():
         lines.append(f"{name} {_list_strengths(cells)}: {reason}")
     return lines
@@ -142,17 +142,17 @@ def _describe_points(results: Results) -> str:
 
 def _compare_at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
     stretches = results["at_equal_loss"][number["name"]]["stretches"]
-    what = f"{number['name']} ({number['title']}; {_ATTACKERS[number['adaptive']]})"
+    attack = f"{number['name']} ({number['title']}; {_ATTACKERS[number['adaptive']]})"
     if not stretches:
-        return f"{what}: no two defences reach the same learning loss, so that nothing can be compared."
+        return f"{attack}: no two defences reach the same learning loss, so that nothing can be compared."
     texts = []
     by_lowest = group_by(stretches, lambda stretch: tuple(stretch["lowest"]))
     for names, group in sorted(by_lowest.items(), key=lambda pair: -_sum_shares(pair[1])):
         ranges = ", ".join(map(_write_range, group))
         texts.append(f"{' and '.join(names)} over {100 * _sum_shares(group):.0f}% of that range ({ranges})")
     ends = f"{stretches[0]['low']:.3g} to {stretches[-1]['high']:.3g}"
-    measure = "highest error" if number["less_is_worse"] else "lowest success"
-    return f"{what}: at equal learning loss, {ends}, the {measure} is that of {'; '.join(texts)}."
+    best = {True: "highest error", False: "lowest success"}[number["less_is_worse"]]
+    return f"{attack}: at equal learning loss, {ends}, the {best} is that of {'; '.join(texts)}."
 
 
 def _sum_shares(stretches: Sequence[Mapping[str, Any]]) -> float:
@@ -186,12 +186,13 @@ def _describe_cheapest(results: Results, number: Mapping[str, Any]) -> list[str]
     Defences that cost nothing reach no loss at which others could be held against them.
     """
     best: dict[str, tuple[float, str]] = {}
-    undefended = [cell for cell in list_done(results) if cell["defence"] == NONE and cell["loss"]["value"] is not None]
+    most = -math.inf
+    for cell in list_done(results):
+        if cell["defence"] == NONE and cell["loss"]["value"] is not None:
+            most = (1 + LITTLE) * cell["loss"]["value"]
     for cell in measured_cells(results, number):
-        most = [(1 + LITTLE) * usual["loss"]["value"] for usual in undefended]
-        if cell["defence"] != NONE and most and cell["loss"]["value"] <= most[0]:
-            success = cell["attacks"][number["name"]]["value"]
-            left = (-success if number["less_is_worse"] else success, " ".join(_write_place(cell)))
+        if cell["defence"] != NONE and cell["loss"]["value"] <= most:
+            left = (success_of(cell, number), " ".join(_write_place(cell)))
             best[cell["defence"]] = min(best.get(cell["defence"], left), left)
     if not best:
         return []
@@ -206,7 +207,7 @@ def _describe_front(results: Results, front: Sequence[str]) -> str:
     texts = []
     on_front = [cell for cell in results["cells"] if cell["cell"] in front]
     for name, group in group_by(on_front, lambda cell: cell["defence"]).items():
-        texts.append("no defence" if name == NONE else f"{name} {_list_strengths(group)}")
+        texts.append({NONE: "no defence"}.get(name, f"{name} {_list_strengths(group)}"))
     return "; ".join(texts)
 
 
@@ -218,34 +219,31 @@ def _tabulate_cells(results: Results, done: Sequence[Results]) -> Table:
     for number, _ in fronts:
         header += [number["name"], "Pareto front"]
     header += ["ε promised", "seeds", "min"]
-    rows, diverged = [], []
+    rows, diverged, caption = [], [], ""
     strengths: dict[str, str] = {}
+    measured: list[Results] = []
     for cell in done:
+        measured += [cell["loss"], cell["accuracy"], *cell["attacks"].values()]
         row = [*_write_place(cell), with_interval(cell["loss"], ""), with_interval(cell["accuracy"], units)]
         for number, front in fronts:
             on_front = {True: "yes", False: ""}[cell["cell"] in front]
             row += [with_interval(cell["attacks"].get(number["name"]), number["units"]), on_front]
-        epsilon = "none" if cell["epsilon"] is None else compact(cell["epsilon"])
+        epsilon = "none"
+        if cell["epsilon"] is not None:
+            epsilon = compact(cell["epsilon"])
         rows.append([*row, epsilon, str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
         if cell["defence"] in results["strengths"]:
             strengths[cell["defence"]] = f"{cell['defence']}: {results['strengths'][cell['defence']]}"
         if cell["diverged"]:
             diverged.append(" ".join(_write_place(cell)))
-    caption = f"{_describe_levels(done)}ε is for the whole run; none: no finite guarantee."
+    if name_levels(measured):
+        caption = f"In brackets: intervals at {name_levels(measured)}. "
+    caption += "ε is for the whole run; none: no finite guarantee."
     if strengths:
         caption += f" Strengths: {'; '.join(strengths.values())}."
     if diverged:
         caption += f" Diverged, and so without a learning loss: {', '.join(diverged)}."
     return Table("Cells", caption, header, rows)
-
-
-def _describe_levels(done: Sequence[Results]) -> str:
-    levels = set()
-    for cell in done:
-        for measured in (cell["loss"], cell["accuracy"], *cell["attacks"].values()):
-            if measured.get("low") is not None:
-                levels.add(level(measured["level"]))
-    return f"In brackets: intervals at {' and '.join(sorted(levels))}. " if levels else ""
 
 
 def _tabulate_attacks(results: Results, done: Sequence[Results]) -> Table | None:
@@ -320,7 +318,9 @@ def _tabulate_costs(results: Results) -> Table | None:
             str(entry["turns"]),
         ]
         rows.append(row)
-    records = "1 example" if cost["records"] == 1 else f"{cost['records']:,} examples"
+    records = f"{cost['records']:,} examples"
+    if cost["records"] == 1:
+        records = "1 example"
     return Table(
         "Cost",
         f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "

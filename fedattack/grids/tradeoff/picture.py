@@ -15,8 +15,7 @@ from matplotlib.ticker import LogLocator
 from fedattack.audit.finding import PROPORTION
 from fedattack.defences import NONE
 from fedattack.grids.cell import group_by, write_value
-from fedattack.grids.page import Results
-from fedattack.grids.picture import draw_intervals, tell_apart, write_alone
+from fedattack.grids.page import Results, draw_intervals, tell_apart, write_alone
 from fedattack.grids.tradeoff.analysis import attacks_of, is_wide, losses_of, measured_cells
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, Plot, column, floats

@@ -12,9 +12,8 @@ from fedattack.attacks.matching import named_for
 from fedattack.audit.untried import lacking
 from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunError
 from fedattack.base.files import make_private
-from fedattack.base.machine import MEMORY, read_size
 from fedattack.base.version import __version__
-from fedattack.grids.cell import CELLS, Request
+from fedattack.grids.cell import CELLS
 from fedattack.grids.engine import Design, Outcome, run_grid
 from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
@@ -62,16 +61,12 @@ def what_if(design: "Altering") -> dict[str, Any]:
         raise
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Altering(Design[Alteration]):
-    """How the copies are made, attacked and shown.
+    """How copies are made, attacked and shown; the first cell alters nothing, and is the run as it was.
 
     Attributes
     ----------
-    request
-        How cells are run.
-    cells
-        The alterations; first nothing, which is the run as it was.
     folder, parts
         The run.
     attacks
@@ -88,8 +83,7 @@ class Altering(Design[Alteration]):
         What came out of each copy so far, by its name.
     """
 
-    request: Request
-    cells: Sequence[Alteration]
+    name: str = "what-if"
     folder: Path
     parts: Sequence[Part]
     attacks: Sequence[str]
@@ -97,7 +91,6 @@ class Altering(Design[Alteration]):
     seed: int = 0
     trusted: Collection[str] = ()
     command: str = ""
-    name: str = "what-if"
     found: dict[str, AlteredCell] = field(default_factory=dict)
 
     def make(self, cell: Alteration, watch: Watch) -> None:
@@ -124,7 +117,7 @@ class Altering(Design[Alteration]):
                 attack_folder(attack, copy, device=self.request.device, knowledge=self._know, watch=watch)
             except FedAttackError as cause:
                 not_asked[attack.name] = self.request.hide_paths(str(cause))
-        run = self._judge_copy(cell, copy, [name for name in names if name not in not_asked], not_asked, watch)
+        run = self._judge_copy(cell, copy, set(names) - not_asked.keys(), not_asked, watch)
         self.found[cell.name] = AlteredCell(cell, run, not_asked, adaptive)
 
     def _know(self, part: Part) -> Knowledge:
@@ -149,8 +142,7 @@ class Altering(Design[Alteration]):
         if not record.left_out:
             # By its name a running variance is known, which noise must not make negative.
             record = named_for(record, known.model)
-        memory = read_size(self.request.memory) if self.request.memory else MEMORY
-        alter_record(record, copy.record, alteration, seed=seed, memory=memory)
+        alter_record(record, copy.record, alteration, seed=seed, memory=self.request.bytes_of_memory)
         # An attacker plays clients who defend the change of their model. What a run's own clients did comes first, and
         # both together cannot be told.
         if alteration.settings is None or known.defence is not None or record.protocol != "fedavg":
@@ -191,22 +183,17 @@ class Altering(Design[Alteration]):
 
     def describe(self, cell: Alteration) -> str:
         """Say in a line what came out of a cell that is done."""
-        headlines = [finding for finding in self.found[cell.name].findings if finding.headline]
-        texts = [f"{finding.name} {shown(finding.value, finding.units)}, {finding.verdict}" for finding in headlines]
+        texts = []
+        for finding in self.found[cell.name].headlines:
+            texts.append(f"{finding.name} {shown(finding.value, finding.units)}, {finding.verdict}")
         return "; ".join(texts) or "nothing was found"
 
     def gather(self, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-        """Gather what ``what-if.json`` holds.
-
-        Raises
-        ------
-        RunError
-            If no attack could be made of the run as it was: nothing could be compared with it.
-        """
+        """Gather what ``what-if.json`` holds."""
         found, title, runs = list(self.found.values()), "", []
         for cell in found[:1]:
             if cell.run is None:
-                reasons = "; ".join(f"{name}: {why}" for name, why in cell.not_asked.items())
+                reasons = "; ".join(map(": ".join, cell.not_asked.items()))
                 raise RunError(f"no attack of {self.folder} can be made again: {reasons}")
             title = cell.run.facts["title"]
         for cell in found:

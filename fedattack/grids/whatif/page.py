@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
@@ -37,11 +38,17 @@ class AlteredCell:
     @property
     def findings(self) -> list[Finding]:
         """What was found; nothing where nothing could be asked."""
-        return [] if self.run is None else self.run.findings
+        return self.run.findings if self.run else []
+
+    @property
+    def headlines(self) -> list[Finding]:
+        """The headlines among these."""
+        return [finding for finding in self.findings if finding.headline]
 
     def measures(self, name: str) -> bool:
         """Whether there is a finding of this name; without a name, a headline."""
-        return any(finding.name == name or (not name and finding.headline) for finding in self.findings)
+        names = [finding.name for finding in self.findings]
+        return name in names or (not name and bool(self.headlines))
 
 
 def list_limits(cells: Sequence[AlteredCell]) -> list[str]:
@@ -93,7 +100,7 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     clean = printable_all(dict(results))
     runs = _list_runs(cells)
     names = _list_names(runs)
-    tables, plots = [table_of(runs, [ALTERED], name) for name in names], []
+    tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
     for place, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
@@ -130,7 +137,9 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:
     for name in _list_headlines(runs, _list_names(runs)):
         table = table_of(runs, [ALTERED], name)
         rows = [[*row[:3], row[-1]] for row in table.rows]
-        caption = name if name in runs[0].names else f"{name}: an attack on sums, which the run as it was did not make"
+        caption = name
+        if name not in runs[0].names:
+            caption += ": an attack on sums, which the run as it was did not make"
         tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
     return tables
 
@@ -171,12 +180,9 @@ def _add_twins(bare: Run, runs: Sequence[Run]) -> Run:
 
 def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Name the findings that some run has as its headline, each followed by its twin of who knows of the defence."""
-    chosen: set[str] = set()
-    for run in runs:
-        chosen.update(finding.name for finding in run.findings if finding.headline)
     found: dict[str, None] = {}
     for name in names:
-        if name in chosen:
+        if any(name in run.names and run.named(name).headline for run in runs):
             found[name] = None
             if name + ADAPTIVE in names:
                 found[name + ADAPTIVE] = None
