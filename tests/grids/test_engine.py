@@ -11,8 +11,8 @@ from fedattack.grids.cell import Job, Request
 from fedattack.grids.reproduce import design
 from fedattack.grids.reproduce.design import reproduce
 from fedattack.grids.reproduce.spec import Reproduction
-from fedattack.record.folder import write_study
 from fedattack.runs.watch import Watch
+from tests.grids.cells import begin_cell, end_cell
 from tests.grids.reproduce.test_spec import SPEC
 from tests.report import example
 
@@ -28,15 +28,11 @@ class Audits:
 
     def __call__(self, job: Job, device: str, watch: Watch) -> None:
         self.during()
-        (job.folder / "record").mkdir(parents=True)
-        (job.folder / "record" / "big.bin").write_bytes(b"x")
-        write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds)})
+        begin_cell(job)
         if job.cell.name == self.fail_at:
             raise self.error
         self.made.append(job.cell.name)
-        findings = [replace(finding, seeds=list(job.seeds)).to_dict() for finding in example.findings()]
-        (job.folder / "findings.json").write_text(json.dumps(findings))
-        (job.folder / "run.json").write_text(json.dumps(example.run()))
+        end_cell(job)
 
 
 DIGITS = ["quickstart_digits_alpha-1_rounds-2", "quickstart_digits_alpha-0.1_rounds-2"]

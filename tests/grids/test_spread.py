@@ -1,8 +1,6 @@
 """Cells that are made on a cluster."""
 
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +12,23 @@ from fedattack.grids.engine import run_grid
 from fedattack.grids.reproduce.design import Reproducing
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.grids.spread import Packed
-from fedattack.record.folder import read_study, write_study
+from fedattack.record.folder import read_study
 from fedattack.runs.watch import Watch
+from tests.grids.cells import begin_cell, end_cell
 from tests.grids.reproduce.test_spec import SPEC
-from tests.report import example
 
 SMALL = 100_000_000
 
 
 def made_up(job: Job, device: str, watch: Watch) -> None:
     """Stand for the training: write a realistic run folder in a moment; one cell cannot be made if it is asked to."""
-    (job.folder / "record").mkdir(parents=True)
-    (job.folder / "record" / "big.bin").write_bytes(b"x")
+    begin_cell(job)
     if job.cell.place["alpha"] == 0.1 and job.settings["hidden"] == 7:
         raise RunError(f"{job.folder} has no clients")
     time.sleep(0.5)
     (job.folder / "scores").mkdir()
     (job.folder / "scores" / "empty").touch()
-    write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds), "options": dict(job.options)})
-    findings = [replace(finding, seeds=list(job.seeds)).to_dict() for finding in example.findings()]
-    (job.folder / "findings.json").write_text(json.dumps(findings))
-    (job.folder / "run.json").write_text(json.dumps(example.run()))
+    end_cell(job)
 
 
 def reproduced(out: Path, **words):

@@ -4,28 +4,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fedattack.grids.cell import Number
+from fedattack.grids.measure import measure
 from fedattack.grids.reproduce.design import write_table_page
 from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from tests.grids.reproduce.test_spec import SPEC
 
-EMPTY = dict.fromkeys(
-    (
-        "value",
-        "seed_mean",
-        "seed_sd",
-        "low",
-        "high",
-        "level",
-        "comparisons",
-        "chance",
-        "null",
-        "n",
-        "paper",
-        "difference",
-    )
-)
-OURS = EMPTY | {
+OURS = measure(Number("asr", "rate", finding="sia.asr"), [], {}) | {
     "value": 0.25,
     "seed_mean": 0.24,
     "seed_sd": 0.012,

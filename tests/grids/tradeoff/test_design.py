@@ -13,7 +13,7 @@ from fedattack.grids.cell import Request
 from fedattack.grids.tradeoff import page
 from fedattack.grids.tradeoff.design import tradeoff
 from fedattack.grids.tradeoff.picture import draw_results, separate_rounds
-from fedattack.record.folder import write_study
+from tests.grids.cells import begin_cell, end_cell
 from tests.report import example
 
 COST = {
@@ -50,8 +50,7 @@ class Audits:
 
     def __call__(self, job, device, watch) -> None:
         name, strength = job.cell.place["defence"], float(job.cell.place["strength"])
-        (job.folder / "record").mkdir(parents=True)
-        write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds)})
+        begin_cell(job)
         key = f"{name} {strength:g}"
         if key in self.errors:
             raise self.errors[key]
@@ -69,14 +68,13 @@ class Audits:
         findings.append(replace(template, metric="count", headline=False, units="AUC", series={}))
         if self.reconstructs:
             findings.append(reconstruction(0.01 + strength))
-        (job.folder / "findings.json").write_text(json.dumps([finding.to_dict() for finding in findings]))
         loss = None if key in self.diverged else self.base + strength
         run = example.run()
         seeds = {str(seed): [1.0, loss] for seed in job.seeds}
         run["loss"] = {"rounds": [1, 2], "seeds": seeds, "what": "w"}
         run["accuracy"] = {"rounds": [2], "seeds": {str(seed): [0.9 - strength / 2] for seed in job.seeds}, "what": "w"}
         run.pop("privacy", None)
-        (job.folder / "run.json").write_text(json.dumps(run))
+        end_cell(job, findings, run)
 
 
 def reconstruction(value: float) -> Finding:
@@ -138,18 +136,6 @@ def test_every_cell_is_made_once_and_the_files_say_the_same(go, audits, tmp_path
     assert audits.made == ALL, "nothing is run again"
     go(wanted=["sparsify=0.25,0.75"])
     assert audits.made == [*ALL, "sparsify 0.75"], "and what is new alone"
-
-
-def test_what_was_interrupted_is_run_again_and_nothing_else(go, audits, tmp_path):
-    audits.errors = {"sparsify 0.5": KeyboardInterrupt()}
-    with pytest.raises(KeyboardInterrupt):
-        go()
-    kept = json.loads((tmp_path / "out" / "tradeoff-quickstart.json").read_text())
-    assert [name for name, state in states(kept).items() if state == "done"] == ALL[:2]
-    assert kept["cost"] is None
-    audits.errors = {}
-    assert set(states(go()).values()) == {"done"}
-    assert audits.made == ALL
 
 
 def test_a_defence_that_the_preset_cannot_take_is_named_and_the_others_go_on(go, audits, tmp_path):
@@ -301,12 +287,6 @@ def test_bad_arguments_are_one_line_before_any_work(go, audits, tmp_path, words,
     assert "\n" not in str(caught.value)
     assert not audits.made
     assert not (tmp_path / "out").exists()
-
-
-def test_other_settings_are_refused(go):
-    go()
-    with pytest.raises(ConfigError, match="was run with clients = 10, and now it is 5"):
-        go(wanted=["sparsify=0.75"], changes=["clients=5"])
 
 
 def texts(root) -> set[str]:
