@@ -14,7 +14,7 @@ from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunEr
 from fedattack.base.files import make_private
 from fedattack.base.version import __version__
 from fedattack.grids.cell import CELLS
-from fedattack.grids.engine import Design, Outcome, run_grid
+from fedattack.grids.engine import FAILED, Design, Outcome, run_grid
 from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.grids.whatif.asked import list_siblings
@@ -190,24 +190,28 @@ class Altering(Design[Alteration]):
 
     def gather(self, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
         """Gather what ``what-if.json`` holds."""
+        for cell in self.cells:
+            outcome = outcomes[cell.name]
+            if outcome.state == FAILED:
+                self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, outcome.reason))
         found, title, runs = list(self.found.values()), "", []
-        for cell in found[:1]:
-            if cell.run is None:
-                reasons = "; ".join(map(": ".join, cell.not_asked.items()))
+        for first in found[:1]:
+            if first.run is None:
+                reasons = "; ".join(map(": ".join, first.not_asked.items()))
                 raise RunError(f"no attack of {self.folder} can be made again: {reasons}")
-            title = cell.run.facts["title"]
-        for cell in found:
-            findings = []
-            if cell.run is not None:
-                findings = facts_of(cell.run, [ALTERED])["findings"]
+            title = first.run.facts["title"]
+        for altered in found:
+            findings, alteration = [], altered.alteration
+            if altered.run is not None:
+                findings = facts_of(altered.run, [ALTERED])["findings"]
             runs.append(
                 {
-                    "alteration": {"kind": cell.alteration.kind, "amount": cell.alteration.amount},
-                    "label": cell.alteration.label,
-                    "folder": f"{CELLS}/{cell.alteration.name}",
-                    "adaptive": cell.adaptive,
+                    "alteration": {"kind": alteration.kind, "amount": alteration.amount},
+                    "label": alteration.label,
+                    "folder": f"{CELLS}/{alteration.name}",
+                    "adaptive": altered.adaptive,
                     "findings": findings,
-                    "not_asked": [{"attack": name, "why": why} for name, why in cell.not_asked.items()],
+                    "not_asked": [{"attack": name, "why": why} for name, why in altered.not_asked.items()],
                 }
             )
         return {

@@ -26,6 +26,14 @@ def design(tmp_path):
     )
 
 
+def add_found(design, cell):
+    """Stand for the attacks on a copy."""
+    folder = design.request.cells / cell.name
+    folder.mkdir()
+    pages.written(example.findings(), example.run(), folder)
+    design.found[cell.name] = AlteredCell(cell, read_compared(folder))
+
+
 def test_where_no_attack_can_be_made_again_no_folder_is_left(design, monkeypatch):
     def refuse(*words):
         raise NeedsError(f"{design.request.out} has no model")
@@ -36,14 +44,23 @@ def test_where_no_attack_can_be_made_again_no_folder_is_left(design, monkeypatch
     assert not design.request.out.exists()
 
 
+def test_a_copy_that_fails_is_named_and_the_others_go_on(design, monkeypatch):
+    def make(self, cell, watch):
+        if cell.amount == 1:
+            raise RunError(f"{self.request.out} is full")
+        add_found(self, cell)
+
+    monkeypatch.setattr(Altering, "make", make)
+    was, failed, other = what_if(design)["runs"]
+    assert failed["not_asked"] == [{"attack": "sia", "why": "cannot run: DIR is full"}]
+    assert was["findings"] == other["findings"] != failed["findings"] == []
+
+
 def test_what_was_found_before_an_interruption_stays(design, monkeypatch):
     def make(self, cell, watch):
         if cell.amount == 2:
             raise KeyboardInterrupt
-        folder = self.request.cells / cell.name
-        folder.mkdir()
-        pages.written(example.findings(), example.run(), folder)
-        self.found[cell.name] = AlteredCell(cell, read_compared(folder))
+        add_found(self, cell)
 
     monkeypatch.setattr(Altering, "make", make)
     with pytest.raises(KeyboardInterrupt):
