@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -164,7 +165,7 @@ class Cell:
             parts.append(write_value(changed.pop("dataset")))
         for key, value in sorted(changed.items()):
             parts.append(f"{key}-{write_value(value)}")
-        return "_".join(_UNFIT.sub("-", part) for part in parts)
+        return "_".join(map(partial(_UNFIT.sub, "-"), parts))
 
     @property
     def label(self) -> str:

@@ -120,9 +120,13 @@ def run_grid(design: Design[C]) -> dict[str, Any]:
     """
     request = design.request
     with _hold_folder(request):
-        outcomes = {cell.name: design.look_for(cell) for cell in design.cells}
-        waiting = [cell for cell in design.cells if outcomes[cell.name] is WAITING]
-        finished = sum(outcome.state == DONE for outcome in outcomes.values())
+        outcomes: dict[str, Outcome] = {}
+        finished, waiting = 0, []
+        for cell in design.cells:
+            outcome = outcomes[cell.name] = design.look_for(cell)
+            finished += outcome.state == DONE
+            if outcome is WAITING:
+                waiting.append(cell)
         request.tell(f"{len(design.cells)} cells: {finished} are there, {len(waiting)} to run")
         results = design.gather(outcomes)
         design.write(results)

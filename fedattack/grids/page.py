@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fedattack.grids.engine import DONE
 from fedattack.report import drawing
@@ -112,8 +113,10 @@ def tell_apart(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return looks
 
 
-def write_alone(svg: str) -> str:
-    """Give an SVG a ground of its own: in a page the colours are the page's."""
+def finish_picture(canvas: Figure, grid: Sequence[Axes], name: str, title: str, words: str) -> str:
+    """Return a picture that stands by itself: with a legend, and a ground of its own, which in a page is the page's."""
+    drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
+    svg = drawing.to_svg(canvas, name, title, words)
     return svg.replace("<svg ", '<svg width="760" style="background: white; color: black" ', 1)
 
 

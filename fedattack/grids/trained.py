@@ -59,16 +59,16 @@ class TrainedDesign(Design[Cell]):
     audit
         Makes a cell's run folder.
     selected
-        Names of the cells that are asked for; of all if None.
+        The cells that are asked for; all if None.
     files
         Files that stand for datasets, by name.
     """
 
     audit: Audit
-    selected: Collection[str] | None = None
+    selected: Collection[Cell] | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
-    _lacking: dict[str, str] = field(default_factory=dict)
-    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _lacking: dict[str, str] = field(default_factory=dict, init=False)
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     @abstractmethod
     def read_cell(self, job: Job, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class TrainedDesign(Design[Cell]):
     def look_for(self, cell: Cell) -> Outcome:
         """Say whether a cell is there, is to be made, or why it is not."""
         outcome = Outcome(NOT_RUN, "left out by --only")
-        selected = self.selected is None or cell.name in self.selected
+        selected = self.selected is None or cell in self.selected
         try:
             job = self.plan(cell)
         except ConfigError as problem:

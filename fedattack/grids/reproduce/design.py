@@ -68,10 +68,9 @@ def reproduce(
         if there is no such cluster, or its machines do not fit.
     """
     selected, files = check_words(spec, only, request.changes, data)
-    names = {cell.name for cell in selected}
-    cells = spec.cells
+    name, cells = spec.name, spec.cells
     return run_grid(
-        Reproducing(name=spec.name, request=request, cells=cells, audit=audit, selected=names, files=files, spec=spec)
+        Reproducing(name=name, request=request, cells=cells, audit=audit, selected=selected, files=files, spec=spec)
     )
 
 

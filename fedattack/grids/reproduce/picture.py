@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from fedattack.grids.cell import Number, group_by, write_value
 from fedattack.grids.measure import write_measured
-from fedattack.grids.page import Results, draw_intervals, list_done, tell_apart, write_alone
+from fedattack.grids.page import Results, draw_intervals, finish_picture, list_done, tell_apart
 from fedattack.grids.reproduce.spec import Drawing, Reproduction
 from fedattack.report import drawing
 from fedattack.report.drawing import column, floats
@@ -44,11 +44,10 @@ def draw_results(spec: Reproduction, results: Results) -> str:
     top = max(axes.get_ylim()[1] for axes in grid)
     for axes in grid:
         axes.set_ylim(0, top)
-    drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
     sentences = []
     for entry in drawn:
         sentences.append(f"{_label(entry, entry['place'])}: {write_measured(y, entry['numbers'][y.name])}")
-    return write_alone(drawing.to_svg(canvas, spec.name, spec.title, f"{y.title}. {'; '.join(sentences)}."))
+    return finish_picture(canvas, grid, spec.name, spec.title, f"{y.title}. {'; '.join(sentences)}.")
 
 
 def _keep_known(entries: Iterable[Results], number: Number) -> list[Results]:

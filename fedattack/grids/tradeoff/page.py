@@ -107,10 +107,11 @@ def _list_fronts(results: Results) -> list[tuple[Mapping[str, Any], Sequence[str
 def make_tables(results: Results) -> list[Table]:
     """Make the tables."""
     done = list_done(results)
-    tables = []
+    tables = [_tabulate_costs(results)]
     if done:
-        tables = [_tabulate_cells(results, done), _tabulate_attacks(results, done), _tabulate_comparisons(results)]
-    return [table for table in (*tables, _tabulate_costs(results)) if table is not None]
+        compared = _tabulate_comparisons(results)
+        tables = [_tabulate_cells(results, done), _tabulate_attacks(results, done), compared, *tables]
+    return list(filter(None, tables))
 
 
 def describe_lacking(results: Results) -> list[str]:
@@ -205,9 +206,10 @@ def _describe_cheapest(results: Results, number: Mapping[str, Any]) -> list[str]
 
 def _describe_front(results: Results, front: Sequence[str]) -> str:
     texts = []
-    on_front = [cell for cell in results["cells"] if cell["cell"] in front]
-    for name, group in group_by(on_front, lambda cell: cell["defence"]).items():
-        texts.append({NONE: "no defence"}.get(name, f"{name} {_list_strengths(group)}"))
+    for name, cells in group_by(results["cells"], lambda cell: cell["defence"]).items():
+        on_front = [cell for cell in cells if cell["cell"] in front]
+        if on_front:
+            texts.append({NONE: "no defence"}.get(name, f"{name} {_list_strengths(on_front)}"))
     return "; ".join(texts)
 
 
@@ -271,16 +273,16 @@ def _tabulate_attacks(results: Results, done: Sequence[Results]) -> Table | None
 
 
 def _tabulate_comparisons(results: Results) -> Table | None:
-    compared = {name: entry for name, entry in results["at_equal_loss"].items() if entry["stretches"]}
-    if not compared:
-        return None
     defences: dict[str, None] = {}
-    for entry in compared.values():
-        defences |= dict.fromkeys(entry["shares"])
+    for compared in results["at_equal_loss"].values():
+        defences |= dict.fromkeys(compared["shares"])
+    if not defences:
+        return None
     rows = []
     for number in results["numbers"]:
-        if number["name"] in compared:
-            shares, stretches = compared[number["name"]]["shares"], compared[number["name"]]["stretches"]
+        compared = results["at_equal_loss"][number["name"]]
+        shares, stretches = compared["shares"], compared["stretches"]
+        if stretches:
             row = [number["name"], {True: "yes", False: "no"}[number["adaptive"]]]
             row.append(_write_range({"low": stretches[0]["low"], "high": stretches[-1]["high"]}))
             for name in defences:

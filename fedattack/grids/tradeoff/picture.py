@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator
 from fedattack.audit.finding import PROPORTION
 from fedattack.defences import NONE
 from fedattack.grids.cell import group_by, write_value
-from fedattack.grids.page import Results, draw_intervals, tell_apart, write_alone
+from fedattack.grids.page import Results, draw_intervals, finish_picture, tell_apart
 from fedattack.grids.tradeoff.analysis import attacks_of, is_wide, losses_of, measured_cells
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, Plot, column, floats
@@ -43,9 +43,8 @@ def draw_results(results: Results, columns: int = 2) -> str:
         # Three or more panels in a row are narrow for a name.
         axes.set_title(_shorten(number["name"]), fontsize="small" if columns > 2 else "medium")
     canvas.supxlabel(_X, fontsize=drawing.SIZE)
-    drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
     words = " ".join(f"{number['name']}: {_describe(results, number)}" for number in drawn)
-    return write_alone(drawing.to_svg(canvas, f"tradeoff-{results['tradeoff']}", results["title"], words))
+    return finish_picture(canvas, grid, f"tradeoff-{results['tradeoff']}", results["title"], words)
 
 
 def separate_rounds(results: Results) -> tuple[dict[str, Any], int]:
@@ -66,7 +65,7 @@ def separate_rounds(results: Results) -> tuple[dict[str, Any], int]:
         for cell, whole in zip(cells, results["cells"], strict=True):
             if name in whole.get("attacks", {}):
                 having.append((cell, whole["attacks"][name]))
-        rounds = _find_common_rounds([attack for _, attack in having])
+        rounds = _find_common_rounds(having)
         most = max(most, len(rounds))
         for i, r in enumerate(rounds):
             staged = f"{name} @{r}"
@@ -77,10 +76,10 @@ def separate_rounds(results: Results) -> tuple[dict[str, Any], int]:
     return {**results, "numbers": numbers, "cells": cells}, most
 
 
-def _find_common_rounds(attacks: Iterable[Results]) -> tuple[int, ...]:
-    """Return the rounds of an attack's stages if they are the same wherever the attack was made."""
+def _find_common_rounds(having: Iterable[tuple[Results, Results]]) -> tuple[int, ...]:
+    """Return the rounds of an attack's stages if they are the same in all cells that have the attack."""
     rounds: set[tuple[int, ...]] = set()
-    for attack in attacks:
+    for _, attack in having:
         rounds.add(tuple((attack["per_round"] or {"rounds": ()})["rounds"]))
     return rounds.pop() if len(rounds) == 1 else ()
 
@@ -95,7 +94,7 @@ def list_plots(results: Results) -> list[Plot]:
         axes.set_xlabel(_X)
         drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
         svg = drawing.to_svg(figure, f"attack-{i}", number["title"], _describe(results, number))
-        better = "at the same loss, its line is higher" if number["less_is_worse"] else "its line is lower"
+        better = {True: "at the same loss, its line is higher", False: "its line is lower"}[number["less_is_worse"]]
         caption = "Lines go from no defence over the strengths of each; bars are intervals. "
         caption += f"Where a defence buys more {better}."
         header = ["defence", "strength", "learning loss", "success", "interval", "null"]
