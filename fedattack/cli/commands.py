@@ -866,31 +866,17 @@ def reproduce(
     Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
     """
+    from fedattack.grids.cell import Request, check_request
     from fedattack.grids.reproduce import load_reproduction
-    from fedattack.grids.reproduce.words import check_out, check_words
-    from fedattack.runs.checks import check_device, check_memory
+    from fedattack.grids.reproduce.asked import check_words
 
-    what = load_reproduction(name)
-    check_words(what, only or [], changes or [], data or [])
-    check_memory(memory)
-    check_device(device)
-    check_out(out)
-    from fedattack.grids.reproduce.engine import reproduce as run
+    spec = load_reproduction(name)
+    check_words(spec, only or [], changes or [], data or [])
+    request = Request(out, changes or [], seeds, device, memory, cluster, keep_records, watch_bars, say_progress)
+    check_request(request)
+    from fedattack.grids.reproduce.design import reproduce as run
 
-    results = run(
-        what,
-        out,
-        only=only or [],
-        changes=changes or [],
-        data=data or [],
-        seeds=seeds,
-        device=device,
-        memory=memory or "",
-        cluster=cluster,
-        keep_records=keep_records,
-        watching=watch_bars,
-        tell=say_progress,
-    )
+    results = run(spec, request, only=only or [], data=data or [])
     tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
     states = [cell["state"] for cell in results["cells"]]
     if "failed" in states or "done" not in states:
@@ -926,30 +912,16 @@ def tradeoff(
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
-    from fedattack.grids.reproduce.words import check_out
+    from fedattack.grids.cell import Request, check_request
     from fedattack.grids.tradeoff.grid import check_words
-    from fedattack.runs.checks import check_device, check_memory
     from fedattack.runs.presets import load_preset
 
     check_words(load_preset(preset), defences or [], changes or [])
-    check_memory(memory)
-    check_device(device)
-    check_out(out)
-    from fedattack.grids.tradeoff.study import tradeoff as run
+    request = Request(out, changes or [], seeds, device, memory, cluster, keep_records, watch_bars, say_progress)
+    check_request(request)
+    from fedattack.grids.tradeoff.design import tradeoff as run
 
-    results = run(
-        preset,
-        out,
-        wanted=defences or [],
-        changes=changes or [],
-        seeds=seeds,
-        device=device,
-        memory=memory or "",
-        cluster=cluster,
-        keep_records=keep_records,
-        watching=watch_bars,
-        tell=say_progress,
-    )
+    results = run(preset, request, wanted=defences or [])
     name = out / f"tradeoff-{preset}"
     tell(results, f"Results: [bold]{escape(str(name))}.md[/bold], .svg, .json and .html", as_json)
     if not as_json:
@@ -1006,9 +978,13 @@ def what_if(
     Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
     """
     from fedattack.cli.what_if import WhatIfWords, ask_what_if
+    from fedattack.grids.cell import Request
 
-    told = WhatIfWords(secagg, noise or [], keep or [], seed, options or [], memory, keep_records, trust)
-    ask_what_if(folder, out, told, device, fail_if, as_json)
+    request = Request(
+        out, device=device, memory=memory, keep_records=keep_records, watching=watch_bars, tell=say_progress
+    )
+    words = WhatIfWords(secagg, noise or [], keep or [], seed, options or [], trust)
+    ask_what_if(folder, words, request, fail_if, as_json)
 
 
 @app.command("list", cls=AuditCommand)

@@ -9,7 +9,7 @@ import pytest
 from fedattack.base.errors import ConfigError
 from fedattack.defences import DEFENCES, DP_SGD, defence_of
 from fedattack.grids.tradeoff import grid
-from fedattack.grids.tradeoff.grid import choose_strengths, load_ladders, make_grid
+from fedattack.grids.tradeoff.grid import choose_strengths, load_ladders, make_cells
 from fedattack.runs import presets
 from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names
@@ -49,17 +49,17 @@ def test_every_preset_has_a_grid(name):
 def test_no_defence_comes_first_and_then_each_from_weak_to_strong():
     strengths = choose_strengths(QUICKSTART, ["sparsify=0.9,0.5", "dp-sgd=1", "sparsify=0.5,0.99"])
     assert strengths == {"sparsify": [0.5, 0.9, 0.99], "dp-sgd": [1.0]}
-    grid = make_grid(QUICKSTART, strengths, {"clients": 10, "dataset": "digits"})
-    assert [tuple(cell.place.values()) for cell in grid.cells] == [
+    cells = make_cells("quickstart", strengths)
+    assert [tuple(cell.place.values()) for cell in cells] == [
         ("none", 0.0),
         ("sparsify", 0.5),
         ("sparsify", 0.9),
         ("sparsify", 0.99),
         ("dp-sgd", 1.0),
     ]
-    assert grid.cells[0].name == "quickstart_defence-none_defence-strength-0"
+    assert cells[0].name == "quickstart_defence-none_defence-strength-0"
     known = load_settings()
-    assert all(key in known for cell in grid.cells for key in cell.settings)
+    assert all(key in known for cell in cells for key in cell.settings)
 
 
 def test_a_preset_s_own_strengths_go_before_the_defaults_and_the_command_line_s_before_both():
