@@ -105,6 +105,8 @@ class LabelCounting(LabelsOptions, Attack):
             last = find_last_layer(known.build())
         except FedAttackError as cause:
             return [*found, str(cause)]
+        if last.weight in (knowledge.frozen or {}):
+            found.append(f"it reads how the last layer moves, and {last.weight} is frozen")
         if last.classes != known.classes:
             found.append(
                 f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "

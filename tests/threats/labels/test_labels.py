@@ -95,6 +95,12 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     regression = replace(known, model=replace(known.model, loss="mse"))
     with pytest.raises(NeedsError, match=r"reads gradients of a cross-entropy, .* loss is mse of 10 outputs"):
         attack.run(record, regression)
+    frozen = replace(known, frozen={"fc2.weight": np.zeros((10, 32), np.float32)})
+    with pytest.raises(NeedsError, match=r"reads how the last layer moves, and fc2\.weight is frozen"):
+        attack.run(record, frozen)
+    nine = replace(known, model=replace(known.model, spec="tests.threats.labels.world:ends_in_nine"))
+    with pytest.raises(NeedsError, match="ends in a linear layer of 10 outputs, one a label; the last one here has 9"):
+        attack.run(record, nine)
     with pytest.raises(NeedsError, match="attack labels needs a record in the protocol fedavg or fedsgd"):
         attack.run(Record(write_predictions_run(tmp_path / "md", rounds=1, epochs=1) / "record"), known)
     zeros = write_digits_run(tmp_path / "zeros", alter=lambda name, array: np.zeros_like(array))
