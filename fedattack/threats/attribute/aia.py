@@ -582,21 +582,41 @@ def _reconstruct(
 ) -> _Optimum:
     """Decode a client's local optimum from messages alone, else with its public attributes, else extrapolate."""
     proposals: list[_Optimum] = []
-    if linear is not None and fit is not None and training.lr:
-        total = round(messages.examples or len(rows))
-        alone = _decode_messages(fit, linear, total, len(rows), training)
-        if total == len(rows) and (alone is None or alone.undetermined):
-            with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
-            if with_public is not None:
-                proposals.append(with_public)
-            if exact:
-                return proposals[0]
-        if alone is not None:
-            return alone
+    rank = None
+    if fit is not None:
+        rank = fit.rank
+        if linear is not None and training.lr:
+            found, sure = _decode(messages, fit, linear, rows, training)
+            if found is not None and sure:
+                return found
+            if found is not None:
+                proposals.append(found)
     returned, *others = extrapolate(np.stack(messages.received), messages.moves(), messages.precision)
-    rank = None if fit is None else fit.rank
     proposals.append(_Optimum(returned, "last returned", rank))
     proposals += [_Optimum(parameters, "extrapolated", rank) for parameters in others]
+    return _choose_likeliest(proposals, messages, model, rows)
+
+
+def _decode(
+    messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
+) -> tuple[_Optimum | None, bool]:
+    """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
+    total = round(messages.examples or len(rows))
+    alone = _decode_messages(fit, linear, total, len(rows), training)
+    with_public, exact = None, False
+    if total == len(rows) and (alone is None or alone.undetermined):
+        with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
+    if exact:
+        return with_public, True
+    if alone is not None:
+        return alone, True
+    return with_public, False
+
+
+def _choose_likeliest(
+    proposals: Sequence[_Optimum], messages: _Messages, model: _Model, rows: NDArray[np.int64]
+) -> _Optimum:
+    """Choose the proposal under which the client's examples are the likeliest."""
     states = [model.state(proposal.parameters, messages.last) for proposal in proposals]
     evidence = []
     for losses in model.losses(states, rows):

@@ -14,6 +14,7 @@ from fedattack.base.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
 from fedattack.threats.inversion import exchange as exchanging
+from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.exchange import Attacked, exchange
 from fedattack.threats.inversion.images import (
     IDENTICAL,
@@ -23,7 +24,7 @@ from fedattack.threats.inversion.images import (
     squared_error,
     structural_similarity,
 )
-from fedattack.threats.inversion.judge import InversionCase, InversionJudge
+from fedattack.threats.inversion.judge import InversionJudge
 from tests.benchmarks.calibration import inversion as drawn
 from tests.benchmarks.calibration.drawn import measured
 from tests.worlds.inversion import write_inversion_run
@@ -299,8 +300,12 @@ def world_case(world, guess=None, seed=0):
     return case
 
 
+class WithoutReplay(InversionJudge):
+    measures = drawn.without_replay(InversionJudge)
+
+
 def of_scores(*cases):
-    return {finding.metric: finding for finding in InversionJudge(cases, setting={}, provenance={}).of_scores()}
+    return {finding.metric: finding for finding in WithoutReplay(cases, setting={}, provenance={}).findings()}
 
 
 def test_an_example_of_several_rounds_counts_once_with_its_median():
