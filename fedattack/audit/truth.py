@@ -284,18 +284,16 @@ def write_truth(
     _check_origins(come_from, sole, clients, "the truth's origins")
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
-    tables: dict[str, dict[str, NDArray[Any]]] = {OWNERS: {"owners": sole, "shared": shared, "origins": come_from}}
-    if evaluation is not None:
-        tables[EVALUATION] = {"x": evaluation[0], "y": evaluation[1]}
-    if positives is not None:
-        tables[POSITIVES] = {"positives": positives}
-    if attributes is not None:
-        tables[ATTRIBUTES] = _table_of(attributes)
-    if records is not None:
-        tables[RECORDS] = _table_of(records)
-    for name, arrays in (answers or {}).items():
-        tables[_file_of_answer(name)] = dict(arrays)
-    files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
+    tables = {
+        OWNERS: {"owners": sole, "shared": shared, "origins": come_from},
+        EVALUATION: None if evaluation is None else {"x": evaluation[0], "y": evaluation[1]},
+        POSITIVES: None if positives is None else {"positives": positives},
+        ATTRIBUTES: _table_of(attributes),
+        RECORDS: _table_of(records),
+    }
+    for name, answered in (answers or {}).items():
+        tables[_file_of_answer(name)] = dict(answered)
+    files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items() if arrays is not None}
     for name, value in _list_objects(private, privacy).items():
         files[name] = write_sealed(folder / name, value)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
@@ -304,8 +302,10 @@ def write_truth(
     write_sealed(folder / HOLDINGS, holdings | {"files": files})
 
 
-def _table_of(about: Attributes | HeldRecords) -> dict[str, NDArray[Any]]:
+def _table_of(about: Attributes | HeldRecords | None) -> dict[str, NDArray[Any]] | None:
     """Put the fields of a part of the truth into arrays; what is no array is text."""
+    if about is None:
+        return None
     arrays = {}
     for name, value in vars(about).items():
         arrays[name] = value
