@@ -1,6 +1,6 @@
 """What all judges of attacks share: one seed's case, the facts that every finding carries, and where it is missing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -145,6 +145,7 @@ class TargetsCase(Case):
 
 
 C = TypeVar("C", bound=Case)
+T = TypeVar("T")
 
 
 class Judge(Generic[C]):
@@ -253,18 +254,29 @@ class Judge(Generic[C]):
         del scores
         return cls.headline
 
+    def each(self, read: Callable[[C], T]) -> list[T]:
+        """Return what is read of each seed's case."""
+        return [read(case) for case in self.cases]
+
+    def pool(self, read: Callable[[C], NDArray[Any]]) -> NDArray[Any]:
+        """Put together what is read of each seed's case, (n, …)."""
+        return np.concatenate(self.each(read))
+
     def rng(self, *stream: int) -> np.random.Generator:
         """Return random numbers of a stream of the first seed, so that the same folder gives the same p."""
         return np.random.default_rng((self.cases[0].seed, *stream))
 
     def state(self, part: Measure, found: Measurement) -> Finding:
         """Make the finding of what a measure found: its verdict, and the facts that all findings carry."""
-        words, reason, test = found.verdict, found.reason, found.test
-        p, least, how = (test.p, test.least, test.how) if test else (None, 0.0, "")
+        test, metric = found.test, found.metric or part.metric
+        p = least = None
+        how = ""
+        if test is not None:
+            p, least, how = test.p, test.least, test.how
+        words, reason = found.verdict, found.reason
         if not words:
-            words, why = verdict(found.value, found.chance, p, found.bars, found.units, least, how)
+            words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
             reason = f"{reason}: {why}"
-        metric = found.metric or part.metric
         return self.finding(
             metric,
             found.label or part.label,
@@ -272,21 +284,20 @@ class Judge(Generic[C]):
             n=found.n,
             low=found.interval[0],
             high=found.interval[1],
-            here_low=found.here[0] if found.here else None,
-            here_high=found.here[1] if found.here else None,
+            here_low=found.here[0],
+            here_high=found.here[1],
             units=found.units,
             chance=found.chance,
             null=found.null,
             baselines=dict(found.baselines),
             p=p,
-            p_least=test.least if test else None,
+            p_least=least,
             verdict=words,
             reason=reason,
             headline=metric == self.headline_of(self.cases[0].scores),
             selected_after_the_fact=found.chosen_among is not None,
             comparisons=found.chosen_among or 1,
-            seed_mean=fmean(found.by_seed) if found.by_seed else None,
-            seed_sd=stdev(found.by_seed) if len(found.by_seed) > 1 else None,
+            **spread_of(found.by_seed),
             series=dict(found.series),
         )
 
@@ -296,7 +307,17 @@ class Judge(Generic[C]):
 
     def title_of(self, case: C, client: str) -> str:
         """Name a client in a list over all seeds."""
-        return client if len(self.cases) == 1 else f"{client} (seed {case.seed})"
+        return client if len(self.shared["seeds"]) == 1 else f"{client} (seed {case.seed})"
+
+
+def spread_of(by_seed: Sequence[float]) -> dict[str, float]:
+    """Return mean and standard deviation of the seeds' values, as a finding names them, where there are such."""
+    spread = {}
+    if by_seed:
+        spread["seed_mean"] = fmean(by_seed)
+    if len(by_seed) > 1:
+        spread["seed_sd"] = stdev(by_seed)
+    return spread
 
 
 def entry_of_client(title: str, credit: NDArray[Any], comparisons: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Measurement:
     n: int
     reason: str
     interval: Interval = UNKNOWN
-    here: Interval | None = None
+    here: Interval = UNKNOWN
     test: Significance | None = None
     chance: float | None = None
     null: Null | None = None
@@ -143,9 +143,9 @@ class Rate:
         return [hits / size for hits, size in zip(self.hits, self.sizes, strict=True)]
 
     @property
-    def here(self) -> tuple[float, float] | None:
+    def here(self) -> Interval:
         """The interval about these very runs, where there are several."""
-        return here_of(self.hits, self.sizes)
+        return here_of(self.hits, self.sizes) or UNKNOWN
 
     def interval(self, comparisons: int = 1) -> tuple[float, float]:
         """Return the interval about runs like these."""
@@ -200,13 +200,16 @@ class Sides:
         **parts: Any,
     ) -> Measurement:
         """Make it what a measure found; parameters are those of :meth:`over_runs` and of :class:`Measurement`."""
-        here, found = estimate(*self.pooled), self.over_runs(estimate, value)
+        found, here = self.over_runs(estimate, value), UNKNOWN
+        if len(self.seeds) > 1:
+            these = estimate(*self.pooled)
+            here = these.low, these.high
         return Measurement(
             reason=reason,
             value=found.value,
             n=len(self.pooled[0]),
             interval=(found.low, found.high),
-            here=(here.low, here.high) if len(self.seeds) > 1 else None,
+            here=here,
             by_seed=[value(*seed) for seed in self.seeds],
             **parts,
         )

@@ -24,7 +24,7 @@ from fedattack.audit.finding import NOT_APPLICABLE, Null
 from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
 from fedattack.audit.judge import Judge, entry_of_client, list_clients
 from fedattack.audit.listing import Cell, Listing
-from fedattack.audit.measures import Measurement, Rate, measure, separate
+from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure, separate
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
 from fedattack.audit.summaries import null_of, reliability
@@ -152,10 +152,11 @@ class AttributeJudge(Judge[AttributeCase]):
         seeds = []
         for named, truth in zip(answers, self.truth, strict=True):
             seeds.append(_balanced_accuracy([named], [truth]))
-        interval, here = self._balanced_here(value), None
+        interval = self._balanced_here(value)
+        here: Interval = UNKNOWN
         if len(self.cases) > 1:
             here = interval
-            interval = mean_interval(seeds, here, bounds=(0.0, 1.0))
+            interval = mean_interval(seeds, interval, bounds=(0.0, 1.0))
         even = _Worth(1 / np.maximum(self.counts, 1), np.zeros(len(self.counts)))
         return Measurement(
             label=f"Balanced accuracy of {self.main} on {self.column}",
@@ -332,7 +333,7 @@ class AttributeJudge(Judge[AttributeCase]):
         """What is asked for."""
         return {"column": self.column, "values": list(self.names)}
 
-    def _compare_with_best(self, method: str) -> tuple[float, tuple[float, float], tuple[float, float] | None]:
+    def _compare_with_best(self, method: str) -> tuple[float, tuple[float, float], Interval]:
         """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
         wins, losses = [], []
         for hits, bar in zip(self.hits[method], self.hits[self.best], strict=True):
@@ -342,7 +343,7 @@ class AttributeJudge(Judge[AttributeCase]):
         low, high = paired_interval(wins, losses, self.sizes)
         interval = min(100 * low, value), max(100 * high, value)
         if len(self.cases) == 1:
-            return value, interval, None
+            return value, interval, UNKNOWN
         low, high = paired_interval([sum(wins)], [sum(losses)], [self.n])
         return value, interval, (100 * low, 100 * high)
 
@@ -356,7 +357,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _count_right(self, method: str, **parts: Any) -> Measurement:
         baselines = {name: self.rates[name].value for name in self.baselines}
-        unanswered = self.n - sum(int(case.answered(method).sum()) for case in self.cases)
+        unanswered = self.n - sum(self.each(lambda case: int(case.answered(method).sum())))
         note = f"; {unanswered:,} examples without an answer count as the majority's value" if unanswered else ""
         return self.rates[method].measured(
             f"chance is a value at random, the null a shuffled truth{note}",
@@ -434,7 +435,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
-        owners = [np.array(case.attributes.owners) for case in self.cases]
+        owners = self.each(lambda case: np.array(case.attributes.owners))
         comparisons = sum(len(np.unique(names)) for names in owners)
         entries = []
         for case, names, hits in zip(self.cases, owners, self.hits[self.main], strict=True):

@@ -58,16 +58,16 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     def name_values(self) -> Iterator[Measurement]:
         """Count for each attribute and adversary how often a client's value is named."""
         facts = self.cases[0].scores.facts
-        if any(case.scores.facts["adversaries"] != facts["adversaries"] for case in self.cases):
+        if any(self.each(lambda case: case.scores.facts["adversaries"] != facts["adversaries"])):
             raise DataError("seeds were attacked by different adversaries; attack the whole run folder again")
         for name, adversary in product(facts["attributes"], facts["adversaries"]):
             yield self._name_values(name, adversary)
 
     def _name_values(self, name: str, adversary: str) -> Measurement:
-        rate = Rate.of([case.hits(name, adversary) for case in self.cases])
+        rate = Rate.of(self.each(lambda case: case.hits(name, adversary)))
         exchange = _Exchange(
-            np.concatenate([case.shares(name, adversary) for case in self.cases]),
-            np.concatenate([case.held(name) for case in self.cases]),
+            self.pool(lambda case: case.shares(name, adversary)),
+            self.pool(lambda case: case.held(name)),
             np.repeat(np.arange(len(rate.sizes)), rate.sizes),
         )
         commonest = []
@@ -168,7 +168,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
     def _per_round(self, name: str, adversary: str) -> dict[str, Any]:
         rounds = self.cases[0].scores.facts["rounds"]
-        credit = [case.credit(name, adversary) for case in self.cases]
+        credit = self.each(lambda case: case.credit(name, adversary))
         series: dict[str, list[Any]] = {"rounds": rounds, "value": [], "low": [], "high": []}
         for index in range(len(rounds)):
             of_round = [of_seed[index][~np.isnan(of_seed[index])] for of_seed in credit]
@@ -180,8 +180,8 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
     def _measure_reliability(self, name: str, adversary: str) -> dict[str, Any]:
         """Hold the largest beliefs against success."""
-        right = np.concatenate([case.credit(name, adversary).ravel() for case in self.cases])
-        sure = np.concatenate([case.beliefs(name, adversary).max(axis=-1).ravel() for case in self.cases])
+        right = self.pool(lambda case: case.credit(name, adversary).ravel())
+        sure = self.pool(lambda case: case.beliefs(name, adversary).max(axis=-1).ravel())
         replied = ~np.isnan(right)
         return reliability(sure[replied], right[replied])
 

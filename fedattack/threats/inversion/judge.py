@@ -16,7 +16,7 @@ from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import median_interval
 from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
-from fedattack.audit.measures import Measurement, Rate, measure
+from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import Significance, count_of, exchange_within, least_p, significance_of
 from fedattack.threats.inversion.case import MEAN, RANDOM, RECOGNISED, Compared, Floats, InversionCase
@@ -105,7 +105,7 @@ class InversionJudge(Judge[InversionCase]):
             nulls.append(float(np.roll(case.in_common, -1, axis=0).trace()))
             counts = np.bincount(case.truth.evaluation[1].astype(np.int64))
             chances.append(float(counts.max() / counts.sum()))
-        alone = any(len(case.sizes) == 1 for case in self.cases)
+        alone = any(self.each(lambda case: len(case.sizes) == 1))
         return Rate(sums, sizes).measured(
             "as many as a batch's restored labels have in common with its true ones; chance is the commonest label, "
             "the null another client's labels",
@@ -204,7 +204,7 @@ class InversionJudge(Judge[InversionCase]):
                 total += case.in_common[np.arange(len(case.sizes)), who].sum(axis=1)
             return total
 
-        arrangements = count_of(sum(case.label_arrangements for case in self.cases))
+        arrangements = count_of(sum(self.each(lambda case: case.label_arrangements)))
         how, rng = "the clients of each run that have as many examples exchanged", self.rng(_TESTING)
         return significance_of(observed, draw, rng, how, arrangements=arrangements, draws=self.draws)
 
@@ -226,7 +226,7 @@ class InversionJudge(Judge[InversionCase]):
             value=_median_of(values),
             n=n,
             interval=median_interval(values, bounds=bounds),
-            here=median_interval([np.concatenate(values)]) if len(values) > 1 else None,
+            here=median_interval([np.concatenate(values)]) if len(values) > 1 else UNKNOWN,
             null={"value": _median_of(nulls), "low": null_low, "high": null_high, "n": n},
             test=self._test(measure, np.median),
             chance=_median_of(self._by_seed(self.guesses[RANDOM], measure)),

@@ -84,13 +84,14 @@ class MembershipJudge(Judge[MembershipCase]):
         enough = [case for case in cases if case.enough]
         # The two settings ask other questions. Runs of both are not pooled: that with targets of nobody comes first.
         of_nobody = [case for case in enough if not case.among_clients]
-        self.judged_cases = of_nobody or enough
-        self._among_clients = bool(enough) and not of_nobody
-        self._blind = Blind(self.judged_cases)
+        self._all_cases, self._enough = cases, bool(enough)
+        self.cases = of_nobody or enough or cases
+        self._among_clients = self._enough and not of_nobody
+        self._blind = Blind(self.cases)
 
     def findings(self) -> list[Finding]:
         """State all measures, if there are enough members and non-members."""
-        if self.judged_cases:
+        if self._enough:
             return super().findings()
         reason = (
             f"fewer than {FEWEST} targets that one seen client holds, or fewer than {FEWEST} of the same labels "
@@ -123,16 +124,16 @@ class MembershipJudge(Judge[MembershipCase]):
     @measure("tpr-at-1pct-fpr-elsewhere", "Members found at 1% false positives, among other clients' members")
     def find_members_elsewhere(self) -> Measurement | None:
         """Find members among other clients' members."""
-        if not all(len(case.elsewhere) >= FEWEST for case in self.judged_cases):
+        if not all(self.each(lambda case: len(case.elsewhere) >= FEWEST)):
             return None
         asked = []
         held = []
-        for case, (members, _) in zip(self.judged_cases, self._main_scores.seeds, strict=True):
+        for case, (members, _) in zip(self.cases, self._main_scores.seeds, strict=True):
             values = case.scored(self._main)
             asked.append((members, _drop_unknown(case.elsewhere.of(values))))
             pairs, _ = case.dealt
             held.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
-        draw = np.random.default_rng((self.judged_cases[0].seed, _EXCHANGES, 1))
+        draw = self.rng(_EXCHANGES, 1)
         owners = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
         # Clients whose data differ are told apart so. It is training only if members differ from non-members, too.
         members_alone = self._exchanges.significance(self._exchanges.tpr_at(_ONE_PERCENT), _WITHIN_CELLS)
@@ -167,12 +168,12 @@ class MembershipJudge(Judge[MembershipCase]):
     @measure("worst-client")
     def find_members_of_worst_client(self) -> Measurement | None:
         """Take the most exposed client, at the threshold of all."""
-        if max(len(case.clients) for case in self.judged_cases) < 2 or not self._per_client:
+        if max(self.each(lambda case: len(case.clients))) < 2 or not self._per_client:
             return None
         clients: list[Rows] = []
         for side in (0, 1):
             first = 0
-            for case, pairs in zip(self.judged_cases, self._pairs[self._main], strict=True):
+            for case, pairs in zip(self.cases, self._pairs[self._main], strict=True):
                 clients.append(first + pairs[side].columns)
                 first += len(case.clients)
         statistic = self._exchanges.most_exposed(np.concatenate(clients), _ONE_PERCENT)
@@ -193,8 +194,8 @@ class MembershipJudge(Judge[MembershipCase]):
         if self._among_clients:
             # Between a client's member and another's there are two changes: ε bounds each, and not both.
             return None
-        delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
-        draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
+        delta = max((case.truth.privacy.delta for case in self.cases if case.truth.privacy), default=0.0)
+        draw = self.rng(_HALVES, 1)
         members, others = self._main_scores.pooled
         choosing, measured = _halve(len(members), draw)
         choosing_others, measured_others = _halve(len(others), draw)
@@ -213,7 +214,7 @@ class MembershipJudge(Judge[MembershipCase]):
         by_chance = epsilon_implied(*self._halves.pooled, draw, delta=delta)
         n = len(self._halves.pooled[0])
         null: Null = {"value": by_chance.value, "low": by_chance.low, "high": by_chance.high, "n": n}
-        finite = [case.declared for case in self.judged_cases if case.declared is not None]
+        finite = [case.declared for case in self.cases if case.declared is not None]
         words = "no ε is declared"
         if finite:
             words = f"the run declares ε = {max(finite):.3g}"
@@ -237,12 +238,12 @@ class MembershipJudge(Judge[MembershipCase]):
     def answer_evenly(self) -> Measurement:
         """Count right answers, half of them on members, half on non-members."""
         right, null = [], []
-        for case, scores, halves in zip(self.judged_cases, self._main_scores.seeds, self._halves.seeds, strict=True):
+        for case, scores, halves in zip(self.cases, self._main_scores.seeds, self._halves.seeds, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS))
             right.append(balanced_accuracy(*scores, draw))
             null.append(balanced_accuracy(*halves, draw))
         rate = Rate(*zip(*right, strict=True))
-        draw = np.random.default_rng((self.judged_cases[0].seed, _FOLDS, 2))
+        draw = self.rng(_FOLDS, 2)
 
         def answer_blindly(members: Floats, others: Floats) -> float:
             hits, size = balanced_accuracy(members, others, draw)
@@ -280,7 +281,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every target with the score that the headline's method gives it."""
-        if not self.judged_cases:
+        if not self._enough:
             return
         yield list_clients(self, self._per_client, "members found")
         yield Listing(
@@ -292,7 +293,7 @@ class MembershipJudge(Judge[MembershipCase]):
         )
 
     def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
-        for case, sides in zip(self.judged_cases, self._pairs[self._main], strict=True):
+        for case, sides in zip(self.cases, self._pairs[self._main], strict=True):
             scores = case.scored(self._main)
             for member, pairs in zip((True, False), sides, strict=True):
                 for row, column, score in zip(pairs.rows, pairs.columns, pairs.of(scores), strict=True):
@@ -307,14 +308,14 @@ class MembershipJudge(Judge[MembershipCase]):
         """
         by_method: dict[str, list[tuple[Pairs, Pairs]]] = {}
         for method in METHODS:
-            if not all(method in case.methods for case in self.judged_cases):
-                continue
             pairs = []
-            for case in self.judged_cases:
+            for case in self.cases:
+                if method not in case.methods:
+                    break
                 values = case.scored(method)
                 members, others = case.dealt
                 pairs.append((members.known(values), others.known(values)))
-            if all(min(map(len, pair)) for pair in pairs):
+            if len(pairs) == len(self.cases) and all(min(map(len, pair)) for pair in pairs):
                 by_method[method] = pairs
         return by_method
 
@@ -324,7 +325,7 @@ class MembershipJudge(Judge[MembershipCase]):
         scores = {}
         for method, pairs in self._pairs.items():
             seeds = []
-            for case, (members, others) in zip(self.judged_cases, pairs, strict=True):
+            for case, (members, others) in zip(self.cases, pairs, strict=True):
                 values = case.scored(method)
                 seeds.append((members.of(values), others.of(values)))
             scores[method] = Sides(seeds)
@@ -347,14 +348,14 @@ class MembershipJudge(Judge[MembershipCase]):
         """Return numbers of the client and label of each member, and of each non-member, over all seeds."""
         numbers: tuple[list[Rows], list[Rows]] = ([], [])
         first = 0
-        for case, pairs in zip(self.judged_cases, self._pairs[method], strict=True):
+        for case, pairs in zip(self.cases, self._pairs[method], strict=True):
             for side, part in zip(numbers, pairs, strict=True):
                 side.append(first + case.cells(part))
             first += len(case.clients) * len(case.labels)
         return np.concatenate(numbers[0]), np.concatenate(numbers[1])
 
     def _exchange(self, method: str) -> Exchanges:
-        stream = self.judged_cases[0].seed, _EXCHANGES
+        stream = self.cases[0].seed, _EXCHANGES
         return Exchanges(*self._scores[method].pooled, *self._number_cells(method), stream)
 
     @cached_property
@@ -365,7 +366,7 @@ class MembershipJudge(Judge[MembershipCase]):
     def _halves(self) -> Sides:
         """Two halves of the non-members, seed by seed, in which nobody is a member."""
         halves = []
-        for case, (_, others) in zip(self.judged_cases, self._main_scores.seeds, strict=True):
+        for case, (_, others) in zip(self.cases, self._main_scores.seeds, strict=True):
             shuffled = np.random.default_rng((case.seed, _HALVES)).permutation(others)
             halves.append((shuffled[::2], shuffled[1::2]))
         return Sides(halves)
@@ -373,7 +374,7 @@ class MembershipJudge(Judge[MembershipCase]):
     def _draw_null(self, method: str, statistic: Callable[[Floats, Floats], float]) -> Null:
         """Take some non-members for members, again and again: the range of what then seems to be found."""
         members, others = self._scores[method].pooled
-        draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES))
+        draw = self.rng(_HALVES)
         count = min(len(members), len(others) // 2)
         values = []
         for _ in range(_NULL_DRAWS):
@@ -420,10 +421,10 @@ class MembershipJudge(Judge[MembershipCase]):
                 "nobody's; it asks whether this client trained on an example, and not whether anybody did, so that "
                 "what is common to a client's data cannot be told from its single examples"
             )
-        if all(case.same_client for case in self.judged_cases):
+        if all(self.each(lambda case: case.same_client)):
             return "non-members come from the data of the same clients"
         known = "it is not known from whose data the non-members come"
-        if any((case.truth.origins != "").any() for case in self.judged_cases):
+        if any(self.each(lambda case: (case.truth.origins != "").any())):
             known = "too few non-members come from the data of the same clients"
         return f"{known}, so that what is common to a client's data cannot be told from its single examples"
 
@@ -434,8 +435,8 @@ class MembershipJudge(Judge[MembershipCase]):
         The excess is that over the client's non-members, in standard deviations.
         """
         entries = []
-        bars = sum(len(case.clients) for case in self.judged_cases)
-        for case in self.judged_cases:
+        bars = sum(self.each(lambda case: len(case.clients)))
+        for case in self.cases:
             members, others = case.dealt
             scores = case.scored(self._main)
             total = case.truth.counts.sum()
@@ -479,10 +480,10 @@ class MembershipJudge(Judge[MembershipCase]):
     def _per_round(self) -> dict[str, list[Any]]:
         """Return the headline's number in each round alone."""
         by_round: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
-        numbers = self.judged_cases[0].scores.facts["rounds"]
+        numbers = self.cases[0].scores.facts["rounds"]
         for number in numbers:
             scores = []
-            for case in self.judged_cases:
+            for case in self.cases:
                 if number in case.scores.facts["rounds"]:
                     members, others = case.dealt
                     position = case.scores.facts["rounds"].index(number)
@@ -501,7 +502,7 @@ class MembershipJudge(Judge[MembershipCase]):
         """Turn scores into probabilities on one half of the targets, and hold them against the other, both ways."""
         sure: list[Floats] = []
         right: list[NDArray[np.bool_]] = []
-        for case, (members, others) in zip(self.judged_cases, self._main_scores.seeds, strict=True):
+        for case, (members, others) in zip(self.cases, self._main_scores.seeds, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS, 1))
             values = _bound_infinite(np.concatenate([members, others]))[:, None]
             is_member = np.repeat([True, False], [len(members), len(others)])
@@ -520,7 +521,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _count_targets(self) -> dict[str, int]:
         counts = {"a seen client holds": 0, "nobody holds": 0, "several clients hold": 0}
-        for case in self.cases:
+        for case in self._all_cases:
             counts["a seen client holds"] += int((case.owner >= 0).sum())
             counts["nobody holds"] += int(case.null.sum())
             counts["several clients hold"] += int((case.truth.owners == SEVERAL).sum())

@@ -39,9 +39,9 @@ class PlaintextJudge(Judge[PlaintextCase]):
         """Count the vectors that are nearest to an own example."""
         keys = [dict(key) for key in self.cases[0].scores.facts["keys"]]
         series: dict[str, Any] = {"beside": keys} if keys else {}
-        if not any(case.vectors for case in self.cases):
+        if not any(self.each(lambda case: case.vectors)):
             return self._find_nothing("no reply holds a list or a family of numbers that could be an example", series)
-        if any(case.vectors and case.examples is None for case in self.cases):
+        if any(self.each(lambda case: case.vectors and case.examples is None)):
             reason = (
                 "replies hold lists or families of numbers, and no example of one array of numbers is known of a client"
             )
@@ -83,7 +83,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
         return Nearest(shares)
 
     def _find_nothing(self, reason: str, series: dict[str, Any]) -> Measurement:
-        clients = [len(case.clients) for case in self.cases]
+        clients = self.each(lambda case: len(case.clients))
         nobody = Rate([0.0] * len(clients), clients)
         interval = nobody.interval() if all(clients) else UNKNOWN
         return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=NO_EVIDENCE, series=series)

@@ -23,7 +23,7 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding, 
 from fedattack.audit.intervals import LEVEL, t_interval
 from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
-from fedattack.audit.measures import Measure, Measurement, Rate, measure, no_value, separate
+from fedattack.audit.measures import UNKNOWN, Measure, Measurement, Rate, measure, no_value, separate
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.roc import area
 from fedattack.audit.significance import Draw, Significance, exchange_clients, least_p, significance_of
@@ -121,7 +121,7 @@ class PropertyJudge(Judge[PropertyCase]):
     @property
     def decisions(self) -> int:
         """How many clients were judged, over all questions that some client answers."""
-        return sum(len(case.asked_of) * int(case.observed[-1].sum()) for case in self.cases)
+        return sum(self.each(lambda case: len(case.asked_of) * int(case.observed[-1].sum())))
 
     def state(self, part: Measure, found: Measurement) -> Finding:
         """Make a finding; take back what a detector seems to tell that tells nothing apart."""
@@ -129,7 +129,7 @@ class PropertyJudge(Judge[PropertyCase]):
         if part.metric == "false-alarms":
             # Where nobody has the property there is no other headline.
             return replace(finding, headline=not self.decisions)
-        at_chance = all(case.at_chance[case.asked_of].all() for case in self.cases)
+        at_chance = all(self.each(lambda case: case.at_chance[case.asked_of].all()))
         if part.metric == "plaintext" or not at_chance or finding.verdict not in (LEAK, NO_EVIDENCE):
             return finding
         reason = "the detector is at chance in every round, so nothing is claimed"
@@ -140,7 +140,7 @@ class PropertyJudge(Judge[PropertyCase]):
         """Measure F1 of PROLIN after all rounds."""
         if self.decisions:
             return self.measure_names("f1", 0, series=self._series())
-        if any(len(case.seen) for case in self.cases):
+        if any(self.each(lambda case: len(case.seen))):
             reason = "no client that took part has the property: a null run, of which the false alarms speak"
             return no_value(reason, series=self._series())
         return no_value("no client took part in any round, so that nobody could be named")
@@ -177,13 +177,13 @@ class PropertyJudge(Judge[PropertyCase]):
         values = []
         for case in self.cases:
             values.append(np.stack([case.plaintext[metric][case.seen] for metric in metrics]))
-        areas = _average_areas(values, [case.has[None] for case in self.cases])[0]
+        areas = _average_areas(values, self.each(lambda case: case.has[None]))[0]
         # Either direction may tell, and the most telling metric is chosen after seeing all.
         distances = np.abs(areas - 0.5)
         best = int(distances.argmax())
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
-            drawn = _average_areas(values, [case.exchanged(rng, count) for case in self.cases])
+            drawn = _average_areas(values, self.each(lambda case: case.exchanged(rng, count)))
             return np.asarray(np.abs(drawn - 0.5).max(axis=1))
 
         rows = []
@@ -207,7 +207,7 @@ class PropertyJudge(Judge[PropertyCase]):
     @measure("false-alarms")
     def count_false_alarms(self) -> Measurement | None:
         """Count how often a client is named for what nobody has, or else a client without the property."""
-        empty = [np.setdiff1d(np.arange(len(case.positives)), case.asked_of) for case in self.cases]
+        empty = self.each(lambda case: np.setdiff1d(np.arange(len(case.positives)), case.asked_of))
         null = all(map(len, empty))
         alarms = []
         for case, questions in zip(self.cases, empty, strict=True):
@@ -220,7 +220,7 @@ class PropertyJudge(Judge[PropertyCase]):
         return rate.measured(
             "a rate of errors, to read the others with; it is no leak by itself",
             label=f"False alarms: clients named {whose}",
-            here=None,
+            here=UNKNOWN,
             verdict=NOT_APPLICABLE,
         )
 
@@ -261,7 +261,7 @@ class PropertyJudge(Judge[PropertyCase]):
 
     @cached_property
     def _arrangements(self) -> float:
-        return count_arrangements([case.has for case in self.cases])
+        return count_arrangements(self.each(lambda case: case.has))
 
     def _test(self, observed: float, draw: Draw) -> Significance:
         return significance_of(
@@ -287,7 +287,7 @@ class PropertyJudge(Judge[PropertyCase]):
         naming = _NAMINGS[measure]
         counts = _Counts.of(self.cases, method, -1)
         trials = naming.trials(counts)
-        draw = partial(_draw_hits, [_match(case, method) for case in self.cases])
+        draw = partial(_draw_hits, self.each(lambda case: _match(case, method)))
         return Measurement(
             reason=naming.reason,
             n=self.decisions,
@@ -381,7 +381,7 @@ class PropertyJudge(Judge[PropertyCase]):
         if all(map(len, scores)):
             series |= separate(*scores)
         if self.decisions:
-            positives = sum(int(case.has.sum()) for case in self.cases)
+            positives = sum(self.each(lambda case: int(case.has.sum())))
             series["methods"] = {
                 "rounds": self.windows,
                 "methods": {name: self._measure_rounds(method) for method, name in enumerate(METHODS)},
@@ -425,7 +425,7 @@ class PropertyJudge(Judge[PropertyCase]):
         rounds = min((case.scores.facts["rounds"] for case in self.cases), key=len)
 
         def over_questions(name: str) -> Floats:
-            return np.concatenate([case.scores.arrays[name][:, : len(rounds)] for case in self.cases])
+            return self.pool(lambda case: case.scores.arrays[name][:, : len(rounds)])
 
         overlap, checked = over_questions("overlap"), over_questions("checked")
         rows = np.flatnonzero(~np.isnan(checked).all(axis=0))
@@ -530,6 +530,7 @@ def _read_seeds(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> dic
         return {"value": 0.0, "interval": (0.0, 1.0)}
     low, high = rate.interval()
     found = {"value": float(read(rate.value)), "interval": (float(read(low)), float(read(high)))}
-    if rate.here:
-        found["here"] = (float(read(rate.here[0])), float(read(rate.here[1])))
+    here_low, here_high = rate.here
+    if here_low is not None and here_high is not None:
+        found["here"] = (float(read(here_low)), float(read(here_high)))
     return found | {"by_seed": [float(read(of_seed)) for of_seed in rate.by_seed]}

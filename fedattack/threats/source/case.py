@@ -267,6 +267,16 @@ class SourceCase(TargetsCase):
         whole[-1] = self._answer(credit, self.sole, dealt)
         return RoundAnswers(whole, halves)
 
+    @property
+    def last_round(self) -> Answered:
+        """The targets with one owner, in the last round alone."""
+        return self.rounds.whole[-1]
+
+    @cached_property
+    def best_round(self) -> Answered:
+        """The same in the best round, which is chosen on one half of the targets and measured on the other."""
+        return self.rounds.choose_best()
+
     @cached_property
     def alike(self) -> Alike:
         """The targets of sole owners and of nobody; those of one label are alike."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,18 @@ class Pooled:
 
 def pool_seeds(answers: Sequence[Answered]) -> Pooled | None:
     """Pool the seeds; ``None`` where in none of them anything counts."""
-    counted = [of_seed for of_seed in answers if len(of_seed.hits)]
-    if not counted:
+    hits, nulls, chances, largest = [], [], [], []
+    for answered in answers:
+        if len(answered.hits):
+            hits.append(answered.hits)
+            nulls.append(answered.null)
+            chances.append(answered.chance)
+            largest.append(answered.largest)
+    if not hits:
         return None
-    rate = Rate.of([of_seed.hits for of_seed in counted])
-    largest = {"always naming the largest client": sum(of_seed.largest for of_seed in counted) / rate.n}
-    null = Rate.of([of_seed.null for of_seed in counted]).null()
-    return Pooled(rate, null, sum(of_seed.chance for of_seed in counted) / rate.n, largest)
+    rate = Rate.of(hits)
+    baselines = {"always naming the largest client": sum(largest) / rate.n}
+    return Pooled(rate, Rate.of(nulls).null(), sum(chances) / rate.n, baselines)
 
 
 class SourceJudge(Judge[SourceCase]):
@@ -90,39 +96,39 @@ class SourceJudge(Judge[SourceCase]):
     @measure("asr", "Owner named, all rounds combined", headline=True)
     def name_owners(self) -> Measurement:
         """Take all rounds together, as fixed in advance."""
-        targets = sum(len(of_seed.hits) for of_seed in self._all_rounds)
+        targets = sum(self.each(lambda case: len(case.all_rounds.hits)))
         reason = self._say_left_out() + say_explanation(self._explained, targets)
-        return self._hold_against_null("asr", self._all_rounds, reason, series=self._series())
+        return self._hold_against_null("asr", "all_rounds", reason, series=self._series())
 
     @measure("asr-likelihood", "Owner named, all rounds combined as likelihoods")
     def name_by_likelihood(self) -> Measurement:
         """Combine the rounds in the other way."""
         reason = "the same targets, the rounds put together in the other way"
-        return self._hold_against_null("asr-likelihood", self._by_likelihood, reason)
+        return self._hold_against_null("asr-likelihood", "by_likelihood", reason)
 
     @measure("asr-last-round", "Owner named, last round alone")
     def name_in_last_round(self) -> Measurement:
         """Take the last round alone."""
         reason = "the targets of the clients that took part in it"
-        return self._hold_against_null("asr-last-round", self._last_round, reason)
+        return self._hold_against_null("asr-last-round", "last_round", reason)
 
     @measure("asr-best-round")
     def name_in_best_round(self) -> Measurement | None:
         """Choose the best round on one half of the targets, and measure it on the other."""
-        rounds = [case.rounds for case in self.cases]
-        choices = max(len(of_seed.whole) for of_seed in rounds)
-        if choices < 2:
+        if self._choices < 2:
             return None
-        plain = pool_seeds([max(of_seed.whole, key=lambda answered: answered.rate) for of_seed in rounds])
+        pooled, plain = pool_seeds(self.each(lambda case: max(case.rounds.whole, key=attrgetter("rate")))), 0.0
+        if pooled is not None:
+            plain = pooled.rate.value
         return self._hold_against_null(
             "asr-best-round",
-            self._best_round,
+            "best_round",
             "chosen after the fact among all rounds: each half of the targets is named from the round that was best on "
-            f"the other half; the plain maximum, as in the paper, is {in_units(plain.rate.value if plain else 0.0)}",
-            [of_seed.named for of_seed in rounds],
+            f"the other half; the plain maximum, as in the paper, is {in_units(plain)}",
+            self.each(lambda case: case.rounds.named),
             best_round,
-            label=f"Owner named, best of {choices} rounds, each seed's own",
-            chosen_among=choices,
+            label=f"Owner named, best of {self._choices} rounds, each seed's own",
+            chosen_among=self._choices,
         )
 
     @measure("asr-worst-client")
@@ -178,7 +184,7 @@ class SourceJudge(Judge[SourceCase]):
         if not self._counts[_SEVERAL]:
             return None
         reason = "examples that several clients hold, of whom any is right; their chance is the owners' share of the "
-        return self._hold_against_null("asr-shared", [case.of_several for case in self.cases], f"{reason}clients")
+        return self._hold_against_null("asr-shared", "of_several", f"{reason}clients")
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach:
@@ -224,26 +230,15 @@ class SourceJudge(Judge[SourceCase]):
                 )
 
     @property
-    def _all_rounds(self) -> list[Answered]:
-        return [case.all_rounds for case in self.cases]
-
-    @property
-    def _by_likelihood(self) -> list[Answered]:
-        return [case.by_likelihood for case in self.cases]
-
-    @property
-    def _last_round(self) -> list[Answered]:
-        return [case.rounds.whole[-1] for case in self.cases]
-
-    @property
-    def _best_round(self) -> list[Answered]:
-        return [case.rounds.choose_best() for case in self.cases]
-
-    @property
     def _chance(self) -> float:
         """Success of guessing, all rounds combined."""
-        pooled = pool_seeds(self._all_rounds)
+        pooled = pool_seeds(self.each(lambda case: case.all_rounds))
         return pooled.chance if pooled else 0.0
+
+    @property
+    def _choices(self) -> int:
+        """How many rounds there are to choose from."""
+        return max(self.each(lambda case: len(case.rounds.whole)))
 
     @cached_property
     def _explained(self) -> dict[str, Any]:
@@ -259,7 +254,7 @@ class SourceJudge(Judge[SourceCase]):
     def _hold_against_null(
         self,
         metric: str,
-        answers: Sequence[Answered],
+        way: str,
         reason: str,
         named: Sequence[Any] = (),
         test: Callable[[list[Any], np.random.Generator], Significance] = who_is_who,
@@ -267,8 +262,10 @@ class SourceJudge(Judge[SourceCase]):
     ) -> Measurement:
         """Hold a success against that on null targets, and against naming the largest client.
 
-        ``test`` is of what ``named`` says of each seed, by default of how the answers name clients.
+        ``way`` is how a case's targets were answered. ``test`` is of what ``named`` says of each seed, by default of
+        how these answers name clients.
         """
+        answers: list[Answered] = self.each(attrgetter(way))
         pooled = pool_seeds(answers)
         if pooled is None:
             return no_value("no target record has an owner that was ever sampled", label=parts.get("label", ""))
@@ -316,7 +313,7 @@ class SourceJudge(Judge[SourceCase]):
     def _clients(self) -> list[tuple[float, dict[str, Any]]]:
         """Measure each client; first how far it is above what examples of the same labels give."""
         entries = []
-        bars = sum(len(case.clients) for case in self.cases)
+        bars = sum(self.each(lambda case: len(case.clients)))
         for case in self.cases:
             alike, sizes = case.alike, case.sizes
             expected = alike.expected[0] / alike.sizes
@@ -336,18 +333,17 @@ class SourceJudge(Judge[SourceCase]):
         return sorted((entry for _, entry in self._clients), key=lambda entry: -entry["value"])
 
     def _series(self) -> dict[str, Any]:
-        choices = max(len(case.rounds.whole) for case in self.cases)
         ways = {
-            "last round alone": self._last_round,
-            f"best of {choices} rounds, known only afterwards": self._best_round,
-            "all rounds: mean probability": self._all_rounds,
-            "all rounds: likelihood": self._by_likelihood,
+            "last round alone": "last_round",
+            f"best of {self._choices} rounds, known only afterwards": "best_round",
+            "all rounds: mean probability": "all_rounds",
+            "all rounds: likelihood": "by_likelihood",
         }
         combining = []
-        for way, answers in ways.items():
-            pooled = pool_seeds(answers)
+        for words, way in ways.items():
+            pooled = pool_seeds(self.each(attrgetter(way)))
             if pooled is not None:
-                combining.append({"way": way, **pooled.as_entry()})
+                combining.append({"way": words, **pooled.as_entry()})
         series = {
             "per_round": self._per_round(),
             "combining": combining,
@@ -366,7 +362,7 @@ class SourceJudge(Judge[SourceCase]):
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]
         by_round: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
-        for position, answers in enumerate(zip(*[case.rounds.whole for case in self.cases], strict=False)):
+        for position, answers in enumerate(zip(*self.each(lambda case: case.rounds.whole), strict=False)):
             pooled = pool_seeds(answers)
             if pooled is None or not all(len(of_seed.hits) for of_seed in answers):
                 continue
