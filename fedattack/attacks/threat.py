@@ -74,5 +74,15 @@ class Threat:
     @property
     def presets(self) -> list[Path]:
         """Files of the presets in the folder."""
-        folder = Path(str(resources.files(self.package))) / "presets"
-        return sorted(folder.glob("*.toml"))
+        return sorted((self._folder / "presets").glob("*.toml"))
+
+    def read_text(self, name: str) -> str:
+        """Read a file of the folder; empty where there is none."""
+        file = self._folder / name
+        if not file.exists():
+            return ""
+        return file.read_text(encoding="utf-8")
+
+    @property
+    def _folder(self) -> Path:
+        return Path(str(resources.files(self.package)))

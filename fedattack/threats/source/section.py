@@ -6,8 +6,7 @@ from typing import Any
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table, forms_beside
+from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import NOTHING, interval, level, shown
 
 _MOST_EXPOSED = 10
@@ -169,7 +168,6 @@ SECTION = Section(
         "asr-last-round": "{times} times as often as guessing",
     },
     explained=_explain,
-    remedies=remedies_beside(__file__),
     sentences={
         "asr": "Given an example from the training data, the server named the client that holds it in {value} of cases"
         "{interval}{chance}.",
@@ -180,5 +178,4 @@ SECTION = Section(
     },
     figures=(PER_ROUND, PER_CLIENT, RELIABILITY, ("roc", roc), ("scores", scores)),
     tables=(("explained", _explained), ("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
-    forms=forms_beside(__file__),
 )
