@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.audit.answers import Questions, arrangements_of, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Null
@@ -87,24 +88,40 @@ class AttributeJudge(Judge[AttributeCase]):
         self, cases: Sequence[AttributeCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
-        self.truth = [case.values for case in cases]
-        self.sizes = [*map(len, self.truth)]
-        self.n = sum(self.sizes)
+        # All answers are (n,), seed after seed.
+        self.truth = self.pool(lambda case: case.values)
+        self.sizes = self.each(lambda case: len(case.values))
+        self.n = len(self.truth)
         self.names, self.column = cases[0].attributes.names, cases[0].attributes.column
-        self.counts = np.bincount(np.concatenate(self.truth), minlength=len(self.names))
+        self.counts = np.bincount(self.truth, minlength=len(self.names))
         # The rarest of those that occur at all.
         self.rarest = int(np.where(self.counts > 0, self.counts, self.counts.max() + 1).argmin())
-        own, baselines = (
-            _take_common([case.answers for case in cases]),
-            _take_common([case.baselines for case in cases]),
-        )
+        own, baselines = self._join(lambda case: case.answers), self._join(lambda case: case.baselines)
         self.methods, self.baselines = list(own), list(baselines)
-        self.answers = own | _take_common([case.others for case in cases]) | baselines
-        self.hits = {name: _hits_of(rows, self.truth) for name, rows in self.answers.items()}
-        self.rates = {name: Rate.of(hits) for name, hits in self.hits.items()}
+        self.answers = own | self._join(lambda case: case.others) | baselines
+        self.rates: dict[str, Rate] = {}
+        for name, answers in self.answers.items():
+            self.rates[name] = Rate.of(self._split(answers == self.truth))
         self.best = max(self.baselines, key=lambda name: self.rates[name].value)
         self.main = self._choose_main()
-        self.questions = _put_together([case.attributes for case in cases])
+        self.questions = _put_together(self.each(lambda case: case.attributes))
+
+    def _split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Take values (n,) apart by seed."""
+        return np.split(values, np.cumsum(self.sizes)[:-1])
+
+    def _join(self, read: Callable[[AttributeCase], Mapping[str, Rows]]) -> dict[str, Rows]:
+        """Put the answers of all seeds together, (n,), by method, of the methods that every seed has."""
+        first, *others = self.each(read)
+        joined = {}
+        for method, answers in first.items():
+            if all(method in of_case for of_case in others):
+                joined[method] = np.concatenate([answers, *(of_case[method] for of_case in others)])
+        return joined
+
+    def _of_baselines(self, read: Callable[[Rows], float]) -> dict[str, float]:
+        """Return by baseline what is read of its answers."""
+        return {name: read(self.answers[name]) for name in self.baselines}
 
     def _choose_main(self) -> str:
         if not self.methods or (self.method and self.method not in self.methods):
@@ -148,10 +165,8 @@ class AttributeJudge(Judge[AttributeCase]):
         """Average the recalls of all values, so that a common one counts no more than a rare one."""
         answers = self.answers[self.main]
         value = _balanced_accuracy(answers, self.truth)
-        bars = {name: _balanced_accuracy(self.answers[name], self.truth) for name in self.baselines}
-        seeds = []
-        for named, truth in zip(answers, self.truth, strict=True):
-            seeds.append(_balanced_accuracy([named], [truth]))
+        bars = self._of_baselines(lambda guesses: _balanced_accuracy(guesses, self.truth))
+        seeds = [*map(_balanced_accuracy, self._split(answers), self._split(self.truth))]
         interval = self._balanced_here(value)
         here: Interval = UNKNOWN
         if len(self.cases) > 1:
@@ -167,7 +182,7 @@ class AttributeJudge(Judge[AttributeCase]):
             interval=interval,
             here=here,
             null=self._shuffle_truth(lambda truth: _balanced_accuracy(answers, truth), self.n),
-            chance=1 / len(np.unique(np.concatenate(self.truth))),
+            chance=1 / len(np.unique(self.truth)),
             baselines=bars,
             bars=_keep_highest(bars),
             test=self._test(self.main, even, len(self.methods)),
@@ -177,10 +192,10 @@ class AttributeJudge(Judge[AttributeCase]):
     @measure("rare-recall")
     def recall_rarest(self) -> Measurement:
         """Count the examples of the rarest value that are recovered."""
-        right = []
-        for hits, values in zip(self.hits[self.main], self.truth, strict=True):
+        answers, right = self.answers[self.main], []
+        for named, values in zip(self._split(answers), self._split(self.truth), strict=True):
             if (values == self.rarest).any():
-                right.append(hits[values == self.rarest])
+                right.append(named[values == self.rarest] == self.rarest)
         found, rare = Rate.of(right), np.arange(len(self.counts)) == self.rarest
         # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
         worth = _Worth(rare / self.counts[self.rarest], rare / self.n)
@@ -188,9 +203,9 @@ class AttributeJudge(Judge[AttributeCase]):
             "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
             "best baseline has beyond that",
             label=f"Examples of the rarest {self.column} ({self.names[self.rarest]}) that {self.main} recovers",
-            null=self._shuffle_truth(lambda truth: self._recall_rarest(self.main, truth), found.n),
-            chance=float((np.concatenate(self.answers[self.main]) == self.rarest).mean()),
-            baselines={name: self._recall_rarest(name, self.truth) for name in self.baselines},
+            null=self._shuffle_truth(lambda truth: self._recall_rarest(answers, truth), found.n),
+            chance=float((answers == self.rarest).mean()),
+            baselines=self._of_baselines(lambda guesses: self._recall_rarest(guesses, self.truth)),
             test=self._test(self.main, worth, len(self.methods) + 1),
         )
 
@@ -205,7 +220,7 @@ class AttributeJudge(Judge[AttributeCase]):
     def bound_accuracy(self) -> Measurement | None:
         """State what Proposition 3 of Driouich et al. 2022 promises, where the scores tell, and whether it is kept."""
         bounds, rates, sizes = [], [], []
-        for case, hits in zip(self.cases, self.hits[self.main], strict=True):
+        for case, hits in zip(self.cases, self._split(self.answers[self.main] == self.truth), strict=True):
             for name, bound in case.bound_accuracy(self.main).items():
                 rows = np.array(case.attributes.owners) == name
                 bounds.append(bound)
@@ -283,7 +298,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
         names = self.names
-        columns = (self.truth, self.answers[self.main], self.answers[self.best])
+        columns = map(self._split, (self.truth, self.answers[self.main], self.answers[self.best]))
         for case, truth, said, baseline in zip(self.cases, *columns, strict=True):
             belief, answered = case.belief(self.main), case.answered(self.main)
             for row, client in enumerate(case.attributes.owners):
@@ -305,9 +320,9 @@ class AttributeJudge(Judge[AttributeCase]):
         The first alone is not enough, since any other guess from the same columns knows something. The second alone is
         not enough, since one client's examples are right together.
         """
-        truth, answers = self.questions.truth, np.concatenate(self.answers[method])
-        bars = [np.concatenate(self.answers[name]) for name in self.baselines]
-        bar = max(bars, key=lambda guesses: float(worth.credit(guesses, truth).sum()))
+        truth, answers = self.questions.truth, self.answers[method]
+        credit = self._of_baselines(lambda guesses: float(worth.credit(guesses, truth).sum()))
+        bar = self.answers[max(self.baselines, key=lambda name: credit[name])]
         draw = self.rng(_TESTING, stream)
         knows = informed(answers, self.questions, bar, worth.weights, draw, draws=self.draws)
         if worth.constant and np.ptp(bar) == 0:
@@ -316,17 +331,14 @@ class AttributeJudge(Judge[AttributeCase]):
         return both(better_than(advantages, draw, draws=self.draws), knows)
 
     @cached_property
-    def _shuffled(self) -> list[list[Rows]]:
-        """Shuffled truths."""
-        draw = self.rng(_SHUFFLING)
-        shuffled = []
-        for _ in range(self.shuffles):
-            shuffled.append([draw.permutation(values) for values in self.truth])
-        return shuffled
+    def _shuffled(self) -> list[Rows]:
+        """Truths that are shuffled within each seed."""
+        draw, truth = self.rng(_SHUFFLING), self._split(self.truth)
+        return [np.concatenate([*map(draw.permutation, truth)]) for _ in range(self.shuffles)]
 
-    def _shuffle_truth(self, statistic: Callable[[Sequence[Rows]], float], n: int) -> Null:
+    def _shuffle_truth(self, statistic: Callable[[Rows], float], n: int) -> Null:
         """Sum up what a statistic is against every shuffled truth."""
-        return null_of([statistic(truth) for truth in self._shuffled], n)
+        return null_of([*map(statistic, self._shuffled)], n)
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -335,10 +347,9 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _compare_with_best(self, method: str) -> tuple[float, tuple[float, float], Interval]:
         """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
-        wins, losses = [], []
-        for hits, bar in zip(self.hits[method], self.hits[self.best], strict=True):
-            wins.append(int((hits & ~bar).sum()))
-            losses.append(int((bar & ~hits).sum()))
+        hits, bar = self.answers[method] == self.truth, self.answers[self.best] == self.truth
+        wins = [int(one.sum()) for one in self._split(hits & ~bar)]
+        losses = [int(one.sum()) for one in self._split(bar & ~hits)]
         value = 100 * (sum(wins) - sum(losses)) / self.n
         low, high = paired_interval(wins, losses, self.sizes)
         interval = min(100 * low, value), max(100 * high, value)
@@ -347,22 +358,20 @@ class AttributeJudge(Judge[AttributeCase]):
         low, high = paired_interval([sum(wins)], [sum(losses)], [self.n])
         return value, interval, (100 * low, 100 * high)
 
-    def _exceed_in(self, truth: Sequence[Rows]) -> float:
+    def _exceed_in(self, truth: Rows) -> float:
         """Return the excess were that the truth."""
-        best = max(self._accuracy_in(name, truth) for name in self.baselines)
-        return 100 * (self._accuracy_in(self.main, truth) - best)
-
-    def _accuracy_in(self, method: str, truth: Sequence[Rows]) -> float:
-        return float(np.concatenate(_hits_of(self.answers[method], truth)).mean())
+        best = max(self._of_baselines(lambda guesses: _accuracy(guesses, truth)).values())
+        return 100 * (_accuracy(self.answers[self.main], truth) - best)
 
     def _count_right(self, method: str, **parts: Any) -> Measurement:
-        baselines = {name: self.rates[name].value for name in self.baselines}
+        answers = self.answers[method]
+        baselines = self._of_baselines(lambda guesses: _accuracy(guesses, self.truth))
         unanswered = self.n - sum(self.each(lambda case: int(case.answered(method).sum())))
         note = f"; {unanswered:,} examples without an answer count as the majority's value" if unanswered else ""
         return self.rates[method].measured(
             f"chance is a value at random, the null a shuffled truth{note}",
             label=f"Values of {self.column} recovered by {method}",
-            null=self._shuffle_truth(lambda truth: self._accuracy_in(method, truth), self.n),
+            null=self._shuffle_truth(lambda truth: _accuracy(answers, truth), self.n),
             chance=1 / len(self.names),
             baselines=baselines,
             bars=_keep_highest(baselines),
@@ -374,18 +383,17 @@ class AttributeJudge(Judge[AttributeCase]):
     def _balanced_here(self, value: float) -> tuple[float, float]:
         """Return the interval of the balanced accuracy about these very runs."""
         draw = self.rng(_POSTERIOR)
-        hits, values = np.concatenate(self.hits[self.main]), np.concatenate(self.truth)
-        recalls = []
+        values = self.truth
+        hits, recalls = self.answers[self.main] == values, []
         for known in np.unique(values):
             right, size = int(hits[values == known].sum()), int((values == known).sum())
             recalls.append(draw.beta(right + 0.5, size - right + 0.5, size=_DRAWS))
         low, high = np.quantile(np.mean(recalls, axis=0), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         return min(float(low), value), max(float(high), value)
 
-    def _recall_rarest(self, method: str, truth: Sequence[Rows]) -> float:
-        """Return the share of the rarest value's examples, over all seeds, for which a method names it."""
-        named = np.concatenate(self.answers[method]) == self.rarest
-        return float(named[np.concatenate(truth) == self.rarest].mean())
+    def _recall_rarest(self, answers: Rows, truth: Rows) -> float:
+        """Return the share of the rarest value's examples for which it is named."""
+        return float((answers[truth == self.rarest] == self.rarest).mean())
 
     def _table(self) -> dict[str, Any]:
         imputed_by = {case.imputed_by for case in self.cases}
@@ -410,7 +418,7 @@ class AttributeJudge(Judge[AttributeCase]):
             "low": low,
             "high": high,
             "balanced": _balanced_accuracy(self.answers[method], self.truth),
-            "rare_recall": self._recall_rarest(method, self.truth),
+            "rare_recall": self._recall_rarest(self.answers[method], self.truth),
             "excess": excess,
             "excess_low": excess_low,
             "excess_high": excess_high,
@@ -425,9 +433,9 @@ class AttributeJudge(Judge[AttributeCase]):
                 return series
             sure.append(belief)
             rare.append(beliefs[:, self.rarest])
-        series["reliability"] = reliability(np.concatenate(sure), np.concatenate(self.hits[self.main]))
+        series["reliability"] = reliability(np.concatenate(sure), self.answers[self.main] == self.truth)
         # Of values as a whole there is no threshold; of one there is.
-        has, scores = np.concatenate(self.truth) == self.rarest, np.concatenate(rare)
+        has, scores = self.truth == self.rarest, np.concatenate(rare)
         if has.any() and not has.all() and not np.isnan(scores).any():
             series |= separate(scores[has], scores[~has])
             series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
@@ -438,7 +446,9 @@ class AttributeJudge(Judge[AttributeCase]):
         owners = self.each(lambda case: np.array(case.attributes.owners))
         comparisons = sum(len(np.unique(names)) for names in owners)
         entries = []
-        for case, names, hits in zip(self.cases, owners, self.hits[self.main], strict=True):
+        for case, names, hits in zip(
+            self.cases, owners, self._split(self.answers[self.main] == self.truth), strict=True
+        ):
             for name in np.unique(names).tolist():
                 entries.append(entry_of_client(self.title_of(case, name), hits[names == name], comparisons))
         return sorted(entries, key=lambda entry: -entry["value"])
@@ -506,23 +516,11 @@ def _keep_highest(bars: Mapping[str, float]) -> dict[str, float]:
     return {f"the best baseline, {name}": bars[name]}
 
 
-def _take_common(answers: Sequence[Mapping[str, Rows]]) -> dict[str, list[Rows]]:
-    """Turn one mapping a case into one list a method, for the methods that every case has."""
-    common = set.intersection(*map(set, answers))
-    shared = {}
-    for method in answers[0]:
-        if method in common:
-            shared[method] = [of_case[method] for of_case in answers]
-    return shared
+def _accuracy(answers: Rows, truth: Rows) -> float:
+    return float((answers == truth).mean())
 
 
-def _hits_of(answers: Sequence[Rows], truth: Sequence[Rows]) -> list[Flags]:
-    """Say for each seed which answers are right."""
-    return [rows == values for rows, values in zip(answers, truth, strict=True)]
-
-
-def _balanced_accuracy(answers: Sequence[Rows], truth: Sequence[Rows]) -> float:
-    named, values = np.concatenate(answers), np.concatenate(truth)
-    counts = np.bincount(values)
-    right = np.bincount(values[named == values], minlength=len(counts))
+def _balanced_accuracy(answers: Rows, truth: Rows) -> float:
+    counts = np.bincount(truth)
+    right = np.bincount(truth[answers == truth], minlength=len(counts))
     return float((right[counts > 0] / counts[counts > 0]).mean())
