@@ -29,7 +29,7 @@ from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_squared_error
-from fedattack.record import Observation, Record
+from fedattack.record import Observation, Record, Round
 from fedattack.threats.attribute.local_optimum import (
     BinaryAttribute,
     LeastSquares,
@@ -204,8 +204,7 @@ class ModelBased(ModelBasedOptions, Attack):
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
                 f"holds none{why_left_out(notes)}; check that knowledge/nodes names the clients as partial.npz does"
             )
-        after = record.final if record.final is not None else record.rounds[-1].common
-        final = None if after is None else dict(after)
+        final = _last_state(record)
         maps = {} if linear is None else dict(_maps(messages.values()))
         answers = _Answers(model, linear, np.random.default_rng(seed))
         if final is not None:
@@ -216,19 +215,8 @@ class ModelBased(ModelBasedOptions, Attack):
             if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
-            facts.append(
-                {
-                    "client": name,
-                    "records": len(rows),
-                    "messages": len(ours.rounds),
-                    "how": optimum.how,
-                    "rank": optimum.rank,
-                    "unknowns": model.size,
-                    "undetermined": [*map(model.parameter, optimum.undetermined)],
-                    "share": optimum.share,
-                    "weight": None if linear is None else weights,
-                }
-            )
+            fact = _describe_client(ours, len(rows), optimum, model)
+            facts.append(fact | {"weight": None if linear is None else weights})
         return Scores(
             attack=self.name,
             arrays={"decisions": answers.decisions, "beliefs": answers.beliefs, "losses": answers.losses},
@@ -449,9 +437,33 @@ class _Messages:
             if np.issubdtype(array.dtype, np.floating):
                 self.precision = max(self.precision, float(np.finfo(array.dtype).eps))
 
+    def drop_first(self, most: int) -> bool:
+        """Forget the first round if there are more than so many; says whether it did."""
+        if len(self.rounds) <= most:
+            return False
+        del self.rounds[0], self.received[0], self.returned[0]
+        return True
+
     def moves(self) -> Array:
         """Return received − returned (rounds, p)."""
         return np.stack(self.received) - np.stack(self.returned)
+
+
+def _last_state(record: Record) -> State | None:
+    """Return the common model after the last round, or else the last one that was sent; ``None`` without any."""
+    after = record.final
+    if after is None:
+        after = record.rounds[-1].common
+    return None if after is None else dict(after)
+
+
+def _flatten_received(reply: Observation, round_: Round, common: list[Array], model: _Model) -> Array | None:
+    """Return what a client was sent; the round's common model is flattened once, and kept in ``common``."""
+    if reply.singled_out and reply.received is not None:
+        return model.flat(reply.received)
+    if not common and not reply.singled_out and round_.common is not None:
+        common.append(model.flat(round_.common))
+    return common[0] if common else None
 
 
 def _collect(
@@ -468,14 +480,12 @@ def _collect(
     short = f"only the last {most} rounds of each client are used: their models take {memory >> 20} MiB"
     messages: dict[str, _Messages] = {}
     for done, round_ in enumerate(record):
-        common = None
+        common: list[Array] = []
         for reply in filter(replied, round_.observations):
             name = knowledge.client_of(reply.node)
             if name not in clients:
                 continue
-            if common is None and not reply.singled_out and round_.common is not None:
-                common = model.flat(round_.common)
-            received = model.flat(reply.received) if reply.singled_out and reply.received is not None else common
+            received = _flatten_received(reply, round_, common, model)
             state = dict(reply.arrays or {})
             where = f"round {round_.number}, client {name} left out"
             if not fits_model(model.module, state, where, notes):
@@ -488,12 +498,24 @@ def _collect(
             else:
                 ours = messages.setdefault(name, _Messages(name))
                 ours.add(round_.number, reply, state, received, returned)
-                if len(ours.rounds) > most:
-                    del ours.rounds[0], ours.received[0], ours.returned[0]
-                    if short not in notes:
-                        notes.append(short)
+                if ours.drop_first(most) and short not in notes:
+                    notes.append(short)
         progress(done + 1, len(record))
     return messages
+
+
+def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model: _Model) -> dict[str, Any]:
+    """Say what of a client was decoded, and from how much."""
+    return {
+        "client": ours.name,
+        "records": examples,
+        "messages": len(ours.rounds),
+        "how": optimum.how,
+        "rank": optimum.rank,
+        "unknowns": model.size,
+        "undetermined": [*map(model.parameter, optimum.undetermined)],
+        "share": optimum.share,
+    }
 
 
 def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:

@@ -587,17 +587,28 @@ def _fault(round_: Round) -> str:
         return "there is no aggregate"
     if round_.common is None:
         return "the model that was sent is unknown"
-    known = {parameter.name: parameter.shape for parameter in round_.parameters}
-    if {name: array.shape for name, array in round_.common.items()} != known:
+    if not _fits_first_round(round_, round_.common):
         return "the model that was sent has other arrays than that of the first round"
     if round_.sketch is None and not _alike(round_.common, summed):
         return "the aggregate has other arrays than the model that was sent"
+    why = _fault_of_counts(counts)
+    if not why and not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
+        why = "the aggregate is not finite, or the model that was sent is not"
+    return why
+
+
+def _fits_first_round(round_: Round, common: Arrays) -> bool:
+    """Say whether the model that was sent has the arrays of that of the first round."""
+    known = {parameter.name: parameter.shape for parameter in round_.parameters}
+    return {name: array.shape for name, array in common.items()} == known
+
+
+def _fault_of_counts(counts: Sequence[float | None]) -> str:
+    """Say why participants' example counts are no weights; empty if they are."""
     if None in counts:
         return "a participant's example count is unknown, and with it its weight"
     if not all(map(_is_count, counts)):
         return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
-    if not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
-        return "the aggregate is not finite, or the model that was sent is not"
     return ""
 
 
