@@ -441,7 +441,7 @@ class _AttributeEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class _Private(TypedDict):
+class _PrivateFile(TypedDict):
     attributes: dict[Text, _AttributeEntry]
 
 
@@ -454,7 +454,7 @@ class _AccuracyNote(TypedDict):
 
 _HOLDINGS: TypeAdapter[_Holdings] = TypeAdapter(_Holdings)
 _PRIVACY: TypeAdapter[_PrivacyEntry] = TypeAdapter(_PrivacyEntry)
-_PRIVATE: TypeAdapter[_Private] = TypeAdapter(_Private)
+_PRIVATE: TypeAdapter[_PrivateFile] = TypeAdapter(_PrivateFile)
 _ACCURACY_NOTE: TypeAdapter[_AccuracyNote] = TypeAdapter(_AccuracyNote)
 
 

@@ -140,7 +140,7 @@ class _Client(TypedDict):
     weight: dict[Name, Finite | None] | None
 
 
-class _Facts(TypedDict):
+class _ModelBasedFacts(TypedDict):
     methods: list[Name]
     values: list[Name]
     clients: list[_Client]
@@ -170,7 +170,7 @@ class ModelBased(ModelBasedOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_ModelBasedFacts),
         {
             "decisions": ArrayForm("i", ("methods", "records"), low=-1),
             "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
@@ -193,9 +193,9 @@ class ModelBased(ModelBasedOptions, Attack):
                 f"attack {self.name}: the attribute {partial.names[0]!r} … has {len(partial.domain)} values, and at "
                 f"most {DOMAIN_LIMIT} can be tried one after another; put values together"
             )
-        model = _Model(knowledge.model, partial, pick_device(device))
+        model = _AttributeModel(knowledge.model, partial, pick_device(device))
         check_model(model.module, record)
-        linear = _Linear.of(model)
+        linear = _LinearModel.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []
         messages = _collect(record, knowledge, clients, model, self.memory, notes, progress)
@@ -234,7 +234,7 @@ class ModelBased(ModelBasedOptions, Attack):
 class _Answers:
     """Decisions (methods, n), beliefs (methods, n, v) and losses (methods, n, v), filled in client by client."""
 
-    def __init__(self, model: "_Model", linear: "_Linear | None", generator: np.random.Generator) -> None:
+    def __init__(self, model: "_AttributeModel", linear: "_LinearModel | None", generator: np.random.Generator) -> None:
         shape = (len(METHODS), len(model.partial.y))
         self.decisions = np.full(shape, -1, dtype=np.int64)
         self.beliefs = np.tile(model.prior, (*shape, 1))
@@ -286,7 +286,7 @@ class _Answers:
         self.beliefs[moments, rows] = np.stack([1 - estimates, estimates], axis=1)
 
 
-class _Model:
+class _AttributeModel:
     """The clients' model, its loss, and the examples that are asked about."""
 
     def __init__(self, known: ModelKnowledge, partial: PartialRecords, device: torch.device) -> None:
@@ -340,7 +340,7 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class _Linear:
+class _LinearModel:
     """A model whose one output is linear in its parameters, and to which a binary attribute always adds the same.
 
     The output for example i is (base_i + s_i·change)·θ, with s_i = 1 for the attribute's second value.
@@ -351,7 +351,7 @@ class _Linear:
     y: Array
 
     @classmethod
-    def of(cls, model: _Model) -> "_Linear | None":
+    def of(cls, model: _AttributeModel) -> "_LinearModel | None":
         """Find whether the model and the attribute are so; ``None`` if not."""
         if not model.gaussian or len(model.partial.domain) != 2 or model.size > _UNKNOWNS:
             return None
@@ -389,7 +389,7 @@ class _Linear:
         return float(per_share @ (seen - at_zero) / (per_share @ per_share))
 
 
-def _derivative(model: _Model, x: NDArray[np.float32]) -> Array | None:
+def _derivative(model: _AttributeModel, x: NDArray[np.float32]) -> Array | None:
     """Return the derivative (n, p) of a single output by the parameters if it is linear in them, else ``None``."""
     module = copy.deepcopy(model.module).double().cpu().eval()
     records = torch.from_numpy(x).double()
@@ -457,7 +457,7 @@ def _last_state(record: Record) -> State | None:
     return None if after is None else dict(after)
 
 
-def _flatten_received(reply: Observation, round_: Round, common: list[Array], model: _Model) -> Array | None:
+def _flatten_received(reply: Observation, round_: Round, common: list[Array], model: _AttributeModel) -> Array | None:
     """Return what a client was sent; the round's common model is flattened once, and kept in ``common``."""
     if reply.singled_out and reply.received is not None:
         return model.flat(reply.received)
@@ -470,7 +470,7 @@ def _collect(
     record: Record,
     knowledge: Knowledge,
     clients: Mapping[str, NDArray[np.int64]],
-    model: _Model,
+    model: _AttributeModel,
     memory: int,
     notes: list[str],
     progress: Progress,
@@ -504,7 +504,7 @@ def _collect(
     return messages
 
 
-def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model: _Model) -> dict[str, Any]:
+def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model: _AttributeModel) -> dict[str, Any]:
     """Say what of a client was decoded, and from how much."""
     return {
         "client": ours.name,
@@ -597,8 +597,8 @@ def _few(names: Sequence[str]) -> str:
 def _reconstruct(
     messages: _Messages,
     fit: UpdateMap | None,
-    model: _Model,
-    linear: _Linear | None,
+    model: _AttributeModel,
+    linear: _LinearModel | None,
     rows: NDArray[np.int64],
     training: LocalSGD,
 ) -> _Optimum:
@@ -620,7 +620,7 @@ def _reconstruct(
 
 
 def _decode(
-    messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
+    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
     total = round(messages.examples or len(rows))
@@ -636,7 +636,7 @@ def _decode(
 
 
 def _choose_likeliest(
-    proposals: Sequence[_Optimum], messages: _Messages, model: _Model, rows: NDArray[np.int64]
+    proposals: Sequence[_Optimum], messages: _Messages, model: _AttributeModel, rows: NDArray[np.int64]
 ) -> _Optimum:
     """Choose the proposal under which the client's examples are the likeliest."""
     states = [model.state(proposal.parameters, messages.last) for proposal in proposals]
@@ -646,7 +646,9 @@ def _choose_likeliest(
     return proposals[int(np.argmax(evidence))]
 
 
-def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, training: LocalSGD) -> _Optimum | None:
+def _decode_messages(
+    fit: UpdateMap, linear: _LinearModel, total: int, known: int, training: LocalSGD
+) -> _Optimum | None:
     """Decode from messages alone, if the client makes full batches whose steps the paper's rule describes."""
     if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
@@ -655,7 +657,7 @@ def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, tr
 
 
 def _decode_with_public(
-    messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
+    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode with the public attributes of all the client's examples, and say whether the result is exact."""
     decoded = decode_with_public(
@@ -673,7 +675,7 @@ def _decode_with_public(
     return _decoded(decoded.problem, how, fit.rank, linear, len(rows), whole=True), decoded.exact
 
 
-def _decoded(problem: LeastSquares, how: str, rank: int, linear: _Linear, total: int, whole: bool) -> _Optimum:
+def _decoded(problem: LeastSquares, how: str, rank: int, linear: _LinearModel, total: int, whole: bool) -> _Optimum:
     share = linear.share(problem.H)
     if share is not None:
         ones = share * total

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.answers import Questions, arrangements_of, better_than, both, informed
+from fedattack.audit.answers import ValueQuestions, arrangements_of, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Null
 from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
 from fedattack.audit.judge import Judge, entry_of_client, list_clients
@@ -492,7 +492,7 @@ def _test_members(
     return significance_of(float((named & member).sum()), draw, rng, how, arrangements=ways, draws=draws)
 
 
-def _put_together(runs: Sequence[Attributes]) -> Questions:
+def _put_together(runs: Sequence[Attributes]) -> ValueQuestions:
     """Put the examples of all runs together; a client of two runs is two clients."""
     names: list[tuple[int, str]] = []
     for number, attributes in enumerate(runs):
@@ -500,7 +500,7 @@ def _put_together(runs: Sequence[Attributes]) -> Questions:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     clients = np.array([numbers[name] for name in names])
     of_run = np.array([run for run, _ in names])
-    return Questions(np.concatenate([attributes.values for attributes in runs]), clients, of_run)
+    return ValueQuestions(np.concatenate([attributes.values for attributes in runs]), clients, of_run)
 
 
 def _count_different(attributes: Attributes) -> int:

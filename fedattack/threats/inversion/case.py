@@ -22,7 +22,7 @@ from fedattack.audit.truth import HeldRecords
 from fedattack.base.errors import DataError
 from fedattack.learning.importing import given
 from fedattack.record import Observation
-from fedattack.threats.inversion.exchange import Attacked, Exchanged, exchange
+from fedattack.threats.inversion.exchange import AttackedClient, Exchanged, exchange
 from fedattack.threats.inversion.images import Images, paired, peak_ratio, squared_error, structural_similarity
 from fedattack.threats.inversion.inversion import client_training, movement_of
 from fedattack.threats.inversion.preflight import Preflight, preflight
@@ -153,7 +153,7 @@ class InversionCase(Case):
         attacked = []
         for places, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
             replies = [self.reconstructed(self.batches[place][0]) for place in places]
-            attacked.append(Attacked(self.true_records(rows), self._cells(self.held.y[rows]), replies))
+            attacked.append(AttackedClient(self.true_records(rows), self._cells(self.held.y[rows]), replies))
         rng = np.random.default_rng((self.seed, _EXCHANGING))
         return exchange(attacked, (self.scaled(unheld), self._cells(labels)), RECOGNISED, rng, draws)
 

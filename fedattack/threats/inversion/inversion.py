@@ -32,10 +32,10 @@ from fedattack.record import Observation, Record
 from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
     ONE_GRADIENT,
-    Batch,
     Box,
     ClientModel,
-    Found,
+    Reconstructed,
+    ReplyBatch,
     Search,
     check_batches,
     groups_of,
@@ -96,7 +96,7 @@ class _Batch(TypedDict):
     records: Number
 
 
-class _Facts(TypedDict):
+class _InversionFacts(TypedDict):
     batches: list[_Batch]
     targets: Name
 
@@ -108,8 +108,8 @@ def _search(
     seed: int,
     memory: int,
     device: torch.device,
-    group: Mapping[int, Batch],
-) -> dict[int, Found]:
+    group: Mapping[int, ReplyBatch],
+) -> dict[int, Reconstructed]:
     """Search for the examples of a group of replies, in whatever process."""
     client = ClientModel(model.build(), given(model.loss), training, device=device)
     return invert_group(client, group, model.input_shape, how, seed=seed, memory=memory)
@@ -126,7 +126,7 @@ class GradientInversion(GradientInversionOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_InversionFacts),
         {
             "images": ArrayForm("f", ("records",), nan=True, rest=True),
             "labels": ArrayForm("f", ("records",), nan=True, rest=True),
@@ -203,10 +203,10 @@ class GradientInversion(GradientInversionOptions, Attack):
         training: LocalSGD,
         label: Labels,
         notes: list[str],
-    ) -> tuple[list[Batch], list[dict[str, Any]]]:
+    ) -> tuple[list[ReplyBatch], list[dict[str, Any]]]:
         """Read what the replies that are asked about tell of their batches, and the facts of each."""
         layers = sum(isinstance(part, _BatchNorm) for part in architecture.modules())
-        batches: list[Batch] = []
+        batches: list[ReplyBatch] = []
         facts: list[dict[str, Any]] = []
         for name, number, reply in self._chosen(record, knowledge):
             try:
@@ -242,16 +242,16 @@ class GradientInversion(GradientInversionOptions, Attack):
 
     def _search_batches(
         self,
-        batches: Sequence[Batch],
+        batches: Sequence[ReplyBatch],
         how: Search,
         model: ModelKnowledge,
         training: LocalSGD,
         seed: int,
         device: torch.device,
         progress: Progress,
-    ) -> list[Found]:
+    ) -> list[Reconstructed]:
         """Search for the examples of each batch."""
-        found: dict[int, Found] = {}
+        found: dict[int, Reconstructed] = {}
         for of_group in fan_out(
             partial(_search, model, training, how, seed, self.memory, device),
             list(groups_of(batches, how, training, self.memory, device)),
@@ -291,7 +291,7 @@ class GradientInversion(GradientInversionOptions, Attack):
 
     def _batch_of(
         self, reply: Observation, record: Record, model: nn.Module, training: LocalSGD, label: Labels
-    ) -> Batch:
+    ) -> ReplyBatch:
         """Read what a reply tells of its batch; raises a ModelError or a RecordError if it cannot be used."""
         movement = movement_of(reply, record, model, training)
         if not is_finite(movement.values()) or is_zero(movement.values()):
@@ -302,7 +302,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         labels = restore_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})
         statistics = told(model, received, reply.arrays or {}, training.steps(count))
-        return Batch(received, movement, count, labels, statistics)
+        return ReplyBatch(received, movement, count, labels, statistics)
 
     def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
         """List client, round and reply of all that is to be attacked, client by client."""

@@ -41,7 +41,7 @@ from fedattack.record.format import Arrays
 from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
-    Setting,
+    DetectorSetting,
     can_be_linear,
     divide,
     fit_detectors,
@@ -109,7 +109,7 @@ class _Sums:
     sums: NDArray[np.float32]
 
 
-class _Facts(TypedDict):
+class _ProlinFacts(TypedDict):
     clients: list[Name]
     rounds: list[Number]
     windows: list[Number]
@@ -147,7 +147,7 @@ class Prolin(ProlinOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_ProlinFacts),
         {
             "decisions": ArrayForm("b", ("methods", "questions", "windows", "clients")),
             "scores": ArrayForm("f", ("methods", "questions", "windows", "clients"), nan=True),
@@ -192,7 +192,9 @@ class Prolin(ProlinOptions, Attack):
             shares = _shares(group, sums.counts > 0, len(sizes))
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
             torch_device = str(pick_device(device))
-            setting = Setting(model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory)
+            setting = DetectorSetting(
+                model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory
+            )
             setting = replace(setting, sketch=sketch)
             held = needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
@@ -257,7 +259,7 @@ class Prolin(ProlinOptions, Attack):
         return replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary), auxiliary
 
     def _fit(
-        self, setting: Setting, asked: str, knowledge: Knowledge, tasks: Sequence["_Task"], held: float
+        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_Task"], held: float
     ) -> Iterator[list[Detector]]:
         """Fit the detectors of each round; so many bytes are held meanwhile."""
         # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
@@ -266,7 +268,7 @@ class Prolin(ProlinOptions, Attack):
         work = partial(_detect, replace(setting, questions=()), asked, knowledge)
         return fan_out(work, tasks, workers=workers, memory=memory, ray=self.ray, device=setting.device)
 
-    def _note_detectors(self, setting: Setting, sums: _Sums, fitted: "_Fitted") -> list[str]:
+    def _note_detectors(self, setting: DetectorSetting, sums: _Sums, fitted: "_Fitted") -> list[str]:
         """Note what detectors were fitted on, and which of them say nothing."""
         notes = []
         sketch, size = setting.sketch, sums.starts.shape[1]
@@ -322,7 +324,7 @@ class _Task:
     check: bool
 
 
-def _detect(setting: Setting, asked: str, knowledge: Knowledge, task: _Task) -> list[Detector]:
+def _detect(setting: DetectorSetting, asked: str, knowledge: Knowledge, task: _Task) -> list[Detector]:
     """Fit one round's detectors, in whatever process; the questions hold functions, which do not travel."""
     properties = questions(asked, setting.auxiliary, knowledge.targets)
     setting = replace(setting, questions=properties)

@@ -31,7 +31,7 @@ from fedattack.record import Record
 from fedattack.threats.source.options import SourceOptions
 
 
-class _Facts(TypedDict):
+class _SourceFacts(TypedDict):
     clients: list[Name]
     rounds: list[Number]
     targets: Name
@@ -54,7 +54,7 @@ class SourceInference(SourceOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_SourceFacts),
         {
             "losses": ArrayForm("f", ("rounds", "targets", "clients"), nan=True),
             "combined": ArrayForm("f", ("targets", "clients"), nan=True),
