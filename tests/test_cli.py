@@ -737,7 +737,7 @@ def test_every_headline_is_declared():
         judge = judge_of(name)
         if judge is None:
             assert findings_of(name) == ()
-        elif hasattr(judge, "headline"):
+        elif judge.headline:
             assert findings_of(name)[0] == judge.headline
 
 

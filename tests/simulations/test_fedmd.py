@@ -19,7 +19,7 @@ from fedattack.record import Record, check_record
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
 from fedattack.runs.simulator import Simulator
-from fedattack.threats.source.judge import credits_of
+from fedattack.threats.source.case import credits_of
 from simulations.prepare import prepare
 from simulations.records import singles
 from simulations.study import Study
