@@ -345,10 +345,8 @@ def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str,
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:
             whole.append((client.name, client.trained.x))
-    found = {
-        "plaintext": _beside_models(holding, Record(part.record, thinned=True)),
-        "tokens": used_rows(knowledge, whole),
-    }
+    record = Record(part.record, thinned=True)
+    found = {"plaintext": _beside_models(holding, record), "tokens": used_rows(knowledge, whole, record)}
     return {name: arrays for name, arrays in found.items() if arrays is not None}
 
 

@@ -1,7 +1,7 @@
 """The tables of a model: embeddings, and a first linear layer whose inputs are 0 or 1."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,13 @@ from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.structured import fields
+from fedattack.record import Record
+from fedattack.record.format import Parameter
 
 Rows = NDArray[np.int64]
+
+# What layers are called that are tables: embed, embedding, embeddings, token_emb.
+_EMBEDDING = "emb"
 
 FEWEST = 10
 """Rows of the smallest table: of fewer, hardly any client leaves one out."""
@@ -42,6 +47,24 @@ class TokenTable:
     def orient(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array with words along its first axis."""
         return array.T if self.by_column else array
+
+
+def tables_of(knowledge: Knowledge, record: Record | None) -> list[TokenTable]:
+    """Find the tables of the clients' model, or of a record where the attacker can build no model."""
+    if knowledge.model is not None:
+        return find_tables(knowledge.model.build(), knowledge)
+    return [] if record is None else find_named_tables(record.parameters)
+
+
+def find_named_tables(parameters: Sequence[Parameter]) -> list[TokenTable]:
+    """Find the tables among named arrays: matrices whose layer is called an embedding."""
+    found = []
+    for parameter in parameters:
+        module, _, last = parameter.name.rpartition(".")
+        is_named = _EMBEDDING in module.lower() and last == "weight"
+        if is_named and len(parameter.shape) == 2 and parameter.shape[0] >= FEWEST:
+            found.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
+    return sorted(found, key=lambda table: -len(table.rows))
 
 
 def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:

@@ -17,7 +17,7 @@ class TokensOptions:
     needs: ClassVar[Needs] = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),
-        knowledge=("model",),
+        knowledge=(),
         takes=("rounds", "clients", "frozen", "structures"),
     )
 

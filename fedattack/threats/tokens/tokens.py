@@ -1,6 +1,6 @@
 """Read which rows of a model's tables moved: the words, items or categories that a client holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -15,7 +15,7 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import replied, spread_replies, why_left_out
-from fedattack.attacks.tables import TokenTable, find_tables
+from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
@@ -62,25 +62,27 @@ class MovedRows(TokensOptions, Attack):
         },
         {"clients": "clients"},
     )
-    knows: ClassVar[tuple[str, ...]] = ("the model's architecture", "what a row of a table stands for")
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture, or its names of arrays",
+        "what a row of a table stands for",
+    )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where a model has no table."""
         found, known = self.needs.unfit(record, knowledge), knowledge.model
-        if known is None or isinstance(known.spec, Asked):
+        if known is not None and isinstance(known.spec, Asked):
             return found
         try:
-            tables = find_tables(known.build(), knowledge)
+            tables = tables_of(knowledge, record)
         except FedAttackError as cause:
             return [*found, str(cause)]
         return found if tables else [*found, _NO_TABLE]
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.model is None:
-            raise AssertionError("checked by run")
-        model = knowledge.model.build()
-        check_model(model, record)
-        tables = find_tables(model, knowledge)
+        model = None if knowledge.model is None else knowledge.model.build()
+        if model is not None:
+            check_model(model, record)
+        tables = tables_of(knowledge, record)
         if not tables:
             raise NeedsError(f"attack {self.name}: {_NO_TABLE}")
         notes: list[str] = []
@@ -94,12 +96,7 @@ class MovedRows(TokensOptions, Attack):
                 f"attack {self.name} needs updates of a table, and {record.path} holds none that can be used"
                 f"{why_left_out(notes)}"
             )
-        named: list[NDArray[np.int64]] = []
-        for place, part in enumerate(parts):
-            for client in range(len(part.named)):
-                rows = tables[place].rows[np.flatnonzero(part.of(client))]
-                named.append(np.stack([rows, np.full(len(rows), place), np.full(len(rows), client)]))
-        rows, which, whose = np.concatenate(named, axis=1)
+        rows, which, whose = _join_named(tables, parts)
         facts = []
         for table, part in zip(tables, parts, strict=True):
             facts.append({"name": table.name, "rows": len(table.rows), "how": sorted(part.how)})
@@ -153,8 +150,20 @@ class _FoundRows:
         return np.unpackbits(self.named[client], count=self.count).astype(np.bool_)
 
 
-def _is_tied(model: nn.Module, table: TokenTable) -> bool:
-    """Say whether another layer shares the table's array."""
+def _join_named(tables: Sequence[TokenTable], parts: Sequence[_FoundRows]) -> NDArray[np.int64]:
+    """Return (3, named): of each row that is named its number, its table and whose it is."""
+    named: list[NDArray[np.int64]] = []
+    for place, part in enumerate(parts):
+        for client in range(len(part.named)):
+            rows = tables[place].rows[np.flatnonzero(part.of(client))]
+            named.append(np.stack([rows, np.full(len(rows), place), np.full(len(rows), client)]))
+    return np.concatenate(named, axis=1)
+
+
+def _is_tied(model: nn.Module | None, table: TokenTable) -> bool:
+    """Say whether another layer shares the table's array, as far as that is known."""
+    if model is None:
+        return False
     own = model.get_submodule(table.module).weight
     holders = 0
     for layer in model.modules():

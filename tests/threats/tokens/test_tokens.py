@@ -24,6 +24,7 @@ from tests.threats.tokens.world import (
     ONE_HOT,
     attacked,
     judged,
+    texts,
     write_sums_of_words,
     write_words_run,
 )
@@ -141,6 +142,23 @@ def test_masked_words_are_not_used():
 def texts_alone():
     spec = ModelKnowledge("tests.worlds.texts:classifier", (), 4, arguments={})
     return Knowledge(model=spec)
+
+
+def test_a_table_is_found_by_its_name_where_no_model_is_known(tmp_path):
+    folder = write_words_run(tmp_path)
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge", trusted=(str(EMBEDDED.spec),))
+    without = replace(known, model=None)
+    alone, asked = ATTACKS["tokens"].run(record, without), ATTACKS["tokens"].run(record, known)
+    assert alone.facts["tables"] == asked.facts["tables"]
+    np.testing.assert_array_equal(alone.arrays["rows"], asked.arrays["rows"])
+    _, ids, _ = texts()
+    by_model = used_rows(known, [("a", ids[:3]), ("b", ids[3:9])])
+    by_ids = used_rows(without, [("a", ids[:3]), ("b", ids[3:9])], record)
+    assert by_model.keys() == by_ids.keys()
+    for name, array in by_model.items():
+        np.testing.assert_array_equal(array, by_ids[name])
+    assert used_rows(without, [("a", np.zeros((2, 3), np.float32))], record) is None
+    assert used_rows(without, [("a", ids[:3])]) is None
 
 
 def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
