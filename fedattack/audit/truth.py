@@ -275,16 +275,13 @@ def write_truth(
         something else, there is no example to measure the quality of models with, or the name of an answer is none of
         letters a-z, digits and hyphens.
     """
-    if evaluation is not None and not len(evaluation[1]):
-        raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
-    if evaluation is None and records is not None:
-        raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
+    _check_evaluation(evaluation, records)
     sole, shared = _told_apart(owners or [], clients)
     come_from = np.full(len(sole), "") if origins is None else np.array(origins, dtype=np.str_)
     _check_origins(come_from, sole, clients, "the truth's origins")
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
-    tables = {
+    tables: dict[str, Mapping[str, NDArray[Any]] | None] = {
         OWNERS: {"owners": sole, "shared": shared, "origins": come_from},
         EVALUATION: None if evaluation is None else {"x": evaluation[0], "y": evaluation[1]},
         POSITIVES: None if positives is None else {"positives": positives},
@@ -292,14 +289,30 @@ def write_truth(
         RECORDS: _table_of(records),
     }
     for name, answered in (answers or {}).items():
-        tables[_file_of_answer(name)] = dict(answered)
-    files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items() if arrays is not None}
+        tables[_file_of_answer(name)] = answered
+    files = _write_tables(folder, tables)
     for name, value in _list_objects(private, privacy).items():
         files[name] = write_sealed(folder / name, value)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
     optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread}
     holdings |= {name: value for name, value in optional.items() if value}
     write_sealed(folder / HOLDINGS, holdings | {"files": files})
+
+
+def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: Any) -> None:
+    if evaluation is not None and not len(evaluation[1]):
+        raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
+    if evaluation is None and records is not None:
+        raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
+
+
+def _write_tables(folder: Path, tables: Mapping[str, Mapping[str, NDArray[Any]] | None]) -> dict[str, str]:
+    """Write those that are there, and return the fingerprint of each file."""
+    files = {}
+    for name, arrays in tables.items():
+        if arrays is not None:
+            files[name] = write_npz(folder / name, dict(arrays))
+    return files
 
 
 def _table_of(about: Attributes | HeldRecords | None) -> dict[str, NDArray[Any]] | None:
