@@ -45,6 +45,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server name the words, items or categories that a client holds?",
+    strength={"f1": "rows are named with an F1 score of {value}, where guessing gives {chance}"},
     exposed=_exposed,
     remedies=remedies_beside(__file__),
     sentences={
