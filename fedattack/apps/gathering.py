@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import Questions
+from fedattack.attacks import ModelKnowledge
 from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import check_folder
@@ -106,10 +108,9 @@ def gather(
                     notes=notes,
                     asked=asked,
                     ask=None if app is None else Asker(app),
+                    check=None if trust else partial(_refuse_code, model=model, loss=loss),
                 )
             )
-        if not trust:
-            _refuse_code(posed, model, loss)
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
         study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}
         seeds = read_study(source).get("seeds", ())
@@ -136,20 +137,18 @@ def _records_in(source: Path) -> list[tuple[str, Path]]:
     return [(part.name, part.record) for part in find_parts(source)]
 
 
-def _refuse_code(posed: Sequence[Posed], model: str | None, loss: str | None) -> None:
+def _refuse_code(known: ModelKnowledge | None, model: str | None, loss: str | None) -> None:
     """Refuse code that only the witnesses name."""
     from fedattack.learning import LOSSES, MODELS
 
-    for each in posed:
-        known = each.knowledge.model
-        if known is None:
-            continue
-        for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
-            if value not in allowed:
-                raise TrustError(
-                    f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "
-                    f"machine: add --trust, or name one of your own by --{what}"
-                )
+    if known is None:
+        return
+    for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
+        if value not in allowed:
+            raise TrustError(
+                f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "
+                f"machine: add --trust, or name one of your own by --{what}"
+            )
 
 
 def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:

@@ -1,6 +1,6 @@
 """What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +73,7 @@ def pose(
     notes: Sequence[str] = (),
     asked: Questions | None = None,
     ask: Asker | None = None,
+    check: Callable[[ModelKnowledge | None], None] | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -88,6 +89,8 @@ def pose(
         What the owner asks besides, and what this attacker is left without.
     ask
         Asks the clients' own app for losses; ``None`` where there is no app.
+    check
+        Refuses a model that nobody trusts, before it is built.
 
     Raises
     ------
@@ -103,6 +106,8 @@ def pose(
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask)
+    if check is not None:
+        check(computing.model)
     classes = _count_classes(holding, computing.model)
     notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes, *computing.notes]
     knowledge = _know(witnesses, holding, chosen, targets, computing, asked, notes)

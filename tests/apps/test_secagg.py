@@ -64,8 +64,8 @@ def test_what_is_witnessed_under_secagg_judges_attacks_on_sums(tmp_path):
     # Nobody evaluates in this app, so that there is no example to compare with.
     members = [item for item in found.values() if item.attack == "membership-aggregate"]
     assert {item.verdict for item in members} == {"not applicable"}
-    # The same three clients are in every sum.
-    assert found["labels.right"].verdict in ("no evidence", "too few to tell")
+    # Labels take no example to compare with: other clients' labels are the null.
+    assert found["labels.right"].verdict != "not applicable"
 
 
 def write_sums(part: Part, answer) -> None:

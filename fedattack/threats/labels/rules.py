@@ -87,7 +87,7 @@ def take_lowest(gradient: Floats, counts: Counts, examples: int, impact: float) 
 
 
 def apply_llg(sums: Floats, examples: int, impact: float | None = None, offset: Floats | None = None) -> Counts:
-    """Count labels by LLG (Wainakh et al. 2022, Algorithm 1), or with both terms by LLG+ and LLG*.
+    """Count labels by LLG (Wainakh et al. 2022, as their code has it), or with both terms by LLG+ and LLG*.
 
     Parameters
     ----------

@@ -55,6 +55,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server count which labels a client holds?",
+    strength={"right": "{value} of a client's labels are counted right, where guessing gives {chance}"},
     exposed=_exposed,
     sentences={
         "right": "Of a client's labels {value}{interval} are counted right{chance}.",

@@ -44,6 +44,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server name the words, items or categories that a client holds?",
+    strength={"f1": "rows are named with an F1 score of {value}, where guessing gives {chance}"},
     exposed=_exposed,
     sentences={
         "f1": "The rows that are named of a client match those that its examples use with an F1 score of "
