@@ -137,12 +137,10 @@ def _records_in(source: Path) -> list[tuple[str, Path]]:
     return [(part.name, part.record) for part in find_parts(source)]
 
 
-def _refuse_code(known: ModelKnowledge | None, model: str | None, loss: str | None) -> None:
+def _refuse_code(known: ModelKnowledge, model: str | None, loss: str | None) -> None:
     """Refuse code that only the witnesses name."""
     from fedattack.learning import LOSSES, MODELS
 
-    if known is None:
-        return
     for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
         if value not in allowed:
             raise TrustError(

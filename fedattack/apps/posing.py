@@ -73,7 +73,7 @@ def pose(
     notes: Sequence[str] = (),
     asked: Questions | None = None,
     ask: Asker | None = None,
-    check: Callable[[ModelKnowledge | None], None] | None = None,
+    check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -105,9 +105,7 @@ def pose(
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask)
-    if check is not None:
-        check(computing.model)
+    computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask, check=check)
     classes = _count_classes(holding, computing.model)
     notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes, *computing.notes]
     knowledge = _know(witnesses, holding, chosen, targets, computing, asked, notes)

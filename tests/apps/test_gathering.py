@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.apps import computing
+from fedattack.apps.app import App
 from fedattack.apps.gathering import gather
 from fedattack.apps.posing import pose
 from fedattack.attacks import read_targets
@@ -441,6 +442,8 @@ def test_code_that_witnesses_name_is_not_imported_without_trust(world, tmp_path,
         change(site, model=replace(witness.model, spec="fa_evil:Net", loss="fa_evil:loss"))
     with pytest.raises(TrustError, match="name the model fa_evil:Net"):
         gathered(world, trust=False)
+    with pytest.raises(TrustError, match="name the model fa_evil:Net"):
+        gathered(world, trust=False, app=App(MESSAGE_API.copy(tmp_path)))
     with pytest.raises(TrustError, match="name the loss fa_evil:loss"):
         gathered(world, trust=False, model="fa_evil:Net")
     assert not world.out.exists()
