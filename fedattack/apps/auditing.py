@@ -366,7 +366,7 @@ def _explain(problem: str, record: Record | None) -> str:
     return problem + (_beside_training(record) if statuses == {"missing"} else "")
 
 
-def explain(out: Path, why: str) -> bool:
+def note_unanswered(out: Path, why: str) -> bool:
     """Note, for the page, why no question could be answered; returns whether there is a run that it can be said of."""
     try:
         parts = find_parts(out)
@@ -503,10 +503,11 @@ def attack_all(
     failed: dict[str, str] = {}
     scored = []
     spared: dict[str, str] = {}
+    rounds = len(Record(parts[0].record, thinned=True))
     for attack in choose(_that_apply(parts, posed, failed)):
         if attack.name == _INVERSION:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
-        sparing = _sparing(attack, len(Record(parts[0].record, thinned=True)))
+        sparing = _sparing(attack, rounds)
         if sparing:
             attack = attack.with_options(sparing)
             watch.say(

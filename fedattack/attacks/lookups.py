@@ -44,8 +44,8 @@ def used_rows(
         or cannot be built or called.
     """
     try:
-        tables = tables_of(knowledge, record)
         model = None if knowledge.model is None else knowledge.model.build()
+        tables = tables_of(model, knowledge, record)
     except FedAttackError:
         return None
     if not tables:

@@ -49,10 +49,10 @@ class TokenTable:
         return array.T if self.by_column else array
 
 
-def tables_of(knowledge: Knowledge, record: Record | None) -> list[TokenTable]:
+def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | None) -> list[TokenTable]:
     """Find the tables of the clients' model, or of a record where the attacker can build no model."""
-    if knowledge.model is not None:
-        return find_tables(knowledge.model.build(), knowledge)
+    if model is not None:
+        return find_tables(model, knowledge)
     return [] if record is None else find_named_tables(record.parameters)
 
 

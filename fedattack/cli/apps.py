@@ -174,7 +174,7 @@ def _explained(out: Path, device: str) -> Iterator[None]:
     try:
         yield
     except FedAttackError as cause:
-        if auditing.explain(out, str(cause)):
+        if auditing.note_unanswered(out, str(cause)):
             with watch_bars() as watch:
                 _, page = judge_folder(out, device=device, watch=watch)
             say_progress(f"no question was answered; {page} says what was tried, and what reached the server")

@@ -667,7 +667,7 @@ def claim(
         trial,
         name=mechanism or "",
         record=folder,
-        sends_models=folder is None or _sends_models(folder),
+        sends_models=folder is None or not is_run or _sends_models(folder),
         canaries=told_apart,
     )
     with _gate(conditions, [*answer.findings, answer.whole]):
@@ -685,8 +685,7 @@ def _sends_models(folder: Path) -> bool:
     from fedattack.attacks.knowledge import KNOWLEDGE, read_knowledge
     from fedattack.record.folder import find_parts
 
-    # A record by itself says nothing of that.
-    for part in find_parts(folder) if (folder / "record").is_dir() else []:
+    for part in find_parts(folder):
         if (part.knowledge / KNOWLEDGE).exists():
             sends = read_knowledge(part.knowledge).sends
             if sends is not None and sends.factors is not None:

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +13,7 @@ from fedattack.base.files import FolderLock, make_private, write_atomically, wri
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.base.version import __version__
 from fedattack.grids.cell import Request, check_out
+from fedattack.runs.running import now
 from fedattack.runs.watch import Watch
 
 DONE, FAILED, NOT_RUN = "done", "failed", "not run"
@@ -194,5 +194,4 @@ def _make_cell(design: Design[C], cell: C, made: Made) -> Outcome:
 
 def state_version(command: str, changes: Sequence[str]) -> dict[str, Any]:
     """State by what, when and by which command results were written."""
-    written = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"fedattack": __version__, "written": written, "command": command, "changes": list(changes)}
+    return {"fedattack": __version__, "written": now(), "command": command, "changes": list(changes)}

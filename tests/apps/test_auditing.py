@@ -180,7 +180,7 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
         writer.write(Exchange(number, {"values": np.zeros(3)}, [Reply(node, "ok") for node in "ab"]))
     writer.close()
     write_study(tmp_path, {"app": "mine", "commands": ["fedattack audit mine"], "seeds": [0]})
-    assert auditing.explain(tmp_path, "the run: clients send embeddings, and no attack reads them")
+    assert auditing.note_unanswered(tmp_path, "the run: clients send embeddings, and no attack reads them")
     findings, page = judge_folder(tmp_path, watch=Watch())
     run, text = read_run(tmp_path), page.read_text()
     assert not findings
@@ -195,12 +195,12 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
 
 
 def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
-    assert not auditing.explain(tmp_path, "the run did not begin")
+    assert not auditing.note_unanswered(tmp_path, "the run did not begin")
     assert not list(tmp_path.iterdir())
 
 
 def test_scores_that_come_later_are_judged(part):
-    assert auditing.explain(part.folder, "it was cut off")
+    assert auditing.note_unanswered(part.folder, "it was cut off")
     (posed,) = pose_all([part])
     attacked = attack_all([part], [posed], choose, "cpu", Watch())
     findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)

@@ -15,7 +15,7 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
-from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
@@ -340,20 +340,11 @@ def _has_classes(examples: Targets, classes: int) -> bool:
 
 def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
     """Yield the replies of a round that are looked at, or its sum, as far as they can be used."""
-    if round_.aggregate is not None:
-        counts = {reply.node: reply.count for reply in round_.observations if reply.status == "ok"}
-        where = f"round {round_.number} left out"
-        found = _checked(round_, counts, readable(round_.common), round_.aggregate, model, where, notes)
+    for replies, start, sent, where in list_updates(round_, nodes):
+        counts = {reply.node: reply.count for reply in replies}
+        found = _checked(round_, counts, readable(start), sent, model, where, notes)
         if found is not None:
             yield found
-        return
-    for reply in filter(replied, round_.observations):
-        if reply.node in nodes:
-            where = f"round {round_.number}, client {reply.node} left out"
-            start, sent = readable(reply.received), reply.arrays
-            found = _checked(round_, {reply.node: reply.count}, start, sent, model, where, notes)
-            if found is not None:
-                yield found
 
 
 def _checked(

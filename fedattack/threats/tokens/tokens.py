@@ -1,6 +1,6 @@
 """Read which rows of a model's tables moved: the words, items or categories that a client holds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -14,11 +14,11 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, is_finite
-from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
-from fedattack.record import Record, Round
+from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.tokens.moved import Flags, find_moved, measure
 from fedattack.threats.tokens.options import TokensOptions
@@ -73,7 +73,7 @@ class MovedRows(TokensOptions, Attack):
         if known is not None and isinstance(known.spec, Asked):
             return found
         try:
-            tables = tables_of(knowledge, record)
+            tables = tables_of(None if known is None else known.build(), knowledge, record)
         except FedAttackError as cause:
             return [*found, str(cause)]
         return found if tables else [*found, _NO_TABLE]
@@ -82,7 +82,7 @@ class MovedRows(TokensOptions, Attack):
         model = None if knowledge.model is None else knowledge.model.build()
         if model is not None:
             check_model(model, record)
-        tables = tables_of(knowledge, record)
+        tables = tables_of(model, knowledge, record)
         if not tables:
             raise NeedsError(f"attack {self.name}: {_NO_TABLE}")
         notes: list[str] = []
@@ -181,7 +181,7 @@ def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: b
     sums: list[Flags] = []
     count = len(record) if record.view == "aggregate" else attack.replies
     for round_ in record:
-        for who, start, sent, where in _list_updates(round_, chosen.get(round_.seq, set())):
+        for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
             false_alarms, is_gradient = attack.false_alarms / count, round_.protocol == "fedsgd"
             moved = _read_table(table, start, sent, is_gradient, tied, false_alarms, where)
             if isinstance(moved, str):
@@ -189,7 +189,7 @@ def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: b
                 continue
             held, how = moved
             taking_part = np.zeros(len(nodes), dtype=np.bool_)
-            taking_part[[nodes[node] for node in who]] = True
+            taking_part[[nodes[reply.node] for reply in replies]] = True
             found.seen |= taking_part
             found.rounds.add(round_.number)
             found.how.add(how)
@@ -201,19 +201,6 @@ def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: b
     if sums:
         found.named = np.stack([np.packbits(held) for held in trace(np.stack(part), np.stack(sums))])
     return found
-
-
-def _list_updates(
-    round_: Round, nodes: set[str]
-) -> Iterator[tuple[tuple[str, ...], Arrays | None, Arrays | None, str]]:
-    """Yield who is in an update, what was sent, what came back, and how the update is called."""
-    if round_.aggregate is not None:
-        yield round_.participants, round_.common, round_.aggregate, f"round {round_.number} left out"
-        return
-    for reply in filter(replied, round_.observations):
-        if reply.node in nodes:
-            where = f"round {round_.number}, client {reply.node} left out"
-            yield (reply.node,), reply.received, reply.arrays, where
 
 
 def _read_table(
