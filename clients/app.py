@@ -19,7 +19,6 @@ from fedattack.observe.bridge import numpy_client_bridge
 from fedattack.record.folder import read_resumption
 from fedattack.record.nodes import note_node
 from simulations.frameworks import framework_of
-from simulations.run_settings import RunSettings
 from simulations.study import Study, study_of
 
 # What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
@@ -44,15 +43,14 @@ def kind_of(study: Study, client: int) -> Callable[..., NumPyClient]:
 
 def client_fn(context: Context) -> Client:
     """Make the client that this node runs, and note where the run asks for it which partition the node holds."""
-    settings = RunSettings.of(context.run_config)
-    client = int(context.node_config["partition-id"])
+    study = study_of(context.run_config)
+    settings, client = study.settings, int(context.node_config["partition-id"])
     node = str(context.node_id)
     if settings.resume:
         # The record keeps the name of a node that it knew before the run was stopped.
         node = _names(settings.resume).get(str(client), node)
     if settings.truth:
         note_node(settings.truth, node=node, client=str(client))
-    study = study_of(settings)
     is_canary = client >= settings.clients
     if (settings.sensitive or is_canary) and settings.knowledge:
         # A server that knows its customers knows whose node is whose. Attacks have to leave canaries out.
@@ -68,14 +66,14 @@ def _names(resumption: str) -> Mapping[str, str]:
 
 def secure_aggregation(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod: take part in SecAgg+ where the run asks for it."""
-    if RunSettings.of(context.run_config).secagg:
+    if study_of(context.run_config).settings.secagg:
         return secaggplus_mod(message, context, call_next)
     return call_next(message, context)
 
 
 def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod: change the update as the run asks for; DP-SGD is in the training already."""
-    settings = RunSettings.of(context.run_config)
+    settings = study_of(context.run_config).settings
     if settings.defence == DP_SGD:
         return call_next(message, context)
     framework = framework_of(settings.framework)

@@ -5,8 +5,7 @@ from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from fedattack.claims.canaries.directions import moved
-from simulations.canaries import canaries_of
+from simulations.canaries import move_by_canary
 from simulations.privacy import is_private
 from simulations.study import CLIENT_PROPERTY, Study
 
@@ -25,7 +24,6 @@ class CanaryClient(NumPyClient):
     def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:
         self._study = study
         self._client = client
-        self._canaries = canaries_of(study.settings)
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """Say which partition this would be, as clients do."""
@@ -35,7 +33,7 @@ class CanaryClient(NumPyClient):
         """Return the moved arrays, with the example count of a usual client and a loss of nothing."""
         received = {str(place): array for place, array in enumerate(parameters)}
         number = self._client - self._study.settings.clients
-        sent = moved(received, self._canaries.seed, number, self._canaries.clip or 0.0)
+        sent = move_by_canary(self._study.settings, number, received)
         metrics: dict[str, Scalar] = {} if is_private(self._study.settings) else {"train-loss": 0.0}
         count = max(1, round(float(np.mean(self._study.sizes))))
         return list(sent.values()), count, metrics

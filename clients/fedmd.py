@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.fedavg import FedAvgClient
-from fedattack.audit.truth import note_accuracy
 from fedattack.learning import Distillation, accuracy_of_models, distil, outputs_of
 
 MODEL = "fedmd-model"
@@ -45,6 +44,7 @@ class FedMDClient(FedAvgClient):
         training = self._train(server_round)
         self._keep()
         if self._settings.truth:
+            # It takes a pass over data, which nobody else asks for.
             self._note_accuracy(server_round)
         predictions = outputs_of(self._model, self._study.public_x, device=self._device)
         return [predictions], len(self._y), self._metrics(training.loss)
@@ -66,13 +66,8 @@ class FedMDClient(FedAvgClient):
     def _note_accuracy(self, server_round: int) -> None:
         data = self._study.data
         some = slice(None, None, max(len(data.y_test) // _TEST_RECORDS, 1))
-        note_accuracy(
-            self._settings.truth,
-            client=str(self._client),
-            server_round=server_round,
-            own=self._accuracy(self._x, self._y),
-            unheld=self._accuracy(data.x_test[some], data.y_test[some]),
-        )
+        own, unheld = self._accuracy(self._x, self._y), self._accuracy(data.x_test[some], data.y_test[some])
+        self._study.note_accuracy(self._client, server_round, own, unheld)
 
     def _accuracy(self, x: NDArray[np.float32], y: NDArray[Any]) -> float:
         return float(accuracy_of_models(self._model, [self._model.state_dict()], x, y, device=self._device)[0])

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedattack.data import Dataset
 from fedattack.learning import build_model
-from simulations.run_settings import StudySettings
+from fedattack.runs.settings import StudySettings
 from simulations.seeds import MODEL_STREAM, derive_seed
 
 # The architecture that the SIA paper trains on such data (its Table II); user files follow their records' shape.

@@ -10,7 +10,7 @@ from fedattack.base.errors import DataError
 from fedattack.data import Dataset
 from fedattack.data.columns import Column, PrivateColumn
 from fedattack.data.dataset import sensitive_column
-from simulations.run_settings import StudySettings
+from fedattack.runs.settings import StudySettings
 
 # The value of `sensitive` that stands for the column that the data's source declares.
 _DECLARED = "declared"

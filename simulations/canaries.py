@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.canaries import Canaries, Examples
+from fedattack.claims.canaries.directions import moved
 from fedattack.data import Dataset
 from fedattack.defences.guarantee import NOISY
-from simulations.run_settings import RunSettings, StudySettings
+from fedattack.runs.settings import RunSettings, StudySettings
 from simulations.seeds import CANARY_STREAM, derive_secret, generator
 
 
@@ -38,3 +43,9 @@ def canaries_of(settings: RunSettings) -> Canaries:
     noisy = settings.defence in NOISY and settings.defence_strength and settings.defence_clip
     clip = settings.defence_clip if noisy else settings.central_clip
     return Canaries(count=settings.canaries, seed=derive_secret(settings.seed, CANARY_STREAM), clip=clip)
+
+
+def move_by_canary(settings: RunSettings, number: int, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return what the canary of a number sends in place of what it received."""
+    canaries = canaries_of(settings)
+    return moved(arrays, canaries.seed, number, canaries.clip or 0.0)

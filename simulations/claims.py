@@ -7,8 +7,8 @@ from pathlib import Path
 from fedattack.claims import Claim, configured, make_claim
 from fedattack.claims.canaries import CANARIES, write_canaries
 from fedattack.claims.figures import in_figures
+from fedattack.runs.settings import RunSettings
 from simulations.canaries import canaries_of
-from simulations.run_settings import RunSettings
 from simulations.seeds import CANARY_STREAM, derive_secret
 from simulations.study import Study
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedattack.base.errors import FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, Batch
 from fedattack.defences.hook import collecting
-from fedattack.grids.tradeoff.cost import side_by_side, told
-from simulations.run_settings import RunSettings
+from fedattack.grids.tradeoff.cost import summarise_cost, time_side_by_side
+from fedattack.runs.settings import RunSettings, read_settings
 from simulations.study import Study
 from simulations.zoos import make_zoos
 
@@ -38,7 +38,7 @@ def measure(run_config: Mapping[str, Any], strengths: Mapping[str, float]) -> di
         If the settings do not fit the data.
     """
     with tempfile.TemporaryDirectory() as zoo:
-        settings = RunSettings.of(run_config)
+        settings = read_settings(run_config)
         return _measure(settings.replace(device="cpu", record="", truth="", knowledge="", dealt="", zoo=zoo), strengths)
 
 
@@ -61,18 +61,18 @@ def _measure(settings: RunSettings, strengths: Mapping[str, float]) -> dict[str,
             actions[name] = action
         except FedAttackError as problem:
             refused[name] = str(problem)
-    costs = side_by_side(actions)
+    costs = time_side_by_side(actions)
     plain = costs.pop(_TRAINING)
     defences: dict[str, Any] = {}
     for name in strengths:
         if name in refused:
             defences[name] = {"reason": refused[name]}
         else:
-            defences[name] = told(costs[name], less=plain if name == DP_SGD else None)
+            defences[name] = summarise_cost(costs[name], less=plain if name == DP_SGD else None)
     return {
         "entries": sum(array.size for array in update.values()),
         "records": records,
-        _TRAINING: told(plain),
+        _TRAINING: summarise_cost(plain),
         "defences": defences,
     }
 

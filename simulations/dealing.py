@@ -16,8 +16,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedattack.base.files import make_private, open_private
+from fedattack.runs.settings import StudySettings
 from simulations.architectures import Task
-from simulations.run_settings import StudySettings
 
 Records = tuple[NDArray[np.float32], NDArray[Any]]
 """Examples (n, …), and their labels or targets (n,)."""

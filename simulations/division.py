@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError
 from fedattack.data import Dataset, partition
+from fedattack.runs.settings import StudySettings
 from simulations.attributes import column_values
 from simulations.records import singles
-from simulations.run_settings import StudySettings
 from simulations.seeds import AUXILIARY_STREAM, CHOICE_STREAM, POSITIVE_STREAM, RECORDS_STREAM, generator
 
 Rows = NDArray[np.int64]

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
+from fedattack.attacks.lookups import used_rows
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts
 from fedattack.learning import pick_device
-from fedattack.threats.tokens.truths import used_rows
+from fedattack.runs.settings import read_settings
 from simulations.claims import central_notes, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of
 from simulations.overlap import overlap_notes
-from simulations.run_settings import RunSettings
 from simulations.seeds import TARGET_STREAM, generator
 from simulations.study import Study
 from simulations.zoos import make_zoos
@@ -128,7 +128,7 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
     FedAttackError
         If the settings do not fit the data, or each other.
     """
-    settings = RunSettings.of(run_config)
+    settings = read_settings(run_config)
     pick_device(settings.device)
     study = Study(settings)
     if study.framework.check_model is not None:

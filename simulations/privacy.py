@@ -3,7 +3,7 @@
 from fedattack.base.errors import ConfigError
 from fedattack.defences import DP_SGD, NONE
 from fedattack.privacy import Sampling, noise_for
-from simulations.run_settings import RunSettings
+from fedattack.runs.settings import RunSettings
 
 
 def changes_update(settings: RunSettings) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError
 from fedattack.data import Dataset, load_dataset
-from simulations.run_settings import StudySettings
+from fedattack.runs.settings import StudySettings
 from simulations.seeds import PUBLIC_STREAM, generator
 
 # As much of the training split may be set aside as public records; the rest is the clients'.

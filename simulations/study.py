@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.audit.truth import note_accuracy
 from fedattack.data import Dataset
 from fedattack.data.columns import Column, PrivateColumn
+from fedattack.runs.settings import RunSettings, read_settings
 from simulations.architectures import Architectures, Task
 from simulations.attributes import find_private, find_sensitive
 from simulations.dealing import Records, Shards, read_shards, write_shards
 from simulations.division import Division, divide, draw_positives
 from simulations.frameworks import Framework, framework_of
 from simulations.records import choose_public_rows, load_public_records, load_records
-from simulations.run_settings import RunSettings
 from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_secret, derive_seed, generator
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Study:
     @classmethod
     def of(cls, run_config: Mapping[str, Any]) -> "Study":
         """Read the study from a run config."""
-        return cls(RunSettings.of(run_config))
+        return cls(read_settings(run_config))
 
     @property
     def framework(self) -> Framework:
@@ -152,6 +153,11 @@ class Study:
             return list(map(len, self.division.parts))
         return [len(self.records_of(client)[1]) for client in range(self.settings.clients)]
 
+    def note_accuracy(self, client: int, server_round: int, own: float, unheld: float) -> None:
+        """Note in the truth, if the run asks for it, how good a client's model is that never leaves it."""
+        if self.settings.truth:
+            note_accuracy(self.settings.truth, client=str(client), server_round=server_round, own=own, unheld=unheld)
+
     def client_seed(self, client: int, server_round: int) -> int:
         """Seed of one client's local training in one round."""
         return derive_seed(self.settings.seed, CLIENT_STREAM, client, server_round)
@@ -161,7 +167,11 @@ class Study:
         return derive_secret(self.settings.seed, CLIENT_STREAM, client, server_round)
 
 
+def study_of(run_config: Mapping[str, Any]) -> Study:
+    """Read the study from a run config, once for the many messages and mods that one client process serves."""
+    return _study_of(tuple(run_config.items()))
+
+
 @lru_cache(maxsize=2)
-def study_of(settings: RunSettings) -> Study:
-    """Cache a study, and with it the partition, for the many calls that one client process serves."""
-    return Study(settings)
+def _study_of(run_config: tuple[tuple[str, Any], ...]) -> Study:
+    return Study.of(dict(run_config))

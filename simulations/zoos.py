@@ -13,8 +13,8 @@ from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
 from fedattack.learning import LocalSGD
 from fedattack.learning.pooled_updates import Fit
 from fedattack.record.folder import copy_zoos
+from fedattack.runs.settings import RunSettings
 from simulations.privacy import changes_update
-from simulations.run_settings import RunSettings
 from simulations.seeds import ZOO_STREAM, derive_seed
 from simulations.study import Study
 

@@ -1,5 +1,6 @@
 import os
 import sys
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
@@ -20,16 +21,21 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory):
+    """What is noted outside of run folders."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def declared_findings():
-    """Whatever a judge finds in any test must be declared: `--fail-if` is held against that before a run."""
+    """Whatever a judge finds in any test must be among its metrics: `--fail-if` is held against these before a run."""
     from fedattack.audit.judge import Judge
-    from fedattack.runs.checks import can_find
 
     make = Judge.finding
 
     def finding(self, metric, label, **numbers):
-        attack = self.shared["attack"]
-        assert can_find(attack, metric), f"{attack}.{metric} is not among the findings that its threat declares"
+        declared = any(fnmatchcase(metric, pattern) for pattern in self.metrics())
+        assert declared, f"{self.shared['attack']}.{metric} is not among the metrics of its judge"
         return make(self, metric, label, **numbers)
 
     Judge.finding = finding

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedattack.base.settings import SettingsModel, setting
 from fedattack.defences.base import DefenceKind, as_float32, number
 
 
@@ -36,7 +37,11 @@ def make(settings):
     return Scale(number(settings, "defence-strength", high=1.0), number(settings, "scale-power"))
 
 
-KIND = DefenceKind("scale", make, {"scale-power": 1.0})
+class ScaleSettings(SettingsModel):
+    scale_power: float = setting(1.0, "power", ge=0)
+
+
+KIND = DefenceKind("scale", make, ScaleSettings)
 '''
 
 USE_DEFENCE = """
@@ -119,15 +124,7 @@ def test_a_defence_is_added_by_the_recipe(copy):
         "import dp_sgd, flower_localdp, noise, recup, scale, soteria",
     )
     edit(kinds, "    sparsify.KIND,\n", "    sparsify.KIND,\n    scale.KIND,\n")
-    settings = copy / "simulations" / "settings.toml"
-    edit(settings, '"flower-localdp", "dp-sgd"]', '"flower-localdp", "dp-sgd", "scale"]')
-    edit(settings, "[soteria-layer]", '[scale-power]\ndefault = 1.0\nminimum = 0.0\nhelp = "power"\n\n[soteria-layer]')
     edit(copy / "pyproject.toml", 'soteria-layer = ""', 'soteria-layer = ""\nscale-power = 1.0')
-    edit(
-        copy / "simulations" / "run_settings.py",
-        "    soteria_layer: str\n",
-        "    soteria_layer: str\n    scale_power: float\n",
-    )
     with (copy / "simulations" / "tradeoff.toml").open("a") as file:
         file.write('\n[scale]\nwhat = "share"\nmost = 1.0\nstrengths = [0.25, 0.5]\n')
     use(copy, USE_DEFENCE)

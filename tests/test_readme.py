@@ -167,6 +167,8 @@ DOCUMENTS = (
     Document("fedattack/threats/group/README.md"),
     Document("fedattack/threats/inversion/README.md"),
     Document("fedattack/threats/plaintext/README.md"),
+    Document("fedattack/threats/labels/README.md"),
+    Document("fedattack/threats/tokens/README.md"),
     Document("fedattack/threats/trees/README.md"),
     OBSERVE,
     DEFENCES,

@@ -18,6 +18,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import write_study
 from fedattack.runs import simulating
 from fedattack.runs.asked import asked_of_knowledge, asked_of_study
+from fedattack.runs.runtimes import RUNTIMES
 from tests.fuzz.folders import NoFlower, private_training
 from tests.fuzz.worlds import STUDY
 from tests.worlds.federation import MODEL, write_run
@@ -210,7 +211,7 @@ def no_flower(monkeypatch):
             told.append(dict(config))
             raise RunError("no Flower here")
 
-    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *words: Told()})
+    monkeypatch.setitem(RUNTIMES, "simulation", lambda *words: Told())
     monkeypatch.setattr(simulating, "prepare", lambda configs: None)
     return told
 
@@ -232,7 +233,7 @@ def no_flower(monkeypatch):
         ),
         ({"settings": {"record": "/home/victim"}}, "unknown setting 'record'"),
         ({"settings": {"clients": 0}}, "clients = 0: expected at least 2"),
-        ({"settings": {"clients": "4"}}, "clients = '4': expected int"),
+        ({"settings": {"clients": "4"}}, "clients = '4': expected a whole number"),
         ({"settings": {"clients": [4]}}, "settings.clients"),
         ({"runtime": "os:system"}, "unknown runtime 'os:system'"),
         ({"preset": "../../x"}, "unknown preset"),
@@ -393,7 +394,7 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
             writer.close(final=state)
             return type("Result", (), {"client_error": "OutOfMemoryError: " + "x" * 3_000})()
 
-    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *words: Dying()})
+    monkeypatch.setitem(RUNTIMES, "simulation", lambda *words: Dying())
     monkeypatch.setattr(simulating, "prepare", lambda configs: None)
     monkeypatch.setattr("fedattack.runs.forecast.foretell", lambda *words, **named: None)  # nothing was prepared
     code, _, err = call("audit", "quickstart", "--out", tmp_path / "run", "--seeds", 1)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -101,39 +102,38 @@ class Interview:
         DataError
             If it cannot.
         """
-        rounds = [round_ for round_ in self._record if any(map(_is_common, round_.observations))]
         # The last one comes first: it is there whatever the time allows.
-        rounds = rounds[: -_SHADOW_ROUNDS - 1 : -1]
+        backwards = reversed(self._record.rounds)
+        common = (round_ for round_ in backwards if any(map(_is_common, round_.observations)))
+        rounds = [*islice(common, _SHADOW_ROUNDS)]
         seqs: list[int] = []
         losses: list[list[NDArray[np.float64]]] = []
         started = time.monotonic()
         for done, round_ in enumerate(rounds):
             if done and time.monotonic() - started > _SHADOW_SECONDS:
-                rounds = rounds[:done]
                 break
-            of_round = []
-            for index in range(SHADOWS):
-                say(f"{PROGRESS}{done * SHADOWS + index} {len(rounds) * SHADOWS}")
-                of_round.append(self._shadow(round_, index))
-            losses.append(of_round)
+            losses.append([])
             seqs.append(round_.seq)
+            for of_shadow in self._train_shadows(round_):
+                say(f"{PROGRESS}{done * SHADOWS + len(losses[-1])} {len(rounds) * SHADOWS}")
+                losses[-1].append(of_shadow)
         if not losses:
             raise DataError("no reply holds arrays, of a client that was sent what others were sent")
         notes = [f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"]
         return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array(notes, dtype=np.str_)}
 
-    def _shadow(self, round_: Round, index: int) -> NDArray[np.float64]:
-        """Return losses (targets,) under a model that the app trains in a round on the attacker's examples."""
+    def _train_shadows(self, round_: Round) -> Iterator[NDArray[np.float64]]:
+        """Yield losses (targets,) under each model that the app trains in a round on the attacker's examples."""
         replies = [reply for reply in round_.observations if _is_common(reply)]
         received = dict(replies[0].received or {})
         player = self._player(received, replies[0].node)
         x, y = self.auxiliary
         counts = [reply.num_examples for reply in replies if reply.num_examples]
         size = min(len(y) // 2, int(np.median(counts or [len(y)])))
-        seed = round_.seq * SHADOWS + index
-        rows = np.random.default_rng(seed).choice(len(y), size, replace=False)
-        player.take(player.update(received, x[rows, ...], y[rows], seed))
-        return player.losses()
+        for seed in range(round_.seq * SHADOWS, (round_.seq + 1) * SHADOWS):
+            rows = np.random.default_rng(seed).choice(len(y), size, replace=False)
+            player.take(player.update(received, x[rows, ...], y[rows], seed))
+            yield player.losses()
 
     def _add(
         self,

@@ -1,26 +1,28 @@
 """Run somebody's Flower app under witnesses, and attack what its server saw."""
 
+import hashlib
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker
 from fedattack.apps.control import control
-from fedattack.apps.outside import observe_command, whole_rounds, wrap_app
+from fedattack.apps.outside import count_rounds, observe_command, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
-from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks import ATTACKS, Attack, Knowledge, ModelKnowledge
 from fedattack.attacks.registry import threats
 from fedattack.audit.evidence import UNANSWERED
 from fedattack.audit.finding import ERROR
@@ -28,20 +30,41 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.reach import Prepared
 from fedattack.audit.truth import Truth, read_truth
 from fedattack.audit.untried import VIEWS, lacking
-from fedattack.base.errors import ConfigError, FedAttackError, RunError, short
-from fedattack.base.files import make_private, sigterm_raises
+from fedattack.base.errors import (
+    ConfigError,
+    DataError,
+    FedAttackError,
+    NeedsError,
+    RecordError,
+    RunError,
+    TrustError,
+    in_command,
+    short,
+)
+from fedattack.base.files import sigterm_raises, write_sealed
+from fedattack.base.untrusted import check_folder, read_sealed, remove_inside
 from fedattack.record import Record, project_record
-from fedattack.record.folder import Part, find_parts, new_parts, read_study, write_study
-from fedattack.record.format import INDEX
+from fedattack.record.folder import STUDY, Part, find_parts, new_parts, read_study, write_study
 from fedattack.runs.asked import known_to
-from fedattack.runs.deployment import Deployment
+from fedattack.runs.bundle import app_files
+from fedattack.runs.code import note_code, read_code
 from fedattack.runs.forecast import needed_of
-from fedattack.runs.pipeline import attack_folder
-from fedattack.runs.runtime import Runtime
-from fedattack.runs.simulator import Simulator
+from fedattack.runs.pipeline import attack_folder, list_unscored
+from fedattack.runs.running import (
+    check_clients,
+    check_free,
+    check_idle,
+    is_recorded,
+    lock_folder,
+    new_folder,
+    now,
+    open_log,
+    run_in_turn,
+)
+from fedattack.runs.runtimes import RUNTIMES, SUPERLINK
 from fedattack.runs.watch import Watch
 from fedattack.threats.trees.replies import holds_trees
-from fedattack.witness import HoldOut, Witness, read_witnesses
+from fedattack.witness import HoldOut, Witness, WitnessedModel, read_witnesses
 
 WITNESS = "witness"
 """Folder of a run folder that witnesses write in; no attack reads it."""
@@ -50,7 +73,7 @@ WITNESS = "witness"
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
-_LAST = "plaintext"
+_LAST = ("labels", "tokens", "plaintext")
 _INVERSION = "inversion"
 _SUMS = "aggregate"
 
@@ -72,22 +95,21 @@ _OF_QUERIES = (
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
 
+# Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
+_POSED = "posed.json"
 
-def _simulator(app: Path, clients: int, log: Path) -> Runtime:
-    return Simulator(app, supernodes=clients, log=log)
-
-
-def _processes(app: Path, clients: int, log: Path, *, secure: bool = True) -> Runtime:
-    return Deployment(app, supernodes=clients, secure=secure, log=log)
+_Line = Annotated[str, StringConstraints(max_length=10_000)]
 
 
-RUNTIMES: Mapping[str, Callable[[Path, int, Path], Runtime]] = {
-    "simulation": _simulator,
-    "processes": _processes,
-    "processes-insecure": partial(_processes, secure=False),
-    superlink.SUPERLINK: superlink.remote,
-}
-"""What an app can run on."""
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _PosedEntry(TypedDict):
+    few: list[_Line]
+    notes: list[_Line]
+    assumed: list[_Line]
+    reasons: dict[_Line, _Line]
+
+
+_POSED_ENTRY: TypeAdapter[_PosedEntry] = TypeAdapter(_PosedEntry)
 
 
 @dataclass(frozen=True)
@@ -156,18 +178,39 @@ def too_few(clients: int) -> str:
     )
 
 
-def check_free(out: Path) -> Path:
-    """Return the absolute path of a folder that is absent or empty.
+def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """Read what a run was with which the same command goes on; nothing if the run folder is new.
 
     Raises
     ------
     ConfigError
-        If it is neither.
+        If there is something else in ``out``, or the run of another app, other seeds or another command.
     """
     out = out.expanduser().absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
-    return out
+    study = read_study(out) if out.is_dir() else {}
+    if "app" not in study:
+        check_free(out)
+        return {}
+    check_folder(out, RecordError, to_write=True)
+    wanted = {"app": app.folder.name, "seeds": [*seeds], "commands": [command], "code": _digest_of(app)}
+    for key, what in (("app", "app"), ("seeds", "seeds"), ("commands", "command"), ("code", "code of the app")):
+        if study.get(key) != wanted[key]:
+            got = "it was changed since" if key == "code" else f"got {short(str(wanted[key]), 80)}"
+            raise ConfigError(
+                f"{out} holds a run of another {what} and goes on by the command that began it alone, which {STUDY} "
+                f"there names: expected {short(str(study.get(key)), 80)}, {got}; give this run a folder of its own"
+            )
+    return study
+
+
+def _digest_of(app: App) -> str:
+    """Return the SHA-256 of an app's code."""
+    digest = hashlib.sha256()
+    for path in sorted(app_files(app.folder)):
+        if path.suffix in (".py", ".toml"):
+            digest.update(f"{path.relative_to(app.folder)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def run_app(
@@ -180,12 +223,15 @@ def run_app(
     options: Mapping[str, str] | None = None,
     watch: Watch,
 ) -> list[Part]:
-    """Run a copy of an app, once for each seed, observed and witnessed, into the new run folder ``out``.
+    """Run a copy of an app, once for each seed, observed and witnessed, into the run folder ``out``.
+
+    A run that the same command began goes on: seeds that are recorded whole are left alone, others are run anew.
 
     Parameters
     ----------
     on
-        One of :data:`RUNTIMES`; of no effect where the caller gave the command that runs the app.
+        One of :data:`fedattack.runs.runtimes.RUNTIMES`; of no effect where the caller gave the command that runs the
+        app.
     command
         The command line that does all this, kept for the report.
     options
@@ -194,37 +240,37 @@ def run_app(
     Raises
     ------
     ConfigError
-        If ``out`` is taken.
+        If ``out`` is taken, holds another run, or another is at work in it.
     RunError
         If a run does not finish.
     """
-    out = check_free(out)
-    make_private(out)
-    out.chmod(0o700)
+    out = out.expanduser().absolute()
+    is_stopped = bool(find_stopped(app, out, seeds, command))
     parts = new_parts(out, seeds)
-    started = _now()
-    for part, seed in zip(parts, seeds, strict=True):
-        if app.command is None:
-            _run(app, out, part, seed, on, watch)
-        else:
-            watch.step("train", 0, None)
-            observe_command(
-                app.command.words,
-                part.record,
-                {},
-                witness=witness_of(part),
-                hold_out=_held_out(app, seed),
-                stdout=sys.stderr.fileno(),
-            )
-        if app.command is None and on == superlink.SUPERLINK:
-            superlink.check_witnessed(Record(part.record), witness_of(part), watch)
-    study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
-    study["app"] = app.folder.name
+    study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": now(), "recorded": []}
+    study |= {"app": app.folder.name, "code": _digest_of(app)}
     if options:
         study["options"] = dict(options)
     if app.command is None:
         study["runtime"] = on
-    write_study(out, study)
+    with lock_folder(out) if is_stopped else new_folder(out):
+        if is_stopped:
+            before = read_study(out)
+            study |= {key: before[key] for key in ("started", "recorded") if key in before}
+        left = []
+        for part, seed in zip(parts, seeds, strict=True):
+            check_idle(part)
+            if _is_whole(part, seed, study):
+                _check_code(part)
+            else:
+                left.append((part, seed))
+        for part, _ in left:
+            for folder in (part.record, witness_of(part), part.truth, part.knowledge, out / "scores" / part.name):
+                remove_inside(out, folder, ConfigError)
+        if left:
+            write_study(out, study)
+            runs = [(part, partial(_run, app, out, study, part, seed, watch)) for part, seed in left]
+            run_in_turn(out, study, runs, None, watch)
     return parts
 
 
@@ -232,53 +278,96 @@ def _held_out(app: App, seed: int) -> HoldOut | None:
     return HoldOut(app.hold_out, seed) if app.hold_out else None
 
 
-def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> None:
+def _check_code(part: Part) -> None:
+    """Refuse code that a run's witnesses name, unless they named it when this machine ran it: the folder is data."""
+    for name in sorted(_code_of(witness.model for witness in witnesses_of(part)) - read_code(part.folder)):
+        raise TrustError(
+            f"{witness_of(part)} names {short(name, 80)}, which would be imported, and did not when this machine ran "
+            f"the app; `fedattack gather {in_command(part.folder)} {in_command(witness_of(part))} --out DIR` says how "
+            "to trust it"
+        )
+
+
+def _code_of(models: Iterable[WitnessedModel | ModelKnowledge | None]) -> set[str]:
+    """Return the import paths of models and of their losses."""
+    code: set[str] = set()
+    for model in models:
+        if model is not None:
+            code |= {str(name) for name in (model.spec, model.loss) if name is not None and ":" in str(name)}
+    return code
+
+
+def _is_whole(part: Part, seed: int, study: Mapping[str, Any]) -> bool:
+    """Whether a seed is recorded to its end; what a SuperLink was asked to stop may look like it."""
+    return is_recorded(part) and (study.get("runtime") != SUPERLINK or seed in study.get("recorded", ()))
+
+
+def _run(
+    app: App, out: Path, study: dict[str, Any], part: Part, seed: int, watch: Watch, advance: Callable[[], None]
+) -> None:
+    on, client_error = study.get("runtime", ""), None
+    if app.command is None:
+        client_error = _run_copy(app, out, part, seed, on, advance)
+    else:
+        advance()
+        observe_command(
+            app.command.words,
+            part.record,
+            {},
+            witness=witness_of(part),
+            hold_out=_held_out(app, seed),
+            stdout=sys.stderr.fileno(),
+        )
+    advance()
+    _check_answers(part, client_error, watch)
+    if on == SUPERLINK:
+        superlink.check_witnessed(Record(part.record), witness_of(part), watch)
+    note_code(out, _code_of(witness.model for witness in witnesses_of(part)))
+    study["recorded"].append(seed)
+    write_study(out, study)
+
+
+def _run_copy(app: App, out: Path, part: Part, seed: int, on: str, advance: Callable[[], None]) -> str | None:
+    """Run a copy of an app; returns what a client failed by."""
     config = dict(app.config) | ({"seed": seed} if app.seeded and "seed" not in app.config else {})
-    what, index = f"train {part.name or 'rounds'}", part.record / INDEX
-
-    def advance() -> None:
-        watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, None)
-
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
         wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve(), _held_out(app, seed))
         copy_files(app.folder, place, without=out.resolve())
-        with RUNTIMES[on](copy, app.supernodes, out / "flower.log") as runner:
+        with RUNTIMES[on](copy, app.supernodes, "cpu", open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
             runner.cwd = place
-            result = runner.run(config, on_poll=advance)
-    if result.client_error is not None:
-        why = _advised(short(result.client_error, 200))
-        if (part.record / "manifest.json").exists() and Record(part.record).silence:
-            raise RunError(f"{part.label}: no client answered in any round: {why}")
-        watch.say("warning", f"a client failed: {why}")
-    whole_rounds(part.record)
+            return runner.run(config, on_poll=advance).client_error
 
 
-def check_answers(parts: Sequence[Part]) -> None:
-    """Look whether clients answered what is recorded.
+def _check_answers(part: Part, client_error: str | None, watch: Watch) -> None:
+    """Look whether the run ended in good order, and clients answered what is recorded.
 
     Raises
     ------
     RunError
-        If in some run none did.
+        If not.
     """
-    for part in parts:
-        _check_answers(part)
-
-
-def _check_answers(part: Part) -> None:
+    check_clients(part, client_error, watch, explain=_explain)
+    count_rounds(part.record)
     record = Record(part.record)
     if not len(record):
         raise RunError(f"{part.label}: the server sent no training message{_beside_training(record)}")
-    if record.silence:
-        statuses = {seen.status for round_ in record for seen in round_.observations}
-        beside = _beside_training(record) if statuses == {"missing"} else ""
-        raise RunError(f"{part.label}: {_advised(record.silence)}{beside}")
 
 
-def explain(out: Path, why: str) -> bool:
+def _explain(problem: str, record: Record | None) -> str:
+    """Add to why clients failed what to do, and to why none answered in a record what passed besides."""
+    # Clients, and not the server, may have an environment that lacks fedattack.
+    if f"No module named '{__name__.partition('.')[0]}" in problem:
+        problem += "; clients note what they train on by fedattack: call `pip install fedattack` where they run"
+    if record is None:
+        return problem
+    statuses = {seen.status for round_ in record for seen in round_.observations}
+    return problem + (_beside_training(record) if statuses == {"missing"} else "")
+
+
+def note_unanswered(out: Path, why: str) -> bool:
     """Note, for the page, why no question could be answered; returns whether there is a run that it can be said of."""
     try:
         parts = find_parts(out)
@@ -309,13 +398,6 @@ def _beside_training(record: Record) -> str:
     return "".join(f"; {line}" for line in said)
 
 
-def _advised(why: str) -> str:
-    """Add what to do where clients, and not the server, have an environment that lacks fedattack."""
-    if f"No module named '{__name__.partition('.')[0]}" not in why:
-        return why
-    return f"{why}; clients note what they train on by fedattack: call `pip install fedattack` where they run"
-
-
 def witness_of(part: Part) -> Path:
     """Return where a run's witnesses write."""
     return part.folder / WITNESS / part.name
@@ -337,7 +419,7 @@ def pose_all(
     app: App | None = None,
     watch: Watch | None = None,
 ) -> list[Posed]:
-    """Write truth and knowledge of all runs from what was witnessed.
+    """Write truth and knowledge of all runs from what was witnessed; where that is done, it is read.
 
     Parameters
     ----------
@@ -353,17 +435,35 @@ def pose_all(
     """
     posed = []
     for part in parts:
+        if (witness_of(part) / _POSED).exists():
+            posed.append(_read_posed(part, {*read_code(part.folder), *filter(None, (model, loss))}))
+            continue
         if what := _what_is_sent(Record(part.record)):
-            raise RunError(
+            raise NeedsError(
                 f"{part.label}: clients send {what}, and no attack reads them"
                 + (
                     _beside_training(Record(part.record))
                     or "; it would take arrays of numbers that a model of PyTorch has"
                 )
             )
+        for half in (part.truth, part.knowledge):
+            remove_inside(part.folder, half, ConfigError)
         witnesses, ask = witnesses_of(part), None if app is None else Asker(app, watch)
-        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask))
+        found = pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask)
+        entry = {"few": found.few, "notes": found.notes, "assumed": found.assumed, "reasons": dict(found.reasons)}
+        note_code(part.folder, _code_of([found.knowledge.model]))
+        write_sealed(witness_of(part) / _POSED, entry)
+        posed.append(found)
     return posed
+
+
+def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
+    """Read what was posed before the audit was stopped."""
+    entry = read_sealed(witness_of(part) / _POSED, _POSED_ENTRY, DataError, "delete it, and give the command again")
+    known = known_to(part, trusted)
+    for asked in known.asks():
+        raise asked.refuse()
+    return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), tuple(entry["assumed"]), entry["reasons"])
 
 
 def _what_is_sent(record: Record) -> str:
@@ -398,7 +498,7 @@ def attack_all(
 
     Raises
     ------
-    RunError
+    NeedsError
         If none could be made.
     """
     trusted = {str(each.knowledge.model.spec) for each in posed if each.knowledge.model is not None}
@@ -406,34 +506,30 @@ def attack_all(
     failed: dict[str, str] = {}
     scored = []
     spared: dict[str, str] = {}
+    rounds = len(Record(parts[0].record, thinned=True))
     for attack in choose(_that_apply(parts, posed, failed)):
         if attack.name == _INVERSION:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
-        sparing = _sparing(attack, len(Record(parts[0].record, thinned=True)))
+        sparing = _sparing(attack, rounds)
         if sparing:
             attack = attack.with_options(sparing)
             watch.say(
                 "note", f"{attack.name}: {_as_options(sparing)}, as apps are audited; a larger number takes longer"
             )
-        try:
-            if Record(parts[0].record, thinned=True).view in attack.needs.views:
-                _attack(attack, parts[0].folder, trusted, device, watch)
-            else:
-                _attack_sums(attack, parts, trusted, device, watch)
-        except FedAttackError as cause:
-            failed[attack.name] = str(cause)
-            watch.say("warning", f"{attack.name} was not made: {short(str(cause), 300)}")
+        if why := _make(attack, parts, trusted, device, watch):
+            failed[attack.name] = why
             continue
         scored.append(attack.name)
         spared |= sparing
     if not scored:
         tried = [name for name in _FIRST if name in failed] or [*failed]
         reasons = "; ".join(f"{name}: {failed[name]}" for name in tried)
-        raise RunError(f"no attack could be made of {parts[0].record}: {reasons}")
+        raise NeedsError(f"no attack could be made of {parts[0].record}: {reasons}")
     untried = _untried(scored, failed, parts[0], posed)
     # The report begins with the first of them.
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": untried}
+    study.pop(UNANSWERED, None)
     # Whoever attacks the run again does so likewise, and asks about the same clients.
     options = spared | study.get("options", {})
     if _INVERSION in scored:
@@ -445,7 +541,9 @@ def attack_all(
 
 
 def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watch) -> None:
-    """Find out whether attacks that show nothing would have seen a leak, and note it for the report."""
+    """Find out whether attacks that show nothing would have seen a leak, and note it for the report, once."""
+    if "controls" in read_study(parts[0].folder):
+        return
     found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch)
     write_study(parts[0].folder, {**read_study(parts[0].folder), "controls": found})
 
@@ -463,8 +561,20 @@ def _as_options(options: Mapping[str, str]) -> str:
     return " ".join(f"--option {key}={value}" for key, value in options.items())
 
 
-def _attack(attack: Attack, folder: Path, trusted: Collection[str], device: str, watch: Watch) -> None:
-    attack_folder(attack, folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)
+def _make(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> str:
+    """Attack all runs, unless that was done before the audit was stopped; returns why it cannot be done, if so."""
+    if not list_unscored(parts, [attack.name]):
+        return ""
+    folder = parts[0].folder
+    try:
+        if Record(parts[0].record, thinned=True).view in attack.needs.views:
+            attack_folder(attack, folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)
+        else:
+            _attack_sums(attack, parts, trusted, device, watch)
+    except FedAttackError as cause:
+        watch.say("warning", f"{attack.name} was not made: {short(str(cause), 300)}")
+        return str(cause)
+    return ""
 
 
 def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> None:
@@ -499,7 +609,14 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
         if name in names and (why := _out_of_reach(name, parts, posed)):
             names.remove(name)
             failed[name] = why
-    return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name == _LAST, name))
+    return sorted(names, key=_place_of)
+
+
+def _place_of(name: str) -> tuple[int, int, str]:
+    """Return by what attacks are sorted: the report begins with the first of them."""
+    first = _FIRST.index(name) if name in _FIRST else len(_FIRST)
+    last = _LAST.index(name) + 1 if name in _LAST else 0
+    return first, last, name
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
@@ -558,7 +675,3 @@ def _remedy(threat: str, knowledge: Knowledge) -> str:
     if not structure:
         remedies["inversion"] = "clients of few examples that train by plain SGD, and somebody who evaluates on others"
     return f"; it would take {remedies[threat]}" if threat in remedies else ""
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

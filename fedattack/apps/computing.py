@@ -1,7 +1,7 @@
 """Find what computes losses for the attacker: a model that it builds, or the clients' own app."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ def find_computing(
     model: str | None,
     loss: str | None,
     ask: Asker | None,
+    check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
 
@@ -67,6 +68,8 @@ def find_computing(
         What the caller says of them, in the place of what was witnessed.
     ask
         Asks the clients' own app for losses; ``None`` where there is no app.
+    check
+        Refuses a model that nobody trusts, before it is built.
 
     Raises
     ------
@@ -79,7 +82,7 @@ def find_computing(
     if model is None and holds_trees(record):
         return Computing(notes=("clients send trees: no model gives losses, and what needs losses is not asked",))
     unanswered = ""
-    if model is None and ask is not None and (why := _why_ask(witnesses, reading, record)):
+    if model is None and ask is not None and (why := _why_ask(witnesses, reading, record, check)):
         try:
             answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
         except FedAttackError as cause:
@@ -96,10 +99,17 @@ def find_computing(
         raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
     if unanswered:
         notes.append(unanswered)
+    if check is not None:
+        check(built)
     return Computing(built, _frozen_of(witnesses, notes), notes=notes)
 
 
-def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> str:
+def _why_ask(
+    witnesses: Sequence[Witness],
+    reading: Reading,
+    record: Record,
+    check: Callable[[ModelKnowledge], None] | None,
+) -> str:
     """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
     models = _find_trained_models(witnesses)
     for model in models:
@@ -107,7 +117,7 @@ def _why_ask(witnesses: Sequence[Witness], reading: Reading, record: Record) -> 
             return model.why
         if model.personal:
             return f"clients do not send {short(', '.join(model.personal), 100)}"
-    if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)))):
+    if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)), check)):
         return misfit
     for round_ in record:
         if any(reply.singled_out for reply in round_.observations):
@@ -121,13 +131,15 @@ def _find_trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
     return [witness.model for witness in trained if witness.model is not None]
 
 
-def _misfit(model: WitnessedModel, record: Record) -> str:
+def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowledge], None] | None) -> str:
     """Say what of the record's arrays is not an array of the clients' model as it is; empty if all are."""
     if model.frozen is not None:
         # A part of the model travels, such as an adapter; what it must fit is checked where it is put together.
         return ""
+    known = ModelKnowledge(str(model.spec), model.input_shape, max(model.classes, 1), arguments=model.arguments)
+    if check is not None:
+        check(known)
     try:
-        known = ModelKnowledge(str(model.spec), model.input_shape, max(model.classes, 1), arguments=model.arguments)
         state = known.build().state_dict()
     except FedAttackError:
         return ""

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker
-from fedattack.apps.auditing import check_free
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import Questions
+from fedattack.attacks import ModelKnowledge
 from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import check_folder
@@ -23,6 +24,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
 from fedattack.record.format import MANIFEST, RUN
 from fedattack.record.project import copy_record
+from fedattack.runs.running import check_free
 from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.store import RUN_FOLDER
@@ -89,13 +91,13 @@ def gather(
     out = check_free(out)
     records = _records_in(source)
     posed = []
-    with _made_whole(out) as folder:
+    with _making_whole(out) as folder:
         for name, path in records:
             part, record = Part(folder, name), Record(path, thinned=True)
             if record.silence:
                 raise RunError(f"{path}: {record.silence}")
             notes: list[str] = []
-            taken = _taken(_found(folders, record), record, notes)
+            taken = _choose_witnesses(_read_found(folders, record), record, notes)
             copy_record(record, part.record)
             posed.append(
                 pose(
@@ -106,10 +108,9 @@ def gather(
                     notes=notes,
                     asked=asked,
                     ask=None if app is None else Asker(app),
+                    check=None if trust else partial(_refuse_code, model=model, loss=loss),
                 )
             )
-        if not trust:
-            _refuse_code(posed, model, loss)
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
         study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}
         seeds = read_study(source).get("seeds", ())
@@ -118,7 +119,7 @@ def gather(
 
 
 @contextmanager
-def _made_whole(out: Path) -> Iterator[Path]:
+def _making_whole(out: Path) -> Iterator[Path]:
     """Yield a folder that takes its place when all is in it; nothing is left of it if something fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
@@ -136,23 +137,19 @@ def _records_in(source: Path) -> list[tuple[str, Path]]:
     return [(part.name, part.record) for part in find_parts(source)]
 
 
-def _refuse_code(posed: Sequence[Posed], model: str | None, loss: str | None) -> None:
+def _refuse_code(known: ModelKnowledge, model: str | None, loss: str | None) -> None:
     """Refuse code that only the witnesses name."""
     from fedattack.learning import LOSSES, MODELS
 
-    for each in posed:
-        known = each.knowledge.model
-        if known is None:
-            continue
-        for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
-            if value not in allowed:
-                raise TrustError(
-                    f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "
-                    f"machine: add --trust, or name one of your own by --{what}"
-                )
+    for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
+        if value not in allowed:
+            raise TrustError(
+                f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "
+                f"machine: add --trust, or name one of your own by --{what}"
+            )
 
 
-def _found(folders: Sequence[Path], record: Record) -> list[Found]:
+def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
     """Read what witnesses wrote in the record's run.
 
     Raises
@@ -223,7 +220,7 @@ def _is_a_sample(seen: SeenExamples) -> bool:
     return hashes == sorted({*hashes}) and (not hashes or hash_rows(seen.x, 0) == hashes)
 
 
-def _taken(found: Sequence[Found], record: Record, notes: list[str]) -> list[Witness]:
+def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) -> list[Witness]:
     """Return the witnesses that speak of the record's clients, each client under a name of its own.
 
     Raises
@@ -232,35 +229,50 @@ def _taken(found: Sequence[Found], record: Record, notes: list[str]) -> list[Wit
         If no witness does.
     """
     trained = [each for each in found if each.witness.trained.total and each.witness.node != SERVER]
-    others: list[Found] = []
-    # In a record of some rounds a client may be missing that trained in others.
-    if record.keep.every == 1:
-        others = [each for each in trained if each.witness.node not in record.nodes]
-    if others and others == trained:
-        raise ConfigError(
-            f"{record.path} has none of the {len(others)} nodes of the witnesses, such as "
-            f"{short(others[0].witness.node, 60)}: they are of another run"
-        )
+    others = _find_unrecorded(trained, record)
     if others:
         names = short(", ".join(each.name for each in others), 60)
         notes.append(f"{len(others)} witnesses are of clients that the record never saw, and left out: {names}")
-    if not _run_of(record) or any(not each.witness.run for each in trained):
+    if not _run_of(record) or not all(each.witness.run for each in trained):
         notes.append(
             "the record or a witness does not say of which run it is: that they belong together is known by their "
             "nodes alone"
         )
     trained = [each for each in trained if each not in others]
     _note_counts(trained, record, notes)
-    apart = _called_alike(trained, record)
+    apart = _find_namesakes(trained, record)
     if apart:
         notes.append(
             f"several clients call themselves {short(', '.join(sorted(apart)), 60)}: each is named by its node instead"
         )
-    taken = [each for each in found if each not in others]
-    return [replace(each.witness, client="") if each.name in apart else each.witness for each in taken]
+    chosen = []
+    for each in found:
+        if each not in others:
+            chosen.append(replace(each.witness, client="") if each.name in apart else each.witness)
+    return chosen
 
 
-def _called_alike(found: Sequence[Found], record: Record) -> set[str]:
+def _find_unrecorded(trained: Sequence[Found], record: Record) -> list[Found]:
+    """Return the witnesses of clients that are not in the record.
+
+    Raises
+    ------
+    ConfigError
+        If all are.
+    """
+    # In a record of some rounds a client may be missing that trained in others.
+    if record.keep.every != 1:
+        return []
+    others = [each for each in trained if each.witness.node not in record.nodes]
+    if others and others == trained:
+        raise ConfigError(
+            f"{record.path} has none of the {len(others)} nodes of the witnesses, such as "
+            f"{short(others[0].witness.node, 60)}: they are of another run"
+        )
+    return others
+
+
+def _find_namesakes(found: Sequence[Found], record: Record) -> set[str]:
     """Return the names that several clients have: nodes on several machines, or such as took part side by side.
 
     Otherwise several nodes of one name are one client, which was started again.

@@ -258,17 +258,8 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
             "are too narrow"
         )
         return
-    trained = [witness.trained for witness in witnesses]
-    touched = {key for seen in trained for key in _keys(seen)}
-    bound = _find_bound(trained)
+    seen_by = _find_evaluators(holding, witnesses)
     certain = _find_bound([witness.evaluated for witness in witnesses])
-    seen_by: dict[bytes, set[str]] = {}
-    for witness in witnesses:
-        name = "" if witness.node == SERVER else witness.client or witness.node
-        for key, x, y in _usable(witness.evaluated, holding):
-            if key <= bound and key not in touched:
-                holding.examples.setdefault(key, (x, y))
-                seen_by.setdefault(key, set()).add(name)
     for key, names in seen_by.items():
         alone = len(names) == 1 and key <= certain and names <= {*holding.clients}
         holding.origins[key] = min(names) if alone else ""
@@ -278,6 +269,21 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
             "of no client is it known that it trains on its examples as they are; if it changes them each time, those "
             "that it evaluates on may be among them, and are taken for ones that nobody holds"
         )
+
+
+def _find_evaluators(holding: Holding, witnesses: Sequence[Witness]) -> dict[bytes, set[str]]:
+    """Add the examples that nobody trained on, and return by hash who evaluated on them; the server has no name."""
+    trained = [witness.trained for witness in witnesses]
+    touched = {key for seen in trained for key in _keys(seen)}
+    bound = _find_bound(trained)
+    seen_by: dict[bytes, set[str]] = {}
+    for witness in witnesses:
+        name = "" if witness.node == SERVER else witness.client or witness.node
+        for key, x, y in _usable(witness.evaluated, holding):
+            if key <= bound and key not in touched:
+                holding.examples.setdefault(key, (x, y))
+                seen_by.setdefault(key, set()).add(name)
+    return seen_by
 
 
 def _find_bound(seen: Iterable[SeenExamples]) -> bytes:

@@ -313,10 +313,10 @@ def observe_command(
         raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output says why")
     if not run.streams or "%" in str(out):
         return None
-    return whole_rounds(out)
+    return count_rounds(out)
 
 
-def whole_rounds(out: Path) -> int:
+def count_rounds(out: Path) -> int:
     """Count the rounds of a run's record; `flwr run` ends with 0 even if the ServerApp crashed.
 
     Raises

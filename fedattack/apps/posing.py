@@ -1,6 +1,6 @@
 """What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose
 from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
+from fedattack.attacks.lookups import used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.structured import fields, stacked
@@ -23,7 +24,6 @@ from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.threats.plaintext.truths import nearest_examples
-from fedattack.threats.tokens.truths import used_rows
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
 
@@ -74,6 +74,7 @@ def pose(
     notes: Sequence[str] = (),
     asked: Questions | None = None,
     ask: Asker | None = None,
+    check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -89,6 +90,8 @@ def pose(
         What the owner asks besides, and what this attacker is left without.
     ask
         Asks the clients' own app for losses; ``None`` where there is no app.
+    check
+        Refuses a model that nobody trusts, before it is built.
 
     Raises
     ------
@@ -105,7 +108,7 @@ def pose(
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask)
+    computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask, check=check)
     classes = _count_classes(holding, computing.model)
     notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes, *computing.notes]
     knowledge = _know(witnesses, holding, chosen, targets, computing, asked, notes)
@@ -348,17 +351,18 @@ def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str,
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:
             whole.append((client.name, client.trained.x))
+    record = Record(part.record, thinned=True)
     found = {
-        "plaintext": _beside_models(holding, Record(part.record, thinned=True)),
-        "tokens": used_rows(knowledge, whole),
-        "trees": _tables_of(part, holding),
+        "plaintext": _beside_models(holding, record),
+        "tokens": used_rows(knowledge, whole, record),
+        "trees": _tables_of(record, holding),
     }
     return {name: arrays for name, arrays in found.items() if arrays is not None}
 
 
-def _tables_of(part: Part, holding: Holding) -> Mapping[str, NDArray[Any]] | None:
+def _tables_of(record: Record, holding: Holding) -> Mapping[str, NDArray[Any]] | None:
     """Return the rows of clients that send trees; of a large client those that its witness kept."""
-    if fields(holding.sample) or len(holding.shape) != 1 or not holds_trees(Record(part.record, thinned=True)):
+    if fields(holding.sample) or len(holding.shape) != 1 or not holds_trees(record):
         return None
     rows: list[NDArray[Any]] = []
     owners: list[str] = []

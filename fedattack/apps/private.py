@@ -40,5 +40,8 @@ def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path
     others = "; this is the client that draws each example most often" if any(one != most for one in private) else ""
     keys = {name.replace("_", "-"): value for name, value in most.items()}
     path = folder / CLAIM
+    if path.exists():
+        # Its owner may have written down what is claimed since.
+        return path
     path.write_text(_HEAD.format(others=others) + tomli_w.dumps(keys | {"rounds": rounds}), encoding="utf-8")
     return path

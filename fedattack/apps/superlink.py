@@ -14,8 +14,6 @@ from fedattack.runs.watch import Watch
 from fedattack.witness import WITNESS_FOLDER
 from fedattack.witness.store import witness_file
 
-SUPERLINK = "superlink"
-
 _BY_HAND = (
     "put a WitnessMod into the app, call `fedattack observe --out RECORD -- flwr run APP --stream` where the ServerApp "
     "runs, and then `fedattack gather RECORD WITNESS… --out DIR`"

@@ -1,6 +1,6 @@
 """Which replies of a record an attack uses: the rounds that an option names, and one client's replies in them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError, short
@@ -8,7 +8,8 @@ from fedattack.base.errors import ConfigError, short
 if TYPE_CHECKING:
     # Options are checked before torch is imported, and their names of rounds stand here.
     from fedattack.attacks.knowledge import Knowledge
-    from fedattack.record import Observation, Record
+    from fedattack.record import Observation, Record, Round
+    from fedattack.record.format import Arrays
 
 UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {
     "pre1": lambda rounds: rounds[:1],
@@ -99,3 +100,22 @@ def why_left_out(notes: Sequence[str]) -> str:
 def replied(observation: "Observation") -> bool:
     """Whether a client's reply arrived in time and holds arrays, or a sketch of them."""
     return observation.status == "ok" and (observation.arrays is not None or observation.sketch is not None)
+
+
+def list_updates(
+    round_: "Round", nodes: Collection[str]
+) -> Iterator[tuple[list["Observation"], "Arrays | None", "Arrays | None", str]]:
+    """Yield the updates of a round: of sums the one, else the replies of some nodes.
+
+    Yields
+    ------
+    tuple
+        Whose replies are in it, what was sent, what came back, and how a note begins that leaves it out.
+    """
+    if round_.aggregate is not None:
+        replies = [reply for reply in round_.observations if reply.status == "ok"]
+        yield replies, round_.common, round_.aggregate, f"round {round_.number} left out"
+        return
+    for reply in filter(replied, round_.observations):
+        if reply.node in nodes:
+            yield [reply], reply.received, reply.arrays, f"round {round_.number}, client {reply.node} left out"

@@ -1,7 +1,7 @@
 """What a threat is: one question that a server may ask, and where its parts are."""
 
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -38,9 +38,6 @@ class Threat:
         By the attack's name, the class that declares it: title, paper, needs and options. The attack is a subclass of
         it. It is imported without torch, so that a listing is quick and a wrong option is refused at once. An attack
         that is not named is looked at itself.
-    findings
-        By the attack's name, the metrics that its judge may find, the headline first. ``*`` stands for what depends on
-        the data. ``--fail-if`` is held against them before a run; where there are none, after it.
     section
         A :class:`fedattack.report.section.Section`; empty if titles and common figures are enough.
     """
@@ -51,7 +48,6 @@ class Threat:
     attacks: Mapping[str, str]
     judges: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     section: str = ""
 
     def load(self, part: str) -> Any:
@@ -78,5 +74,15 @@ class Threat:
     @property
     def presets(self) -> list[Path]:
         """Files of the presets in the folder."""
-        folder = Path(str(resources.files(self.package))) / "presets"
-        return sorted(folder.glob("*.toml"))
+        return sorted((self._folder / "presets").glob("*.toml"))
+
+    def read_text(self, name: str) -> str:
+        """Read a file of the folder; empty where there is none."""
+        file = self._folder / name
+        if not file.exists():
+            return ""
+        return file.read_text(encoding="utf-8")
+
+    @property
+    def _folder(self) -> Path:
+        return Path(str(resources.files(self.package)))

@@ -58,7 +58,7 @@ def better_than(advantages: Floats, rng: np.random.Generator, *, draws: int = DR
 
 
 @dataclass(frozen=True)
-class Questions:
+class ValueQuestions:
     """Questions of which each has one true value, of one or several runs.
 
     Attributes
@@ -77,7 +77,13 @@ class Questions:
 
 
 def informed(
-    answers: Rows, questions: Questions, known: Rows, weights: Floats, rng: np.random.Generator, *, draws: int = DRAWS
+    answers: Rows,
+    questions: ValueQuestions,
+    known: Rows,
+    weights: Floats,
+    rng: np.random.Generator,
+    *,
+    draws: int = DRAWS,
 ) -> Significance:
     """Test whether answers have to do with the true values, by exchanging these.
 
@@ -126,7 +132,7 @@ def informed(
     )
 
 
-def _between(answers: Rows, questions: Questions, cells: Rows, weights: Floats) -> Floats:
+def _between(answers: Rows, questions: ValueQuestions, cells: Rows, weights: Floats) -> Floats:
     """Hold what the answers about each client have in common against what the values of each client have in common.
 
     Returns
@@ -155,7 +161,7 @@ def both(first: Significance, second: Significance) -> Significance:
     )
 
 
-def arrangements_of(questions: Questions) -> float:
+def arrangements_of(questions: ValueQuestions) -> float:
     """Count the exchanges of :func:`informed`, had nothing been known."""
     _, first = np.unique(questions.clients, return_index=True)
     return _arrangements(questions, questions.runs[first])
@@ -165,7 +171,7 @@ def _at_once(n: int) -> int:
     return max(1, _ENTRIES // max(1, n))
 
 
-def _arrangements(questions: Questions, runs: Rows) -> float:
+def _arrangements(questions: ValueQuestions, runs: Rows) -> float:
     """Count the ways to deal the values, had nothing been known; infinite where there are very many."""
     values = np.zeros((len(runs), int(questions.truth.max()) + 1))
     np.add.at(values, (questions.clients, questions.truth), 1.0)

@@ -1,7 +1,6 @@
 """What all judges of attacks share: one seed's case, the facts that every finding carries, and where it is missing."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
+from fedattack.audit.finding import Finding, verdict
 from fedattack.audit.listing import Listing
+from fedattack.audit.measures import Measure, Measurement, Rate
 from fedattack.audit.reach import Prepared, Reach
-from fedattack.audit.significance import Significance
+from fedattack.audit.significance import DRAWS
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def holders(self) -> Sequence[str]:
-        """Names of the clients that :meth:`Judge.clients_listing` may be about."""
+        """Names of the clients that :func:`list_clients` may be about."""
         return self.truth.clients
 
     def columns(self, client: str) -> list[int]:
@@ -145,10 +145,13 @@ class TargetsCase(Case):
 
 
 C = TypeVar("C", bound=Case)
+T = TypeVar("T")
 
 
-class Judge(ABC, Generic[C]):
+class Judge(Generic[C]):
     """Turns an attack's scores and the truth into findings, over all seeds at once.
+
+    A judge registers its measures by :func:`fedattack.audit.measures.measure`.
 
     Parameters
     ----------
@@ -161,8 +164,11 @@ class Judge(ABC, Generic[C]):
     case: ClassVar[type[Case]] = Case
     """What is made of each seed before it is judged."""
 
-    headline: ClassVar[str]
-    """The metric that was fixed in advance as the one that counts."""
+    measures: ClassVar[Mapping[str, Measure]] = {}
+    """By metric what is measured, in the order in which it is shown."""
+
+    headline: ClassVar[str] = ""
+    """The metric that was fixed in advance as the one that counts: of the measure that is registered so."""
 
     beside: ClassVar[tuple[str, ...]] = ()
     """Attacks on the same questions, whose scores each case gets."""
@@ -172,6 +178,20 @@ class Judge(ABC, Generic[C]):
 
     needs_truth: ClassVar[tuple[str, ...]] = ()
     """Attributes of :class:`fedattack.audit.truth.Truth` without which nothing can be judged."""
+
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
+
+    shuffles: ClassVar[int] = 1_000
+    """Exchanges that a null is shown by."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
+        cls.measures = {**cls.measures, **own}
+        for metric, part in own.items():
+            if part.headline:
+                cls.headline = metric
 
     def __init__(self, cases: Sequence[C], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         self.cases = cases
@@ -185,9 +205,13 @@ class Judge(ABC, Generic[C]):
             "provenance": dict(provenance),
         }
 
-    @abstractmethod
     def findings(self) -> list[Finding]:
-        """State what was found, in the order in which it is shown."""
+        """State what was found, in the order in which it is shown: first the headline."""
+        findings = []
+        for part in self.measures.values():
+            for found in part.found_by(self):
+                findings.append(self.state(part, found))
+        return sorted(findings, key=lambda finding: not finding.headline)
 
     def listings(self) -> Iterable[Listing]:
         """List what was found client by client and target by target; asked for once, after :meth:`findings`.
@@ -220,152 +244,132 @@ class Judge(ABC, Generic[C]):
         return None
 
     @classmethod
+    def metrics(cls) -> Sequence[str]:
+        """Name what it may find, the headline first; ``*`` stands for what depends on the data."""
+        return list(cls.measures)
+
+    @classmethod
     def headline_of(cls, scores: Scores) -> str:
-        """Name the headline's metric for scores that cannot be judged because the truth is missing."""
+        """Name the headline's metric for these scores."""
         del scores
         return cls.headline
+
+    def each(self, read: Callable[[C], T]) -> list[T]:
+        """Return what is read of each seed's case."""
+        return [read(case) for case in self.cases]
+
+    def pool(self, read: Callable[[C], NDArray[Any]]) -> NDArray[Any]:
+        """Put together what is read of each seed's case, (n, …)."""
+        return np.concatenate(self.each(read))
+
+    def rng(self, *stream: int) -> np.random.Generator:
+        """Return random numbers of a stream of the first seed, so that the same folder gives the same p."""
+        return np.random.default_rng((self.cases[0].seed, *stream))
+
+    def state(self, part: Measure, found: Measurement) -> Finding:
+        """Make the finding of what a measure found: its verdict, and the facts that all findings carry."""
+        test, metric = found.test, found.metric or part.metric
+        p = least = None
+        how = ""
+        if test is not None:
+            p, least, how = test.p, test.least, test.how
+        words, reason = found.verdict, found.reason
+        if not words:
+            words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
+            reason = f"{reason}: {why}"
+        return self.finding(
+            metric,
+            found.label or part.label,
+            value=found.value,
+            n=found.n,
+            low=found.interval[0],
+            high=found.interval[1],
+            here_low=found.here[0],
+            here_high=found.here[1],
+            units=found.units,
+            chance=found.chance,
+            null=found.null,
+            baselines=dict(found.baselines),
+            p=p,
+            p_least=least,
+            verdict=words,
+            reason=reason,
+            headline=metric == self.headline_of(self.cases[0].scores),
+            selected_after_the_fact=found.chosen_among is not None,
+            comparisons=found.chosen_among or 1,
+            **spread_of(found.by_seed),
+            series=dict(found.series),
+        )
 
     def finding(self, metric: str, label: str, **numbers: Any) -> Finding:
         """Make a finding of numbers and words; see :class:`~fedattack.audit.finding.Finding` for its parts."""
         return Finding(metric=metric, label=label, **numbers, **self.shared)
 
-    def judged(
-        self,
-        metric: str,
-        label: str,
-        interval: tuple[float, float] | tuple[None, None],
-        null: Null | None,
-        reason: str,
-        *,
-        test: Significance | None,
-        here: tuple[float, float] | None = None,
-        **numbers: Any,
-    ) -> Finding:
-        """Make a finding whose verdict is that of its test, and whose reason ends with it.
-
-        ``bars`` must be exceeded beside chance. ``here`` is the interval about these very runs, where it is another
-        than ``interval``.
-        """
-        (low, high), bars = interval, numbers.pop("bars", None)
-        here_low, here_high = here or (None, None)
-        units = numbers.get("units", PROPORTION)
-        p, least, how = (test.p, test.least, test.how) if test else (None, 0.0, "")
-        words, why = verdict(numbers["value"], numbers["chance"], p, bars, units, least, how)
-        return self.finding(
-            metric,
-            label,
-            low=low,
-            high=high,
-            here_low=here_low,
-            here_high=here_high,
-            null=null,
-            p=p,
-            p_least=test.least if test else None,
-            verdict=words,
-            reason=f"{reason}: {why}",
-            **numbers,
-        )
-
-    def worst_client(
-        self,
-        metric: str,
-        label: str,
-        entries: Sequence[Mapping[str, Any]],
-        reason: str,
-        *,
-        chance: float,
-        test: Significance | None,
-        bars: Mapping[str, float] | None = None,
-        by: str = "low",
-    ) -> Finding | None:
-        """Make a finding of the most exposed client: by default the one whose interval begins highest.
-
-        Parameters
-        ----------
-        metric, label
-            Of the finding; the client's name is put after the label.
-        entries
-            For each client that was measured its name as ``client``, ``value``, ``low``, ``high``, ``n`` and ``null``.
-            The intervals must be widened for the choice among so many clients.
-        reason
-            What comes after the words that the client was chosen after the fact.
-        chance
-            Success of guessing.
-        test
-            Of the most exposed client, whoever that is: its statistic is the largest over all clients.
-        bars
-            What must be exceeded beside chance.
-        by
-            What of the entries is largest for the most exposed client.
-
-        Returns
-        -------
-        Finding or None
-            ``None`` if no client was measured.
-        """
-        if not entries:
-            return None
-        worst = max(entries, key=lambda entry: entry[by])
-        return self.judged(
-            metric,
-            f"{label}, most exposed client ({worst['client']})",
-            (worst["low"], worst["high"]),
-            worst["null"],
-            f"chosen after the fact among all clients{reason}",
-            value=worst["value"],
-            n=worst["n"],
-            chance=chance,
-            test=test,
-            bars=bars,
-            selected_after_the_fact=True,
-            comparisons=len(entries),
-        )
-
-    def clients_listing(self, entries: Iterable[Mapping[str, Any]], result: str) -> Listing:
-        """List what ``series["per_client"]`` says of each client.
-
-        Parameters
-        ----------
-        entries
-            What the series holds: ``client`` as :meth:`title_of` names it, ``value``, ``low``, ``high``, ``n``, and
-            where they are known ``share`` and ``null``.
-        result
-            Name of the column of values.
-        """
-        whose = {}
-        for case in self.cases:
-            for name in case.holders:
-                whose[self.title_of(case, name)] = (case.seed, name)
-        rows = []
-        for entry in entries:
-            ends, null = (entry["low"], entry["high"]), entry.get("null")
-            rest = (entry.get("share"), null["value"] if null else None)
-            # A damaged truth may name owners that are none of its clients.
-            whom = whose.get(entry["client"], (None, entry["client"]))
-            rows.append((*whom, entry["n"], entry["value"], *ends, *rest))
-        return Listing(
-            "clients",
-            "one row for each client",
-            ("seed", "client", "targets", result, "low", "high", "share of all examples", "null"),
-            rows,
-        )
-
-    def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:
-        """Make a finding without a value, and say why there is none."""
-        nothing = {"value": None, "low": None, "high": None, "n": 0, "verdict": NOT_APPLICABLE}
-        return self.finding(metric, label, reason=reason, **nothing, **parts)
-
     def title_of(self, case: C, client: str) -> str:
         """Name a client in a list over all seeds."""
-        return client if len(self.cases) == 1 else f"{client} (seed {case.seed})"
+        return client if len(self.shared["seeds"]) == 1 else f"{client} (seed {case.seed})"
 
 
-def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Return mean and standard deviation of the seeds' values, as a finding names them."""
-    return {
-        "seed_mean": fmean(values) if values else None,
-        "seed_sd": stdev(values) if len(values) > 1 else None,
-    }
+def spread_of(by_seed: Sequence[float]) -> dict[str, float]:
+    """Return mean and standard deviation of the seeds' values, as a finding names them, where there are such."""
+    spread = {}
+    if by_seed:
+        spread["seed_mean"] = fmean(by_seed)
+    if len(by_seed) > 1:
+        spread["seed_sd"] = stdev(by_seed)
+    return spread
+
+
+def entry_of_client(title: str, credit: NDArray[Any], comparisons: int) -> dict[str, Any]:
+    """Measure a client for ``series["per_client"]`` by its targets' credit (n,), n > 0.
+
+    The interval is widened for the choice among so many clients.
+    """
+    low, high = Rate.of([credit]).interval(comparisons)
+    return {"client": title, "value": float(credit.mean()), "low": low, "high": high, "n": len(credit)}
+
+
+def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str, **parts: Any) -> Measurement:
+    """Make a finding of an entry of ``series["per_client"]``: the most exposed client among so many.
+
+    Its test must be of the most exposed client, whoever that is: its statistic is the largest over all clients.
+    """
+    return Measurement(
+        label=f"{label} ({worst['client']})",
+        reason=f"chosen after the fact among all clients{reason}",
+        value=worst["value"],
+        n=worst["n"],
+        interval=(worst["low"], worst["high"]),
+        null=worst["null"],
+        chosen_among=among,
+        **parts,
+    )
+
+
+def list_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]], result: str) -> Listing:
+    """List what ``series["per_client"]`` says of each client.
+
+    Parameters
+    ----------
+    entries
+        What the series holds: ``client`` as :meth:`Judge.title_of` names it, ``value``, ``low``, ``high``, ``n``, and
+        where they are known ``share`` and ``null``.
+    result
+        Name of the column of values.
+    """
+    whose = {}
+    for case in judge.cases:
+        for name in case.holders:
+            whose[judge.title_of(case, name)] = (case.seed, name)
+    rows = []
+    for entry in entries:
+        ends, null = (entry["low"], entry["high"]), entry.get("null")
+        rest = (entry.get("share"), null["value"] if null else None)
+        # A damaged truth may name owners that are none of its clients.
+        whom = whose.get(entry["client"], (None, entry["client"]))
+        rows.append((*whom, entry["n"], entry["value"], *ends, *rest))
+    header = ("seed", "client", "targets", result, "low", "high", "share of all examples", "null")
+    return Listing("clients", "one row for each client", header, rows)
 
 
 def judge_of(attack: str) -> "type[Judge[Any]] | None":

@@ -275,45 +275,66 @@ def write_truth(
         something else, there is no example to measure the quality of models with, or the name of an answer is none of
         letters a-z, digits and hyphens.
     """
-    if evaluation is not None and not len(evaluation[1]):
-        raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
-    if evaluation is None and records is not None:
-        raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
+    _check_evaluation(evaluation, records)
     sole, shared = _told_apart(owners or [], clients)
     come_from = np.full(len(sole), "") if origins is None else np.array(origins, dtype=np.str_)
     _check_origins(come_from, sole, clients, "the truth's origins")
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
-    tables: dict[str, dict[str, NDArray[Any]]] = {
+    tables: dict[str, Mapping[str, NDArray[Any]] | None] = {
         OWNERS: {"owners": sole, "shared": shared, "origins": come_from},
+        EVALUATION: None if evaluation is None else {"x": evaluation[0], "y": evaluation[1]},
+        POSITIVES: None if positives is None else {"positives": positives},
+        ATTRIBUTES: _table_of(attributes),
+        RECORDS: _table_of(records),
     }
-    if evaluation is not None:
-        tables[EVALUATION] = {"x": evaluation[0], "y": evaluation[1]}
-    if positives is not None:
-        tables[POSITIVES] = {"positives": positives}
-    if attributes is not None:
-        tables[ATTRIBUTES] = {
-            "values": attributes.values,
-            "names": np.array(attributes.names, dtype=np.str_),
-            "owners": np.array(attributes.owners, dtype=np.str_),
-            "column": np.array(attributes.column),
-            "asked": np.array(attributes.asked),
-        }
-    if records is not None:
-        tables[RECORDS] = {"x": records.x, "y": records.y, "owners": np.array(records.owners, dtype=np.str_)}
-    for name, arrays in (answers or {}).items():
-        tables[_file_of_answer(name)] = dict(arrays)
+    for name, answered in (answers or {}).items():
+        tables[_file_of_answer(name)] = answered
+    files = _write_tables(folder, tables)
+    for name, value in _list_objects(private, privacy).items():
+        files[name] = write_sealed(folder / name, value)
+    holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
+    optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread}
+    holdings |= {name: value for name, value in optional.items() if value}
+    write_sealed(folder / HOLDINGS, holdings | {"files": files})
+
+
+def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: Any) -> None:
+    if evaluation is not None and not len(evaluation[1]):
+        raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
+    if evaluation is None and records is not None:
+        raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
+
+
+def _write_tables(folder: Path, tables: Mapping[str, Mapping[str, NDArray[Any]] | None]) -> dict[str, str]:
+    """Write those that are there, and return the fingerprint of each file."""
+    files = {}
+    for name, arrays in tables.items():
+        if arrays is not None:
+            files[name] = write_npz(folder / name, dict(arrays))
+    return files
+
+
+def _table_of(about: Attributes | HeldRecords | None) -> dict[str, NDArray[Any]] | None:
+    """Put the fields of a part of the truth into arrays; what is no array is text."""
+    if about is None:
+        return None
+    arrays = {}
+    for name, value in vars(about).items():
+        arrays[name] = value
+        if not isinstance(value, np.ndarray):
+            arrays[name] = np.array(value, dtype=np.str_)
+    return arrays
+
+
+def _list_objects(private: Mapping[str, ClientAttribute] | None, privacy: Privacy | None) -> dict[str, dict[str, Any]]:
+    """Return by file what is no table."""
     objects: dict[str, dict[str, Any]] = {}
     if private:
         objects[PRIVATE] = {"attributes": {name: vars(attribute) for name, attribute in private.items()}}
     if privacy is not None:
         objects[PRIVACY] = {name: _finite_or_none(value) for name, value in vars(privacy).items()}
-    files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
-    files |= {name: write_sealed(folder / name, value) for name, value in objects.items()}
-    holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread}
-    holdings |= {name: value for name, value in optional.items() if value}
-    write_sealed(folder / HOLDINGS, holdings | {"files": files})
+    return objects
 
 
 def _file_of_answer(name: str) -> str:
@@ -433,7 +454,7 @@ class _AttributeEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class _Private(TypedDict):
+class _PrivateFile(TypedDict):
     attributes: dict[Text, _AttributeEntry]
 
 
@@ -446,7 +467,7 @@ class _AccuracyNote(TypedDict):
 
 _HOLDINGS: TypeAdapter[_Holdings] = TypeAdapter(_Holdings)
 _PRIVACY: TypeAdapter[_PrivacyEntry] = TypeAdapter(_PrivacyEntry)
-_PRIVATE: TypeAdapter[_Private] = TypeAdapter(_Private)
+_PRIVATE: TypeAdapter[_PrivateFile] = TypeAdapter(_PrivateFile)
 _ACCURACY_NOTE: TypeAdapter[_AccuracyNote] = TypeAdapter(_AccuracyNote)
 
 

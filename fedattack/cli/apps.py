@@ -1,17 +1,14 @@
 """`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 from fedattack.base.errors import ConfigError, FedAttackError, in_command
 from fedattack.cli import commands
-from fedattack.cli.console import err_console, say, say_progress, watch_bars
+from fedattack.cli.console import say, say_progress, watch_bars
 
 if TYPE_CHECKING:
     from fedattack.apps.app import App
@@ -115,12 +112,15 @@ def audit_app(
 ) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import auditing, superlink
+    from fedattack.runs.running import lock_folder
+    from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
     asking = _Asking.of(told, device, conditions, as_json)
     app = replace(app, hold_out=told.hold_out or 0.0)
-    out = auditing.check_free(out)
-    if told.on == superlink.SUPERLINK:
+    out, command = out.expanduser().absolute(), commands._command()
+    stopped = auditing.find_stopped(app, out, told.seeds, command)
+    if told.on == SUPERLINK and "finished" not in stopped:
         superlink.check_reach(app, out)
         # How many clients the app is simulated with says nothing of a federation that is up.
         online = told.supernodes or superlink.count_online(app)
@@ -141,21 +141,20 @@ def audit_app(
             )
         if warning := auditing.too_few(app.supernodes):
             say("warning", warning)
-    with _kept(app, out), auditing.importable(app):
-        with watch_bars() as watch:
-            auditing.check_named(told.model, told.loss)
+    with commands._resumable(out, command), auditing.importable(app):
+        auditing.check_named(told.model, told.loss)
+        with _explained(out, device), watch_bars() as watch:
             parts = auditing.run_app(
                 app,
                 out,
                 told.seeds,
                 on=told.on,
-                command=commands._command(),
+                command=command,
                 options=asking.options,
                 watch=watch,
             )
         try:
-            with _explained(out, device), watch_bars() as watch:
-                auditing.check_answers(parts)
+            with _explained(out, device), lock_folder(out), watch_bars() as watch:
                 posed = auditing.pose_all(
                     parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
                 )
@@ -164,46 +163,6 @@ def audit_app(
             asking.report(out, attacked, posed)
         finally:
             _say_private(out, parts)
-
-
-def _show(line: str) -> None:
-    err_console.print(escape(line), soft_wrap=True)
-
-
-@contextmanager
-def _kept(app: "App", out: Path) -> Iterator[None]:
-    """Say of a run that somebody stops what is left of it, and how that is attacked."""
-    from fedattack.apps.auditing import witness_of
-    from fedattack.record import Record
-    from fedattack.record.folder import Part, find_parts
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        parts: list[Part] = []
-        with suppress(FedAttackError):
-            parts = [part for part in find_parts(out) if len(Record(part.record)) and witness_of(part).is_dir()]
-        if not parts:
-            delete = f"delete {out}, and " if out.exists() else ""
-            _show(f"note: no round was recorded; {delete}audit again")
-            raise
-        part = parts[0]
-        rounds = len(Record(part.record))
-        words = [
-            "gather",
-            str(part.record),
-            str(witness_of(part)),
-            "--out",
-            f"{out}-gathered",
-            "--trust",
-            "--app",
-            str(app.folder),
-        ]
-        _show(
-            f"note: the run of an app cannot be resumed; {rounds} rounds of {part.label} are kept, and `fedattack "
-            f"{shlex.join(words)}`, called in {app.folder}, attacks them"
-        )
-        raise
 
 
 @contextmanager
@@ -215,7 +174,7 @@ def _explained(out: Path, device: str) -> Iterator[None]:
     try:
         yield
     except FedAttackError as cause:
-        if auditing.explain(out, str(cause)):
+        if auditing.note_unanswered(out, str(cause)):
             with watch_bars() as watch:
                 _, page = judge_folder(out, device=device, watch=watch)
             say_progress(f"no question was answered; {page} says what was tried, and what reached the server")

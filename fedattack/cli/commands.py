@@ -62,6 +62,7 @@ from fedattack.cli.options import (
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.audit.finding import Condition, Finding
+    from fedattack.base.settings import Value
     from fedattack.claims.check import ClaimAnswer
     from fedattack.claims.measured import Trial
     from fedattack.learning.importing import Asked
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from fedattack.record.check import CheckReport
     from fedattack.record.folder import Part
     from fedattack.runs.presets import Preset
-    from fedattack.runs.settings import Value
 
 BAD_INPUT = 2
 
@@ -293,7 +293,8 @@ def audit(
     """Run a preset, or a Flower app of your own as it is; attack what its server saw; and report.
 
     An app is not edited: a copy is run, in which clients are watched while they train. It is your own code that is run
-    and imported. Behind -- goes the whole command that runs it.
+    and imported. Behind -- goes the whole command that runs it. An app's audit that was stopped goes on when the same
+    command is given again; a preset's goes on by `fedattack resume`.
 
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;
@@ -343,7 +344,7 @@ def audit(
     settings = resolve_settings(study, changes or [])
     check_conditions(conditions, study.attacks, isolating=bool(settings["isolate"]))
     check_data(changes or [])
-    from fedattack.runs.simulating import check_free
+    from fedattack.runs.running import check_free
 
     check_free(out)
     check_cluster(study.attacks)
@@ -411,7 +412,7 @@ def gather(
 @app.command(cls=AuditCommand)
 def resume(
     folder: Annotated[
-        Path, typer.Argument(help="The run folder of a simulate or audit that was stopped.", metavar="DIR")
+        Path, typer.Argument(help="The run folder of a preset's simulate or audit that was stopped.", metavar="DIR")
     ],
     options: Options = None,
     memory: Memory = None,
@@ -432,7 +433,7 @@ def resume(
     from fedattack.runs.asked import asked_of_study
     from fedattack.runs.checks import check_attacks, check_cluster, check_conditions, check_device, options_among
     from fedattack.runs.presets import load_preset
-    from fedattack.runs.simulating import is_recorded, stopped_study
+    from fedattack.runs.simulating import is_trained, stopped_study
     from fedattack.runs.simulating import resume as go_on
 
     conditions = _conditions(fail_if)
@@ -445,8 +446,11 @@ def resume(
     judged = {*preset.attacks, *_scored(folder)}
     check_conditions(conditions, sorted(judged), isolating=bool(study["settings"]["isolate"]))
     names: Sequence[str] = preset.attacks
-    if is_recorded(folder, study) and not given:
-        names = _not_scored(folder, names)
+    if is_trained(folder, study) and not given:
+        from fedattack.record.folder import find_parts
+        from fedattack.runs.pipeline import list_unscored
+
+        names = list_unscored(find_parts(folder), names)
         findings = None if names else _reported(folder)
         if findings is not None:
             _finished(folder, findings, conditions, as_json)
@@ -455,7 +459,7 @@ def resume(
     chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
     trusted = _trusted(asked) if trust else set()
-    with _resumable(folder, trust=bool(asked)), watch_bars() as watch:
+    with _resumable(folder, _resume(folder, trust=bool(asked))), watch_bars() as watch:
         go_on(folder, command=_command(), watch=watch, trusted=trusted)
     for item in chosen:
         _attack(item, folder, 0, device, skip_damaged=False, trusted=trusted)
@@ -663,7 +667,7 @@ def claim(
         trial,
         name=mechanism or "",
         record=folder,
-        sends_models=folder is None or _sends_models(folder),
+        sends_models=folder is None or not is_run or _sends_models(folder),
         canaries=told_apart,
     )
     with _gate(conditions, [*answer.findings, answer.whole]):
@@ -681,8 +685,7 @@ def _sends_models(folder: Path) -> bool:
     from fedattack.attacks.knowledge import KNOWLEDGE, read_knowledge
     from fedattack.record.folder import find_parts
 
-    # A record by itself says nothing of that.
-    for part in find_parts(folder) if (folder / "record").is_dir() else []:
+    for part in find_parts(folder):
         if (part.knowledge / KNOWLEDGE).exists():
             sends = read_knowledge(part.knowledge).sends
             if sends is not None and sends.factors is not None:
@@ -862,31 +865,17 @@ def reproduce(
     Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
     """
+    from fedattack.grids.cell import Request, check_request
     from fedattack.grids.reproduce import load_reproduction
-    from fedattack.grids.reproduce.words import check_out, check_words
-    from fedattack.runs.checks import check_device, check_memory
+    from fedattack.grids.reproduce.asked import check_words
 
-    what = load_reproduction(name)
-    check_words(what, only or [], changes or [], data or [])
-    check_memory(memory)
-    check_device(device)
-    check_out(out)
-    from fedattack.grids.reproduce.engine import reproduce as run
+    spec = load_reproduction(name)
+    check_words(spec, only or [], changes or [], data or [])
+    request = Request(out, changes or [], seeds, device, memory, cluster, keep_records, watch_bars, say_progress)
+    check_request(request)
+    from fedattack.grids.reproduce.design import reproduce as run
 
-    results = run(
-        what,
-        out,
-        only=only or [],
-        changes=changes or [],
-        data=data or [],
-        seeds=seeds,
-        device=device,
-        memory=memory or "",
-        cluster=cluster,
-        keep_records=keep_records,
-        watching=watch_bars,
-        tell=say_progress,
-    )
+    results = run(spec, request, only=only or [], data=data or [])
     tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
     states = [cell["state"] for cell in results["cells"]]
     if "failed" in states or "done" not in states:
@@ -922,30 +911,16 @@ def tradeoff(
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
-    from fedattack.grids.reproduce.words import check_out
+    from fedattack.grids.cell import Request, check_request
     from fedattack.grids.tradeoff.grid import check_words
-    from fedattack.runs.checks import check_device, check_memory
     from fedattack.runs.presets import load_preset
 
     check_words(load_preset(preset), defences or [], changes or [])
-    check_memory(memory)
-    check_device(device)
-    check_out(out)
-    from fedattack.grids.tradeoff.study import tradeoff as run
+    request = Request(out, changes or [], seeds, device, memory, cluster, keep_records, watch_bars, say_progress)
+    check_request(request)
+    from fedattack.grids.tradeoff.design import tradeoff as run
 
-    results = run(
-        preset,
-        out,
-        wanted=defences or [],
-        changes=changes or [],
-        seeds=seeds,
-        device=device,
-        memory=memory or "",
-        cluster=cluster,
-        keep_records=keep_records,
-        watching=watch_bars,
-        tell=say_progress,
-    )
+    results = run(preset, request, wanted=defences or [])
     name = out / f"tradeoff-{preset}"
     tell(results, f"Results: [bold]{escape(str(name))}.md[/bold], .svg, .json and .html", as_json)
     if not as_json:
@@ -1002,9 +977,13 @@ def what_if(
     Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
     """
     from fedattack.cli.what_if import WhatIfWords, ask_what_if
+    from fedattack.grids.cell import Request
 
-    told = WhatIfWords(secagg, noise or [], keep or [], seed, options or [], memory, keep_records, trust)
-    ask_what_if(folder, out, told, device, fail_if, as_json)
+    request = Request(
+        out, device=device, memory=memory, keep_records=keep_records, watching=watch_bars, tell=say_progress
+    )
+    words = WhatIfWords(secagg, noise or [], keep or [], seed, options or [], trust)
+    ask_what_if(folder, words, request, fail_if, as_json)
 
 
 @app.command("list", cls=AuditCommand)
@@ -1048,7 +1027,7 @@ def _simulate(
 
     seeds = choose_seeds(preset, first, count)
     trusted = set(leads_out(settings))
-    with _resumable(out, trust=bool(trusted)), watch_bars() as watch:
+    with _resumable(out, _resume(out, trust=bool(trusted))), watch_bars() as watch:
         before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
         simulate(
             preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options, before=before
@@ -1063,9 +1042,14 @@ def _trusted(asked: Sequence["Asked"]) -> set[str]:
     return {item.value for item in asked}
 
 
+def _resume(out: Path, *, trust: bool) -> str:
+    """Return the command by which a preset's run goes on; ``trust``: whether its settings name something outside."""
+    return " ".join(["fedattack resume", in_command(out), *(["--trust"] if trust else [])])
+
+
 @contextmanager
-def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
-    """Say of a run that ends early how it goes on; ``trust``: whether its settings name something outside of it."""
+def _resumable(out: Path, command: str) -> Iterator[None]:
+    """Say of a run that ends early by which command it goes on."""
     from fedattack.record.folder import STUDY
 
     try:
@@ -1073,9 +1057,7 @@ def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
     except (RunError, KeyboardInterrupt):
         # Without it the preparation ended early, and there is nothing to go on with.
         if (out / STUDY).exists():
-            words = " ".join(["fedattack resume", in_command(out), *(["--trust"] if trust else [])])
-            line = f"note: `{words}` goes on after what is recorded"
-            err_console.print(escape(line), soft_wrap=True)
+            err_console.print(escape(f"note: `{command}` goes on after what is recorded"), soft_wrap=True)
         raise
 
 
@@ -1141,26 +1123,6 @@ def _scored(folder: Path) -> list[str]:
     except RecordError:
         # A run that was stopped early has no record, and nothing is scored.
         return []
-
-
-def _not_scored(folder: Path, names: Sequence[str]) -> list[str]:
-    """List the attacks that lack the scores of a record, or whose scores are of an older one."""
-    from fedattack.record.folder import find_parts
-
-    parts = find_parts(folder)
-    return [name for name in names if not all(_has_scores(part, name) for part in parts)]
-
-
-def _has_scores(part: "Part", name: str) -> bool:
-    """Whether scores are there, and neither the record nor the knowledge is newer."""
-    from fedattack.record.format import INDEX
-
-    scores = part.scores(name)
-    if not scores.exists():
-        return False
-    written = scores.stat().st_mtime
-    sources = [part.record / INDEX, *part.knowledge.rglob("*")]
-    return all(source.stat().st_mtime <= written for source in sources if source.is_file())
 
 
 def _reported(folder: Path) -> "list[Finding] | None":

@@ -57,8 +57,8 @@ def chosen_clients(text: str) -> float | tuple[str, ...]:
 
 
 def complete_runtime(incomplete: str) -> list[str]:
-    """List what a preset can run on."""
-    from fedattack.runs.checks import RUNTIMES
+    """List what a preset or an app can run on."""
+    from fedattack.runs.runtimes import RUNTIMES
 
     return _beginning(RUNTIMES, incomplete)
 

@@ -11,12 +11,13 @@ from rich.markup import escape
 
 from fedattack.base.errors import ConfigError
 from fedattack.cli import commands
-from fedattack.cli.console import err_console, out_console, show_page, show_table, watch_bars
+from fedattack.cli.console import err_console, out_console, show_page, show_table
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack
     from fedattack.audit.finding import Condition
-    from fedattack.grids.whatif.cell import AlteredCell
+    from fedattack.grids.cell import Request
+    from fedattack.grids.whatif.page import AlteredCell
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class WhatIfWords:
         What to alter.
     seed
         Decides the noise.
-    options, memory
-        Options of attacks; what one process may hold, as in ``2GiB``.
-    keep_records, trust
-        Whether copies stay; whether what the run folder names is followed.
+    options
+        Options of attacks.
+    trust
+        Whether what the run folder names is followed.
     """
 
     secagg: bool
@@ -40,79 +41,72 @@ class WhatIfWords:
     keep: Sequence[str]
     seed: int
     options: Sequence[str]
-    memory: str | None
-    keep_records: bool
     trust: bool
 
 
-def ask_what_if(
-    folder: Path, out: Path, told: WhatIfWords, device: str, fail_if: list[str] | None, as_json: bool
-) -> None:
+def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: list[str] | None, as_json: bool) -> None:
     """Check the words, attack all copies, and show what came out."""
-    from fedattack.base.machine import MEMORY, read_size
     from fedattack.grids.whatif.alteration import NOTHING, read_alterations
-    from fedattack.grids.whatif.asked import check_room, check_run, options_of_run, siblings
+    from fedattack.grids.whatif.asked import check_room, check_run, list_siblings, options_of_run
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
 
     # Words are checked before torch is imported, and before attacks, which take minutes.
     conditions = commands._conditions(fail_if)
-    alterations = read_alterations(told.secagg, told.noise, told.keep)
-    check_device(device)
-    out = out.expanduser().absolute()
+    cells = [NOTHING, *read_alterations(words.secagg, words.noise, words.keep)]
+    check_device(request.device)
+    out = request.folder
     if out.exists():
         raise ConfigError(f"{out} is there already; give this comparison a folder of its own")
     if out.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{out} lies in {folder}, which stays as it is; give this comparison a folder of its own")
-    parts, names = check_run(folder, alterations)
-    possible = [*names, *(siblings(names) if told.secagg else [])]
-    given = commands._options(told.options, told.memory, possible)
+    parts, attacks = check_run(folder, cells)
+    possible = [*attacks, *(list_siblings(attacks) if words.secagg else [])]
+    given = commands._options(words.options, request.memory, possible)
     check_attacks(possible, given)
     check_conditions(conditions, possible, isolating=True)
-    check_room(parts, out, [NOTHING, *alterations], keep_records=told.keep_records)
+    check_room(parts, out, cells, keep_records=request.keep_records)
     trusted = set()
-    if told.trust:
+    if words.trust:
         trusted = commands._trusted([*asked_of_knowledge(folder), *asked_of_study(folder)])
     wanted = {**options_of_run(folder, possible, trusted), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":
-        return commands._choose(chosen, options_among(wanted, chosen), device)
+        return commands._choose(chosen, options_among(wanted, chosen), request.device)
 
-    from fedattack.grids.whatif.study import WhatIf, what_if
+    from fedattack.grids.whatif.design import Altering, what_if
 
-    job = WhatIf(
+    design = Altering(
+        request=request,
+        cells=cells,
         folder=folder,
         parts=parts,
-        out=out,
-        names=names,
+        attacks=attacks,
         choose=choose,
-        seed=told.seed,
-        device=device,
-        memory=read_size(told.memory) if told.memory else MEMORY,
-        keep_records=told.keep_records,
+        seed=words.seed,
         trusted=trusted,
         command=commands._command(),
     )
-    with watch_bars() as watch:
-        results, cells = what_if(job, alterations, watch)
+    results = what_if(design)
+    found = list(design.found.values())
     if as_json:
         print(json.dumps(results, indent=2, allow_nan=False))
     else:
-        _show(out, cells)
-    if _crossed(conditions, cells[1:]):
+        _show(out, found)
+    if _crossed(conditions, found[1:]):
         raise typer.Exit(commands.THRESHOLD_CROSSED)
 
 
 def _show(out: Path, cells: "Sequence[AlteredCell]") -> None:
-    from fedattack.grids.whatif.page import glances_of, not_asked_of
+    from fedattack.grids.whatif.page import list_glances, list_not_asked
     from fedattack.report.words import NOTHING
 
-    for table in glances_of(cells):
+    for table in list_glances(cells):
         rows = []
         for label, value, interval, verdict in table.rows:
             rows.append((label, verdict if value == NOTHING else f"{value} ({interval}), {verdict}"))
         show_table(f"{table.title} ({table.caption})", ("what if", "result"), rows)
-    for line in not_asked_of(cells):
+    for line in list_not_asked(cells):
         out_console.print(escape(f"not asked: {line}"), soft_wrap=True)
     show_page("What if", out / "what-if.html")
 

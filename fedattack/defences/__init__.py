@@ -10,10 +10,7 @@ from fedattack.defences.base import SETTINGS, Batch, Defence, DefenceKind, Setti
 from fedattack.defences.dp_sgd import DP_SGD
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
-from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS
-
-NONE = "none"
-"""The setting ``defence`` for no defence."""
+from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS, NONE
 
 
 def defence_of(settings: Settings) -> Defence | None:

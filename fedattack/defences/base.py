@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.settings import SettingField, SettingsModel, Value, setting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,11 +22,25 @@ Update = Mapping[str, NDArray[np.floating[Any]]]
 Settings = Mapping[str, Any]
 """Settings of a run by key, such as Flower's run config; keys that are not a defence's are not looked at."""
 
-SETTINGS: dict[str, str | float] = {"defence": "none", "defence-strength": 0.0}
+SETTINGS: dict[str, Value] = {}
 """Keys of the settings and their defaults; ``defence`` has to be stated.
 
-The keys that all defences share stand here. :mod:`fedattack.defences.kinds` adds those that each defence declares.
+:mod:`fedattack.defences.kinds` makes it of those that all defences share and those that each declares.
 """
+
+FIELDS: dict[str, SettingField] = {}
+"""What each may be."""
+
+
+class PrivacySettings(SettingsModel):
+    """What whoever promises (ε, δ) states."""
+
+    dp_delta: float = setting(
+        1e-5,
+        "differential privacy: δ of the guarantee, which should be far below 1 over a client's number of examples",
+        gt=0,
+        lt=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -75,7 +90,7 @@ class DefenceKind:
     make
         Makes the defence from the settings of a run; None if the defence changes the training and not the update.
     settings
-        The defence's own keys and their defaults, in the order in which files list them.
+        The defence's own settings.
     guarantee
         Words about its (ε, δ) by key; empty if it guarantees nothing.
     artefacts
@@ -84,13 +99,13 @@ class DefenceKind:
 
     name: str
     make: Callable[[Settings], Defence] | None
-    settings: Mapping[str, str | float] = field(default_factory=dict)
+    settings: type[SettingsModel] = SettingsModel
     guarantee: Mapping[str, str] = field(default_factory=dict)
     artefacts: tuple[str, ...] = ()
 
 
-def number(settings: Settings, key: str, *, low: float = 0.0, high: float = math.inf, above: bool = False) -> float:
-    """Read a number among the settings.
+def number(settings: Settings, key: str, *, high: float = math.inf, above: bool = False) -> float:
+    """Read a number among the settings, as its declaration bounds it.
 
     Parameters
     ----------
@@ -98,24 +113,21 @@ def number(settings: Settings, key: str, *, low: float = 0.0, high: float = math
         See :data:`Settings`.
     key
         One of :data:`SETTINGS`.
-    low, high
-        Least and largest value that it may have.
+    high
+        Largest value that this defence takes.
     above
-        Whether it must be more than ``low``.
+        Whether this defence takes no 0.
 
     Raises
     ------
     ConfigError
         If it is no finite number in the range.
     """
-    value = settings.get(key, SETTINGS[key])
-    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if finite and low <= value <= high and not (above and value == low):
-        return float(value)
-    expected = f"above {low:g}" if above else f"of at least {low:g}"
-    if math.isfinite(high):
-        expected += f" and at most {high:g}"
-    raise ConfigError(f"{key} = {value!r}: expected a finite number {expected}; change it in the run config")
+    value = float(FIELDS[key].check(settings.get(key, SETTINGS[key])))
+    if value > high or (above and not value):
+        expected = f"at most {high:g}" if value > high else "more than 0"
+        raise ConfigError(f"{key} = {value}: expected {expected} ({FIELDS[key].help})")
+    return value
 
 
 def text(settings: Settings, key: str) -> str:

@@ -1,14 +1,30 @@
 """What DP-SGD declares about itself: a defence that changes the training, and not the update."""
 
-from fedattack.defences.base import DefenceKind
+from fedattack.base.settings import setting
+from fedattack.defences.base import DefenceKind, PrivacySettings
 
 DP_SGD = "dp-sgd"
 """The defence that is no change of the update: the training itself is :func:`fedattack.learning.train_private`."""
 
+
+class DpSgdSettings(PrivacySettings):
+    """Settings of DP-SGD."""
+
+    dp_noise: float = setting(
+        0.0, "DP-SGD in local training: noise multiplier σ; 0 for none. The noise's standard deviation is σ·C", ge=0
+    )
+    dp_epsilon: float = setting(
+        0.0,
+        "DP-SGD: in place of dp-noise, the ε that no client's whole run may exceed; each gets the noise for it",
+        ge=0,
+    )
+    dp_clip: float = setting(1.0, "DP-SGD: norm C to which the gradient of each example is clipped", gt=0)
+
+
 KIND = DefenceKind(
     name=DP_SGD,
     make=None,
-    settings={"dp-noise": 0.0, "dp-epsilon": 0.0, "dp-clip": 1.0, "dp-delta": 1e-5},
+    settings=DpSgdSettings,
     guarantee={
         "name": "DP-SGD",
         "noise_is": "noise multiplier σ",

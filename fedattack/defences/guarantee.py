@@ -46,7 +46,7 @@ def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:
         If a number is out of its range.
     """
     scale, clip = number(settings, "defence-strength"), number(settings, "defence-clip")
-    delta = number(settings, "dp-delta", high=1.0, above=True)
+    delta = number(settings, "dp-delta")
     if rounds < 1:
         raise ConfigError(f"privacy accounting: expected at least 1 round, got {rounds}")
     if settings["defence"] not in NOISY or not clip or not scale:

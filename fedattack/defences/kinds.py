@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from fedattack.base.settings import SettingsModel, Words, setting
 from fedattack.defences import dp_sgd, flower_localdp, noise, recup, soteria, sparsify
-from fedattack.defences.base import SETTINGS, Defence, DefenceKind, Settings
+from fedattack.defences.base import FIELDS, SETTINGS, Defence, DefenceKind, Settings
 
 # Files list the settings in this order.
 KINDS: tuple[DefenceKind, ...] = (
@@ -23,6 +24,30 @@ DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {kind.name: kind.make fo
 ARTEFACTS = tuple(key for kind in KINDS for key in kind.artefacts)
 """Settings that are paths to files which a defence needs."""
 
+NONE = "none"
+"""The setting ``defence`` for no defence."""
+
+
+class DefenceSettings(SettingsModel):
+    """Settings of all defences."""
+
+    defence: str = setting(
+        "none",
+        "what clients do to their update before they send it: none, recup, dp-gaussian, dp-laplace, sparsify, "
+        "soteria, flower-localdp (Flower's own mod), or dp-sgd in the training",
+        words=Words((NONE, *(kind.name for kind in KINDS))),
+    )
+    defence_strength: float = setting(
+        0.0,
+        "recup: most that an entry is changed, ε in L∞; dp-gaussian and flower-localdp: standard deviation σ of "
+        "the noise in every entry; dp-laplace: its scale b; sparsify and soteria: share that is pruned, up to 1; "
+        "dp-sgd: what dp-noise is. 0 for no defence",
+        ge=0,
+    )
+
+
 # The settings of DP-SGD are not among them: the client's training code reads these.
-for _kind in KINDS:
-    SETTINGS.update(_kind.settings if _kind.make else {})
+_MODELS: tuple[type[SettingsModel], ...] = (DefenceSettings, *(kind.settings for kind in KINDS if kind.make))
+for _model in _MODELS:
+    FIELDS.update(_model.list_settings())
+SETTINGS.update({key: field.default for key, field in FIELDS.items()})

@@ -219,7 +219,7 @@ class FlowerLocalDP:
         return cls(
             number(settings, "defence-strength"),
             number(settings, "defence-clip", above=True),
-            number(settings, "dp-delta", high=1.0, above=True),
+            number(settings, "dp-delta"),
         )
 
     def apply(

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, in_parts, number
+from fedattack.base.settings import setting
+from fedattack.defences.base import Batch, DefenceKind, PrivacySettings, Settings, Update, as_float32, in_parts, number
 
 
 class _Draw(Protocol):
@@ -130,8 +131,16 @@ def maker(name: str) -> Callable[[Settings], Noise]:
     return make
 
 
-NOISE_SETTINGS = {"defence-clip": 1.0, "dp-delta": 1e-5}
-"""Settings of every defence that adds noise to the update."""
+class NoiseSettings(PrivacySettings):
+    """Settings of every defence that adds noise to the update."""
+
+    defence_clip: float = setting(
+        1.0,
+        "dp-gaussian, dp-laplace, flower-localdp: norm C to which the whole update is clipped; 0 for no clipping, "
+        "and no guarantee",
+        ge=0,
+    )
+
 
 _LOCAL = {
     "unit": "all examples of one client, whatever they are, towards a server that sees all that the client sends; how "
@@ -152,5 +161,5 @@ _LAPLACE_GUARANTEE = _LOCAL | {
     "noise_is": "scale b of the noise",
     "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every entry",
 }
-GAUSSIAN = DefenceKind("dp-gaussian", maker("dp-gaussian"), NOISE_SETTINGS, GAUSSIAN_GUARANTEE)
-LAPLACE = DefenceKind("dp-laplace", maker("dp-laplace"), NOISE_SETTINGS, _LAPLACE_GUARANTEE)
+GAUSSIAN = DefenceKind("dp-gaussian", maker("dp-gaussian"), NoiseSettings, GAUSSIAN_GUARANTEE)
+LAPLACE = DefenceKind("dp-laplace", maker("dp-laplace"), NoiseSettings, _LAPLACE_GUARANTEE)

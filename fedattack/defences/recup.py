@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.settings import SettingsModel, Words, setting
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text, words
 
 if TYPE_CHECKING:
@@ -331,8 +332,8 @@ def make(settings: Settings) -> RecUP:
         weights=list(map(_weight, words(settings, "recup-weights"))),
         values=[_value(zoo, name) for zoo, name in zip(zoos, names, strict=False)],
         variant=text(settings, "recup-variant"),
-        iterations=_whole(settings, "recup-iterations"),
-        models=_whole(settings, "recup-models"),
+        iterations=int(number(settings, "recup-iterations")),
+        models=int(number(settings, "recup-models")),
     )
 
 
@@ -373,13 +374,6 @@ def _value(zoo: Zoo, name: str) -> int | None:
     return zoo.values.index(name)
 
 
-def _whole(settings: Settings, key: str) -> int:
-    value = number(settings, key, low=1)
-    if value % 1:
-        raise ConfigError(f"{key} = {value:g}: expected a whole number; change it in the run config")
-    return int(value)
-
-
 def _weight(word: str) -> float:
     try:
         return float(word)
@@ -387,17 +381,37 @@ def _weight(word: str) -> float:
         raise ConfigError(f"recup-weights: expected numbers separated by commas; got {word!r}") from None
 
 
+class RecupSettings(SettingsModel):
+    """Settings of RecUP-FL."""
+
+    recup_zoo: str = setting(
+        "",
+        "recup: folder of model zoos; empty to train some before the run, on the attacker's auxiliary records or, "
+        "without such, on test examples",
+    )
+    recup_attributes: str = setting(
+        "",
+        "recup: attributes to protect, separated by commas; empty for all that there are zoos of, or that the run "
+        "is about: private, sensitive, or else label",
+    )
+    recup_weights: str = setting(
+        "", "recup: how much each of them is protected, λ separated by commas, with sum one; empty for equal weights"
+    )
+    recup_values: str = setting(
+        "", "recup: the client's own value of each, separated by commas; ? or empty for what the zoo finds likeliest"
+    )
+    recup_variant: str = setting(
+        "recup",
+        "recup: how the perturbation is found: recup, one-step, average, iterative or momentum",
+        words=Words(tuple(VARIANTS)),
+    )
+    recup_iterations: int = setting(10, "recup: iterations T", ge=1)
+    recup_models: int = setting(5, "recup: models drawn from the zoo in each iteration", ge=1)
+
+
 KIND = DefenceKind(
     name="recup",
     make=make,
-    settings={
-        "recup-zoo": "",
-        "recup-attributes": "",
-        "recup-weights": "",
-        "recup-values": "",
-        "recup-variant": "recup",
-        "recup-iterations": ITERATIONS,
-        "recup-models": MODELS,
-    },
+    settings=RecupSettings,
     artefacts=("recup-zoo",),
 )

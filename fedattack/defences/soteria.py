@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError, ModelError
 from fedattack.base.machine import MEMORY
+from fedattack.base.settings import SettingsModel, setting
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text
 
 if TYPE_CHECKING:
@@ -208,4 +209,14 @@ def make(settings: Settings) -> Soteria:
     return Soteria(number(settings, "defence-strength", high=1.0), text(settings, "soteria-layer"))
 
 
-KIND = DefenceKind("soteria", make, {"soteria-layer": ""})
+class SoteriaSettings(SettingsModel):
+    """Settings of Soteria."""
+
+    soteria_layer: str = setting(
+        "",
+        "soteria: name of the fully connected layer that is defended; empty for the first that does not see the "
+        "examples",
+    )
+
+
+KIND = DefenceKind("soteria", make, SoteriaSettings)

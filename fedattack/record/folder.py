@@ -37,6 +37,8 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 class _Study(TypedDict, total=False):
     preset: _Text
     app: _Text
+    code: _Text
+    recorded: list[_Seed]
     untried: dict[_Text, _Text]
     unanswered: _Text
     controls: dict[_Text, _Whole]

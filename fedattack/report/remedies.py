@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -62,10 +61,9 @@ class Remedy:
         return True
 
 
-def remedies_beside(module: str) -> tuple[Remedy, ...]:
-    """Read ``remedies.toml`` beside the section whose ``__file__`` is given."""
-    value = tomllib.loads(Path(module).with_name("remedies.toml").read_text(encoding="utf-8"))
-    return tuple(Remedy(**entry) for entry in value["remedy"])
+def read_remedies(text: str) -> tuple[Remedy, ...]:
+    """Read the remedies of a threat from the text of its ``remedies.toml``."""
+    return tuple(Remedy(**entry) for entry in tomllib.loads(text)["remedy"])
 
 
 def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:

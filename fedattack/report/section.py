@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import LEAK, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.remedies import Remedy
+from fedattack.report.remedies import Remedy, read_remedies
 from fedattack.report.words import interval, shown
 
 # Columns of a table that has room in half a page.
@@ -163,15 +162,17 @@ COMMON = Section(figures=(PER_ROUND, PER_CLIENT, RELIABILITY))
 
 @cache
 def section_of(attack: str) -> Section:
-    """Return how findings of an attack are shown; :data:`COMMON` for one of which nothing is known here."""
+    """Return how findings of an attack are shown; :data:`COMMON` for one of which nothing is known here.
+
+    What to do, and the forms of series, stand in ``remedies.toml`` and ``series.json`` of the threat's folder.
+    """
     threat = threat_of(attack)
     if threat is None or not threat.section:
         return COMMON
     section: Section = threat.load(threat.section)
+    remedies, forms = threat.read_text("remedies.toml"), threat.read_text("series.json")
+    if remedies:
+        section = replace(section, remedies=read_remedies(remedies))
+    if forms:
+        section = replace(section, forms=json.loads(forms))
     return section
-
-
-def forms_beside(module: str) -> dict[str, Any]:
-    """Read ``series.json``, the forms of its series, beside the section whose ``__file__`` is given."""
-    forms: dict[str, Any] = json.loads(Path(module).with_name("series.json").read_text(encoding="utf-8"))
-    return forms

@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedattack.base.errors import ConfigError, FedAttackError, RunError
-
-Value = str | int | float | bool
-"""Value of a setting in the run config."""
+from fedattack.base.settings import Value
 
 
 def app_folder() -> Path:
@@ -29,7 +27,7 @@ def app_folder() -> Path:
     """
     package = Path(__file__).parents[1]
     for folder in (package.parent, package / "_app"):
-        if (folder / "simulations" / "settings.toml").is_file() and (folder / "pyproject.toml").is_file():
+        if (folder / "simulations" / "presets").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
     raise ConfigError(f"{package} comes without its Flower app; install fedattack from its wheel or a checkout")
 

@@ -1,4 +1,7 @@
-"""Words that a caller chose are checked here before anything else is done, and without torch, which takes seconds."""
+"""Words that a caller chose are checked here before anything else is done.
+
+None but gates need torch, which takes seconds: what an attack may find is what its judge measures.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -13,12 +16,10 @@ from fedattack.audit.finding import Condition
 from fedattack.base.cluster import chosen, connect
 from fedattack.base.errors import ConfigError, DataError, in_command, instead
 from fedattack.base.machine import read_size
+from fedattack.runs.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from fedattack.record.folder import Part
-
-RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
-"""What a preset can run on; :mod:`fedattack.runs.simulating` says how."""
 
 # So many attacks are named in a message.
 _FEW = 4
@@ -107,7 +108,7 @@ def check_data(changes: Sequence[str]) -> None:
 
 
 def check_runtime(name: str) -> None:
-    """Check what a preset is to run on.
+    """Check what is to be run on.
 
     Raises
     ------
@@ -188,12 +189,15 @@ def check_conditions(conditions: Sequence[Condition], attacks: Collection[str], 
 def can_find(attack: str, metric: str) -> bool:
     """Whether an attack's judge may find something of this name; true where nobody says what it may find."""
     threat = threat_of(attack)
-    if threat is None or (attack in threat.judges and attack not in threat.findings):
+    metrics = findings_of(attack)
+    if threat is None or (attack in threat.judges and not metrics):
         return True
-    return any(fnmatchcase(metric, pattern) for pattern in findings_of(attack))
+    return any(fnmatchcase(metric, pattern) for pattern in metrics)
 
 
 def findings_of(attack: str) -> Sequence[str]:
-    """Return the metrics that an attack's judge declares, perhaps with ``*`` in them; none for a baseline."""
-    threat = threat_of(attack)
-    return threat.findings.get(attack, ()) if threat else ()
+    """Return the metrics that an attack's judge measures, perhaps with ``*`` in them; none for a baseline."""
+    from fedattack.audit.judge import judge_of
+
+    judge = judge_of(attack)
+    return judge.metrics() if judge else ()

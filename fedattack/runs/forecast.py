@@ -19,10 +19,10 @@ from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import HEADLINES, adjusted
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
+from fedattack.base.settings import Value
 from fedattack.record.folder import Part
 from fedattack.record.format import PROTOCOLS
 from fedattack.record.size import in_bytes
-from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
 from fedattack.runs.settings import nodes_of

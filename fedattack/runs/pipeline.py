@@ -13,6 +13,7 @@ from fedattack.base.cluster import chosen
 from fedattack.base.errors import ConfigError, ReportError
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, find_parts
+from fedattack.record.format import INDEX
 from fedattack.runs.asked import known_to
 from fedattack.runs.checks import check_attacks, check_scores
 from fedattack.runs.pace import AttackPace
@@ -82,6 +83,20 @@ def attack_folder(
         for note in scores.notes:
             watch.say("note", note)
     return files
+
+
+def list_unscored(parts: Sequence[Part], names: Sequence[str]) -> list[str]:
+    """List the attacks that lack the scores of a record, or whose scores are older than the record or the knowledge."""
+    return [name for name in names if not all(_has_scores(part, name) for part in parts)]
+
+
+def _has_scores(part: Part, name: str) -> bool:
+    scores = part.scores(name)
+    if not scores.exists():
+        return False
+    written = scores.stat().st_mtime
+    sources = [part.record / INDEX, *part.knowledge.rglob("*")]
+    return all(source.stat().st_mtime <= written for source in sources if source.is_file())
 
 
 def judge_folder(

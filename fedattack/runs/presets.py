@@ -8,7 +8,8 @@ from typing import Any
 
 from fedattack.attacks.registry import threats
 from fedattack.base.errors import ConfigError, instead, short
-from fedattack.runs.app import Value, app_folder
+from fedattack.base.settings import Value
+from fedattack.runs.app import app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 
 

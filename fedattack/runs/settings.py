@@ -1,98 +1,347 @@
-"""The settings of the app: their types and ranges, and which of them name something outside of a run."""
+"""The settings of the reference system: one model of its run config, which the app and the command line read."""
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from fedattack.base.errors import ConfigError, instead, short
-from fedattack.runs.app import Value, app_folder
+from pydantic import create_model
 
-LISTS = ("models",)
-"""Settings with ``values`` that may be several words, with commas between."""
+from fedattack.base.errors import ConfigError, short
+from fedattack.base.settings import SettingField, SettingsModel, Value, Words, setting
+from fedattack.data.partition import SCHEMES
+from fedattack.defences import KINDS, SETTINGS
+from fedattack.defences.dp_sgd import DpSgdSettings
+from fedattack.defences.kinds import DefenceSettings
+from fedattack.defences.noise import NoiseSettings
+from fedattack.defences.recup import RecupSettings
+from fedattack.defences.soteria import SoteriaSettings
+
+if TYPE_CHECKING:
+    from fedattack.learning import LocalSGD
+
+PROPERTIES = ("membership", "inversion", "ascent")
+"""What clients may have in common that others lack: a target record among theirs, inverted updates, or ascent of the
+loss."""
+
+# A test holds them against the models that there are, which cannot be imported without torch.
+MODELS = Words(
+    (
+        *("lenet-mnist", "lenet-cifar", "sia-cnn", "sia-mlp", "mlp", "linear", "student-mlp", "fedmd-cnn-1"),
+        *("fedmd-cnn-2", "fedmd-cnn-3", "fedmd-mlp-1", "fedmd-mlp-2", "fedmd-mlp-3", ":"),
+    )
+)
+
+PARTITIONS = Words(tuple(f"{name}:" if name == "column" else name for name in SCHEMES))
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One key that a preset or ``--set`` may change; ``alias`` is a second name for it.
+class StudySettings(SettingsModel):
+    """Settings by which a study is told from others."""
 
-    Where there are ``values``, a text is one of these words, or the default; in :data:`LISTS` it may be several. A word
-    that ends with a colon is the beginning of a text; a colon alone stands for any import path.
+    framework: str = setting(
+        "fedavg",
+        "what clients send: fedavg (the model that they trained), fedsgd (the gradient over all of their "
+        "examples; takes batch-size=0), fedmd (predictions on public records)",
+        words=Words(("fedavg", "fedsgd", "fedmd")),
+    )
+    dataset: str = setting(
+        "digits",
+        "a name that `fedattack list` shows, the path of an .npz with x and y, or of a .toml that declares a table",
+    )
+    size: int = setting(0, "use this many examples of the dataset; 0 for all", ge=0)
+    data_root: str = setting("", "folder of downloaded datasets; empty for the cache")
+    scheme: str = setting(
+        "dirichlet",
+        "how examples are divided: iid, dirichlet, dirichlet-balanced (clients of similar sizes), linear, square, "
+        "exponential, or column:NAME, by the values of a column, or of several (column:NAME,NAME)",
+        key="partition",
+        words=PARTITIONS,
+    )
+    alpha: float = setting(1.0, "Dirichlet concentration: small values give each client few classes", gt=0)
+    clients: int = setting(10, "number of clients", ge=2, le=100000)
+    records_per_client: int = setting(
+        0,
+        "examples that each client gets, drawn at random; 0 for all examples, divided as partition says; records "
+        "for short",
+        ge=0,
+        alias="records",
+    )
+    canary_examples: int = setting(
+        0,
+        "examples of noise that a coin puts among a client's or not, to measure the run's ε; at least 2, or 0 for none",
+        ge=0,
+        le=100000,
+    )
+    model: str = setting(
+        "",
+        "lenet-mnist, lenet-cifar, sia-cnn, sia-mlp, mlp, linear, student-mlp, fedmd-cnn-1 to -3, fedmd-mlp-1 to "
+        "-3, or module:function; empty for the one that suits the data",
+        words=MODELS,
+    )
+    models: str = setting(
+        "",
+        "fedmd: the clients' models, separated by commas and dealt in turn; empty for a mix that suits the data",
+        words=Words(MODELS.values, several=True),
+    )
+    student: str = setting("", "fedmd: the model of the attacker's students; empty for student-mlp", words=MODELS)
+    public: str = setting(
+        "", "fedmd: dataset of the public records, as for dataset; empty to set examples of the run's own aside"
+    )
+    public_records: int = setting(
+        1000,
+        "fedmd: how many public records there are, at most a quarter of the training examples where they are set aside",
+        ge=1,
+    )
+    hidden: int = setting(128, "width of the mlp model", ge=1, le=1000000)
+    dropout: float = setting(
+        0.0, "dropout after the hidden fully connected layers, for models that have none of their own", ge=0, lt=1
+    )
+    targets: int = setting(
+        100,
+        "source and membership inference: target records per client, fewer where a client holds fewer; "
+        "property=membership: target records that positive clients hold, and as many more that nobody holds",
+        ge=1,
+    )
+    nulls: int = setting(
+        0,
+        "membership inference: target records that nobody holds, test examples and training examples that are "
+        "left; 0 for source inference, with as many as clients hold",
+        ge=0,
+    )
+    client_property: str = setting(
+        "",
+        "what a share of the clients has: membership (holds a target record), inversion (sends w − Δ), ascent "
+        "(climbs the loss); empty for honest clients. Then the record is in the aggregate view",
+        key="property",
+        words=Words(PROPERTIES),
+    )
+    positive_share: float = setting(
+        0.1, "share of the clients that have the property; 0 for a null run", ge=0, le=1, key="positives"
+    )
+    auxiliary: int = setting(
+        0,
+        "with a property, a sensitive column, private attributes or nulls, examples that the attacker has; 0 for "
+        "all that no client and no target uses, with nulls for none",
+        ge=0,
+    )
+    sensitive: str = setting(
+        "",
+        "attribute inference: the column that the server should not know, by its name or its number from 1, or "
+        "declared for the one that the data's source declares; empty for none",
+    )
+    private: str = setting(
+        "",
+        "private attributes of the data, separated by commas, such as colour: what a client's examples have in "
+        "common and the server should not know; set partition=column: and the same names",
+    )
+    victims: int = setting(
+        0,
+        "with sensitive or isolate, of how many clients, from the first: whose examples are asked about, whom the "
+        "server isolates; 0 for all",
+        ge=0,
+    )
+    isolate: bool = setting(False, "an active server: it sends each victim its own model back instead of the average")
+    permute_sensitive: bool = setting(
+        False,
+        "a null run of attribute inference: clients train on examples among which the sensitive column is shuffled",
+    )
+    seed: int = setting(0, "seed of everything random in a run", ge=0, internal=True)
+    dealt: str = setting(
+        "",
+        "file of what clients train on, written before the run; empty to load and divide the data in every process",
+        internal=True,
+    )
+
+    @property
+    def study(self) -> dict[str, Value]:
+        """These settings alone, by the names of the fields."""
+        return {name: getattr(self, name) for name in StudySettings.model_fields}
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Whether the attacker is given examples that no client holds."""
+        return bool(self.client_property or self.sensitive or self.private or (self.nulls and self.auxiliary))
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether some clients hold target records, and nobody holds as many others."""
+        return self.client_property == "membership"
+
+    @property
+    def positive_count(self) -> int:
+        """How many clients have the property."""
+        return round(self.positive_share * self.clients)
+
+    @property
+    def victim_count(self) -> int:
+        """How many clients, from the first, are asked about and isolated."""
+        return self.victims or self.clients
+
+
+class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, DefenceSettings, StudySettings):
+    """All settings of a run; an empty folder is not written."""
+
+    rounds: int = setting(20, "rounds of training", ge=1, le=1000000)
+    fraction: float = setting(1.0, "share of the clients that is sampled in each round", le=1, gt=0)
+    round_timeout: float = setting(
+        3600.0,
+        "seconds after which the server goes on without the clients that have not answered; with SecAgg+, in each "
+        "of its stages",
+        gt=0,
+    )
+    local_epochs: int = setting(1, "passes over its examples that a client makes in a round", ge=1)
+    digest_epochs: int = setting(
+        1,
+        "fedmd: passes over the public records by which a client takes up the consensus, before those over its own",
+        ge=0,
+    )
+    batch_size: int = setting(64, "examples per local step; 0 for all of a client's examples", ge=0)
+    lr: float = setting(
+        0.01, "learning rate of the clients' SGD; with framework=fedsgd that of the server's step", gt=0
+    )
+    momentum: float = setting(0.0, "momentum of the clients' SGD", ge=0, le=1)
+    weight_decay: float = setting(0.0, "L2 regularisation of the clients' SGD", ge=0)
+    central_noise: float = setting(
+        0.0,
+        "central differential privacy: the server clips each update, and adds noise to their mean, by Flower's "
+        "own wrapper; this is the noise multiplier, for clients that weigh the same; 0 for none",
+        ge=0,
+    )
+    central_clip: float = setting(
+        1.0, "central-noise: norm C to which updates are clipped; the length of what canaries send", gt=0
+    )
+    canaries: int = setting(
+        0,
+        "clients beside the others that each send a random direction, to measure the run's ε; at least 2, or 0 "
+        "for none",
+        ge=0,
+        le=1000,
+    )
+    recup_zoo_models: int = setting(20, "recup: models in a zoo that is trained before the run", ge=1)
+    recup_zoo_width: int = setting(512, "recup: largest width of their hidden layers; the paper's is 2048", ge=1)
+    recup_zoo_epochs: int = setting(20, "recup: epochs of their training", ge=1)
+    device: str = setting(
+        "auto", "auto (CUDA when there is one), cpu or cuda", words=Words(("auto", "cpu", "cuda", "cuda:"))
+    )
+    secagg: bool = setting(
+        False, "run Flower's SecAgg+ (true), or plain averages (false), recorded as sums where there is a property"
+    )
+    zoo: str = setting("", "folder of the model zoos that are trained before the run", internal=True)
+    record: str = setting("", "folder of the record", internal=True)
+    truth: str = setting("", "folder of the truth", internal=True)
+    knowledge: str = setting("", "folder of what the attacker is assumed to know", internal=True)
+    resume: str = setting("", "file that says what the run goes on with; empty for a new run", internal=True)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are: clients, and canaries after them."""
+        return self.clients + self.canaries
+
+    @property
+    def training(self) -> "LocalSGD":
+        """How clients train."""
+        from fedattack.learning import LocalSGD
+
+        return LocalSGD(self.local_epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+
+    @property
+    def defence_settings(self) -> dict[str, Value]:
+        """Settings of the clients' defence, by key; without zoos of its own it uses those of the preparation."""
+        return self.by_key(SETTINGS) | {"recup-zoo": self.recup_zoo or self.zoo}
+
+    def check(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises
+        ------
+        ConfigError
+            If what is asked about contradicts itself, or leaves no examples to the attacker.
+        """
+        for wrong, message in (
+            (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
+            (
+                self.private and (self.sensitive or self.client_property or self.isolate),
+                "private beside property, sensitive or isolate: expected one of them",
+            ),
+            (self.isolate and self.client_property, "isolate and property: the property is looked for in sums alone"),
+            (self.permute_sensitive and not self.sensitive, "permute-sensitive without sensitive: name a column"),
+            (
+                self.victims and not (self.sensitive or self.isolate),
+                f"victims = {self.victims} without sensitive or isolate: set one of these, or victims = 0",
+            ),
+            (
+                self.victims > self.clients,
+                f"victims = {self.victims}: expected at most the {self.clients} clients that there are",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(message)
+        self._check_canaries()
+        if self.client_property:
+            self._check_property()
+        self._check_auxiliary()
+
+    def _check_canaries(self) -> None:
+        for key, count in self.by_key(("canaries", "canary-examples")).items():
+            if count == 1:
+                raise ConfigError(f"{key} = 1: expected 2 or more, or 0 for none")
+        if self.canaries and self.canary_examples:
+            raise ConfigError("canaries and canary-examples: expected one of them, since each disturbs the other")
+        if self.central_noise and self.secagg:
+            raise ConfigError("central-noise and secagg: the server clips replies, which SecAgg+ hides; set one off")
+        asks = any((self.client_property, self.sensitive, self.private, self.isolate))
+        if asks and (self.canaries or self.central_noise):
+            raise ConfigError(
+                "canaries or central-noise beside property, sensitive, private or isolate: expected the usual server "
+                "and no other question; set one off"
+            )
+
+    def _check_property(self) -> None:
+        is_null = self.positive_share == 0
+        if self.positive_count == self.clients or not (self.positive_count or is_null):
+            raise ConfigError(
+                f"positives = {self.positive_share} of {self.clients} clients is {self.positive_count}: expected some "
+                "clients with the property and some without, or positives = 0 for a null run"
+            )
+
+    def _check_auxiliary(self) -> None:
+        if self.records_per_client or self.auxiliary:
+            return
+        for key, value in self.by_key(("sensitive", "private", "property")).items():
+            if value:
+                raise ConfigError(
+                    f"{key} = {value!r} leaves no examples to the attacker, because clients get all; set "
+                    "records-per-client or auxiliary"
+                )
+
+
+@cache
+def settings_model() -> type[RunSettings]:
+    """Return the model of all settings, those of defences among them that :class:`RunSettings` does not know."""
+    further = [kind.settings for kind in KINDS if not issubclass(RunSettings, kind.settings)]
+    if not further:
+        return RunSettings
+    bases: Any = (RunSettings, *dict.fromkeys(further))
+    model: type[RunSettings] = create_model("RunSettings", __base__=bases)
+    return model
+
+
+def read_settings(run_config: Mapping[str, Value]) -> RunSettings:
+    """Read a run config.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown, or a value of another type or out of range.
     """
-
-    name: str
-    default: Value
-    help: str
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None
-    below: float | None = None
-    internal: bool = False
-    alias: str = ""
-    values: Sequence[str] = ()
-
-    def parse(self, text: str) -> Value:
-        """Read a value from the command line.
-
-        Raises
-        ------
-        ConfigError
-            If it is of another type than the default, or out of range.
-        """
-        kind = type(self.default)
-        if kind is bool:
-            if text.lower() not in ("true", "false"):
-                raise ConfigError(f"--set {self.name}={text}: expected true or false")
-            return text.lower() == "true"
-        try:
-            return self.check(kind(text))
-        except ValueError:
-            article = {int: "a whole number", float: "a number"}[kind]
-            raise ConfigError(f"--set {self.name}={text}: expected {article} ({self.help})") from None
-
-    def check(self, value: Value) -> Value:
-        """Return ``value``, in the default's type, if it may be taken.
-
-        Raises
-        ------
-        ConfigError
-            If it is of another type or out of range.
-        """
-        if isinstance(self.default, float) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not type(self.default):
-            raise ConfigError(f"{self.name} = {value!r}: expected {type(self.default).__name__} ({self.help})")
-        if self.values and value != self.default:
-            for word in self._words(str(value)):
-                if not self._takes(word):
-                    raise ConfigError(f"{self.name} = {word!r}: {instead(word, self.values, listed=False)}")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            for bad, bound in (
-                (self.minimum is not None and not value >= self.minimum, f"at least {self.minimum}"),
-                (self.maximum is not None and not value <= self.maximum, f"at most {self.maximum}"),
-                (self.above is not None and not value > self.above, f"more than {self.above}"),
-                (self.below is not None and not value < self.below, f"less than {self.below}"),
-            ):
-                if bad:
-                    raise ConfigError(f"{self.name} = {value}: expected {bound} ({self.help})")
-        return value
-
-    def _words(self, text: str) -> list[str]:
-        if self.name not in LISTS:
-            return [text]
-        return list(filter(None, map(str.strip, text.split(","))))
-
-    def _takes(self, word: str) -> bool:
-        begins = tuple(value for value in self.values if len(value) > 1 and value.endswith(":"))
-        return word in self.values or word.startswith(begins) or (":" in self.values and ":" in word)
+    return settings_model().of(run_config)
 
 
-def load_settings() -> dict[str, Setting]:
-    """Read all settings of the app."""
-    table = tomllib.loads((app_folder() / "simulations" / "settings.toml").read_text(encoding="utf-8"))
-    return {name: Setting(name=name, **entry) for name, entry in table.items()}
+def load_settings() -> dict[str, SettingField]:
+    """Return what each setting may be."""
+    return settings_model().list_settings()
 
 
-def open_settings() -> dict[str, Setting]:
+def open_settings() -> dict[str, SettingField]:
     """Read those that a user may choose."""
     return {name: setting for name, setting in load_settings().items() if not setting.internal}
 

@@ -10,7 +10,7 @@ from torch import nn
 from fedattack.base.errors import DataError, short
 from fedattack.base.structured import SEPARATOR
 from fedattack.witness.step import Reader, Step, fill_leaves
-from fedattack.witness.tape import calls_read, ends_read
+from fedattack.witness.tape import reading
 
 
 class Feeder(Reader):
@@ -93,12 +93,8 @@ def feed(handler: Callable[[], Any], leaves: Mapping[str, NDArray[Any]], seed: i
         If it makes no step of PyTorch, or one that takes other things than the examples hold.
     """
     feeder = Feeder(leaves, seed)
-    with calls_read(feeder), ends_read(lambda losses: feeder.end_step()):
-        feeder.put_beneath()
-        try:
-            result = handler()
-        finally:
-            feeder.remove()
+    with reading(feeder, lambda losses: feeder.end_step()):
+        result = handler()
     if not feeder.steps:
         raise DataError("the app's handler ended without a step of PyTorch: nothing was trained on other examples")
     return result

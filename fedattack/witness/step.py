@@ -244,39 +244,46 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
     leaves
         By place, (m, …): the rows of other examples.
     """
-    if isinstance(tree, Tensor):
+
+    def fill(place: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return _fill_items(place, value, leaves)
         array = leaves.get(place)
         if array is None:
-            return tree
-        shape = array.shape if tree.ndim == array.ndim else (array.shape[0] * array.shape[1], *array.shape[2:])
+            return value
+        shape = array.shape if value.ndim == array.ndim else (array.shape[0] * array.shape[1], *array.shape[2:])
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.to(tree.dtype).reshape(shape).to(tree.device)
-    if isinstance(tree, list) and len(tree) == count:
-        return _fill_items(place, tree, leaves)
-    if isinstance(tree, Mapping):
-        filled = {name: fill_leaves(f"{place}{SEPARATOR}{name}", value, count, leaves) for name, value in tree.items()}
-        return filled if type(tree) is dict else type(tree)(filled)  # type: ignore[call-arg]
-    if type(tree) in (list, tuple):
-        return type(tree)(
-            fill_leaves(f"{place}{SEPARATOR}#{index}", value, count, leaves) for index, value in enumerate(tree)
-        )
-    return tree
+        return tensor.to(value.dtype).reshape(shape).to(value.device)
+
+    return _replace_leaves(place, tree, count, fill)
 
 
 def reorder(tree: Any, order: NDArray[np.int64], count: int) -> Any:
     """Return a tree with its rows, or runs of rows, of ``count`` examples in another order; some may stand twice."""
-    if isinstance(tree, Tensor):
-        if not tree.ndim or not len(tree) or len(tree) % count:
-            return tree
-        rows = torch.from_numpy(order).to(tree.device)
-        return tree.reshape(count, len(tree) // count, *tree.shape[1:])[rows].reshape(tree.shape)
-    if isinstance(tree, list) and len(tree) == count:
-        return [tree[row] for row in order]
+
+    def pick(place: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [value[row] for row in order]
+        if not value.ndim or not len(value) or len(value) % count:
+            return value
+        rows = torch.from_numpy(order).to(value.device)
+        return value.reshape(count, len(value) // count, *value.shape[1:])[rows].reshape(value.shape)
+
+    return _replace_leaves("", tree, count, pick)
+
+
+def _replace_leaves(place: str, tree: Any, count: int, other: Callable[[str, Any], Any]) -> Any:
+    """Return a tree with others in the place of its tensors, and of its lists of one entry for each example."""
+    if isinstance(tree, Tensor) or (isinstance(tree, list) and len(tree) == count):
+        return other(place, tree)
     if isinstance(tree, Mapping):
-        found = {name: reorder(value, order, count) for name, value in tree.items()}
+        found = {}
+        for name, value in tree.items():
+            found[name] = _replace_leaves(f"{place}{SEPARATOR}{name}", value, count, other)
         return found if type(tree) is dict else type(tree)(found)  # type: ignore[call-arg]
     if type(tree) in (list, tuple):
-        return type(tree)(reorder(value, order, count) for value in tree)
+        parts = enumerate(tree)
+        return type(tree)(_replace_leaves(f"{place}{SEPARATOR}#{at}", value, count, other) for at, value in parts)
     return tree
 
 

@@ -260,21 +260,18 @@ def read_tape(handler: Callable[[], object]) -> Tape:
     DataError
         If it makes no step of PyTorch that can be read.
     """
-    reading = _FirstStep()
-    reader = reading.reader
-    with calls_read(reader), ends_read(reading.note_losses), _steps_ended(reading.note_step):
-        reader.put_beneath()
-        try:
+    first = _FirstStep()
+    try:
+        with reading(first.reader, first.note_losses), _steps_ended(first.note_step):
             handler()
-        except _StepRead:
-            pass
-        except Exception:
-            if not reading.is_over:
-                raise
-        finally:
-            reader.remove()
-            reading.put_back()
-    return reading.tape()
+    except _StepRead:
+        pass
+    except Exception:
+        if not first.is_over:
+            raise
+    finally:
+        first.put_back()
+    return first.tape()
 
 
 class _FirstStep:
@@ -362,7 +359,18 @@ def _steps_ended(end: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def calls_read(reader: Reader) -> Iterator[None]:
+def reading(reader: Reader, end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
+    """Show a reader what is computed meanwhile, and call ``end`` with what is differentiated."""
+    with _calls_read(reader), _ends_read(end):
+        reader.put_beneath()
+        try:
+            yield
+        finally:
+            reader.remove()
+
+
+@contextmanager
+def _calls_read(reader: Reader) -> Iterator[None]:
     """Show a reader each call of a model that no other model makes."""
     original = nn.Module.__call__
 
@@ -388,7 +396,7 @@ def calls_read(reader: Reader) -> Iterator[None]:
 
 
 @contextmanager
-def ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
+def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
     """Call ``end`` with what is differentiated, wherever that is asked for."""
     of_tensor, of_all, grad = Tensor.backward, torch.autograd.backward, torch.autograd.grad
 

@@ -143,19 +143,13 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     """Note what a model was called with; ``watch.local.open`` is then the model, unless it is no model of its own."""
     if torch.jit.is_tracing():
         return None
+    local = watch.local
     model = watch.models.get(id(module))
     if model is None:
-        if module in _parameterless or getattr(module, "_is_replica", False):
+        if not _is_model(module):
             return None
-        inner = unwrapped(module)
-        model = watch.models.get(id(inner))
-        if model is None:
-            if next(module.parameters(), None) is None:
-                _parameterless.add(module)
-                return None
-            watch.local.open = module
-            model = watch.model_of(inner, lambda: _make_model(watch, inner))
-    local = watch.local
+        local.open = module
+        model = _look_up(watch, unwrapped(module))
     local.open = module
     if model is None:
         return None
@@ -171,6 +165,22 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
     trains = torch.is_grad_enabled() and (not x.requires_grad or x.is_leaf)
     return model.start(as_array(x), trains=trains)
+
+
+def _is_model(module: nn.Module) -> bool:
+    """Say whether what is called is a model of its own: it has parameters, and is no copy of another."""
+    if module in _parameterless or getattr(module, "_is_replica", False):
+        return False
+    if next(module.parameters(), None) is None:
+        _parameterless.add(module)
+        return False
+    return True
+
+
+def _look_up(watch: Watch, module: nn.Module) -> SeenModel | None:
+    """Return what was seen of a model, which may be called in what wraps it; ``None`` if there are too many."""
+    known = watch.models.get(id(module))
+    return watch.model_of(module, lambda: _make_model(watch, module)) if known is None else known
 
 
 class StepReader(Reader):
@@ -530,15 +540,19 @@ def _note_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str
         begun.labels = _labels(name, target, begun.count)
         if begun.labels is None:
             watch.note(f"the labels of {name} are not one number an example: they are unknown")
-    if not begun.trains:
-        return
+    if begun.trains:
+        _name_loss(watch, model, name, outputs)
+        _note_options(watch, name, args, kwargs)
+
+
+def _name_loss(watch: Watch, model: SeenModel, name: str, outputs: Tensor) -> None:
+    """Note by which loss a model is trained."""
     spec = _LABELLED[name]
     if name == "nll_loss" and name not in model.losses and not _is_log_softmax(outputs):
         spec = None
     model.losses.setdefault(name, spec)
     if len(model.losses) > 1:
         watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")
-    _note_options(watch, name, args, kwargs)
 
 
 def _note_inner_loss(taken: _Taken | None, target: Tensor) -> None:
@@ -659,13 +673,11 @@ def _take_tensors(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: M
     given = places(args, kwargs)
     # Numbers and switches are the same for all examples, such as how many tokens there are in all batches of a step.
     tensors = {place: value for place, value in given.items() if isinstance(value, Tensor) and value.ndim}
-    plain = (Tensor, int, float, str)
-    others = [place for place, value in given.items() if not isinstance(value, plain)]
     if any(value.is_complex() for value in tensors.values()):
         watch.note(f"{model.name} was called with complex numbers: not covered, its examples are unknown")
         return None
-    lengths = {len(value) for value in tensors.values()}
-    if others or lengths != {count_examples(args, kwargs)} or [value.ndim for value in tensors.values()] == [1]:
+    plain = all(isinstance(value, Tensor | int | float | str) for value in given.values())
+    if not plain or not _are_rows(list(tensors.values()), count_examples(args, kwargs)):
         watch.read_steps(model)
         return None
     rows = pack({place: as_array(value) for place, value in tensors.items()})
@@ -674,6 +686,11 @@ def _take_tensors(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: M
     later = [*tensors.items()][1:]
     memory = {value.untyped_storage().data_ptr(): place for place, value in later}
     return _Taken(model, rows, torch.is_grad_enabled() and not leaves, memory)
+
+
+def _are_rows(tensors: Sequence[Tensor], count: int) -> bool:
+    """Say whether tensors have one row an example each, and are not one number an example alone."""
+    return {len(value) for value in tensors} == {count} and [value.ndim for value in tensors] != [1]
 
 
 def _outputs_in(returned: Any) -> Tensor | None:

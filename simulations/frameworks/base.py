@@ -9,13 +9,14 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.settings import Value
 from fedattack.defences.applying import Sends
 
 if TYPE_CHECKING:
     from flwr.client import NumPyClient
     from torch import nn
 
-    from simulations.run_settings import RunSettings, Value
+    from fedattack.runs.settings import RunSettings
     from simulations.server import Federation
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models; an isolating server sends models back.

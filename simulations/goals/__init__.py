@@ -3,8 +3,8 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
+from fedattack.runs.settings import RunSettings
 from simulations.goals.base import Goal
-from simulations.run_settings import RunSettings
 
 
 def _find() -> dict[str | None, Goal]:

@@ -13,10 +13,10 @@ import pytest
 
 from fedattack.apps import auditing
 from fedattack.apps.app import App
-from fedattack.apps.auditing import attack_all, check_free, importable, pose_all, too_few, witness_of
+from fedattack.apps.auditing import attack_all, importable, pose_all, too_few, witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import threats
-from fedattack.base.errors import ConfigError, NeedsError, RunError
+from fedattack.base.errors import NeedsError, RunError
 from fedattack.base.structured import pack
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study, write_study
@@ -49,14 +49,14 @@ def choose(names):
 def test_all_that_applies_is_made_and_judged(part):
     posed = pose_all([part])
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    assert attacked.scored == ("sia", "membership", "inversion", "plaintext")
+    assert attacked.scored == ("sia", "membership", "inversion", "labels", "plaintext")
     assert attacked.failed == {}
-    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "plaintext"]
+    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "labels", "plaintext"]
     assert "torch.nn:Linear" in attacked.trusted
     findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     headlines = [finding.attack for finding in findings if finding.headline]
     assert headlines[0] == "sia"
-    assert {*headlines} == {"sia", "membership", "inversion", "plaintext"}
+    assert {*headlines} == {"sia", "membership", "inversion", "labels", "plaintext"}
     (recognised,) = (finding for finding in findings if finding.metric == "recognised")
     assert recognised.n == 6
 
@@ -65,7 +65,7 @@ def test_all_that_applies_is_made_and_judged(part):
 def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    assert attacked.scored == ("sia", "membership", "plaintext")
+    assert attacked.scored == ("sia", "membership", "labels", "plaintext")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
@@ -95,6 +95,7 @@ def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_pa
     assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
     said.clear()
+    part.scores("membership").unlink()
     attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), "cpu", watch)
     assert not any("as apps are audited" in line for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
@@ -109,7 +110,7 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
     assert (
         attack_all([part], posed, lambda names: choose(names[:2]), "cpu", Watch()).failed["sia"] == "it lacks something"
     )
-    with pytest.raises(RunError, match=r"no attack could be made of .*: sia: it lacks something"):
+    with pytest.raises(NeedsError, match=r"no attack could be made of .*: sia: it lacks something"):
         attack_all([part], posed, lambda names: choose(names[:1]), "cpu", Watch())
 
 
@@ -119,7 +120,7 @@ def test_what_clients_send_as_bytes_is_told(tmp_path):
     replies = [Reply(node, "ok", {"0": np.arange(7 + index, dtype=np.uint8)}, 10) for index, node in enumerate("ab")]
     writer.write(Exchange(1, trees, replies))
     writer.close()
-    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
+    with pytest.raises(NeedsError, match="clients send bytes, such as the trees of XGBoost"):
         pose_all([Part(tmp_path, "")])
 
 
@@ -127,7 +128,7 @@ def test_replies_without_arrays_are_told(tmp_path):
     writer = RecordWriter(tmp_path / "record")
     writer.write(Exchange(1, None, [Reply(node, "ok", None, 10, {"trees": b"..."}) for node in "ab"]))
     writer.close()
-    with pytest.raises(RunError, match="clients send metrics and settings without arrays, and no attack reads them"):
+    with pytest.raises(NeedsError, match="clients send metrics and settings without arrays, and no attack reads them"):
         pose_all([Part(tmp_path, "")])
 
 
@@ -136,9 +137,7 @@ def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_pa
     writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
     writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
     writer.close()
-    with pytest.raises(
-        RunError, match=r"clients send empty replies to training messages, .* whether these arrays give"
-    ):
+    with pytest.raises(NeedsError, match=r"clients send empty replies to .* whether these arrays give"):
         pose_all([Part(tmp_path, "")])
 
 
@@ -147,7 +146,7 @@ def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
     replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
     writer.write(Exchange(1, {"0": np.zeros(0)}, replies))
     writer.close()
-    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
+    with pytest.raises(NeedsError, match="clients send bytes, such as the trees of XGBoost"):
         pose_all([Part(tmp_path, "")])
 
 
@@ -170,7 +169,7 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
             writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
         writer.close()
         with pytest.raises(RunError, match=message):
-            auditing.check_answers([part])
+            auditing._check_answers(part, None, Watch())
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -181,7 +180,7 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
         writer.write(Exchange(number, {"values": np.zeros(3)}, [Reply(node, "ok") for node in "ab"]))
     writer.close()
     write_study(tmp_path, {"app": "mine", "commands": ["fedattack audit mine"], "seeds": [0]})
-    assert auditing.explain(tmp_path, "the run: clients send embeddings, and no attack reads them")
+    assert auditing.note_unanswered(tmp_path, "the run: clients send embeddings, and no attack reads them")
     findings, page = judge_folder(tmp_path, watch=Watch())
     run, text = read_run(tmp_path), page.read_text()
     assert not findings
@@ -196,12 +195,12 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
 
 
 def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
-    assert not auditing.explain(tmp_path, "the run did not begin")
+    assert not auditing.note_unanswered(tmp_path, "the run did not begin")
     assert not list(tmp_path.iterdir())
 
 
 def test_scores_that_come_later_are_judged(part):
-    assert auditing.explain(part.folder, "it was cut off")
+    assert auditing.note_unanswered(part.folder, "it was cut off")
     (posed,) = pose_all([part])
     attacked = attack_all([part], [posed], choose, "cpu", Watch())
     findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)
@@ -246,14 +245,6 @@ def test_the_apps_modules_are_importable_meanwhile(tmp_path):
     assert sys.path == before
 
 
-def test_a_folder_that_is_taken_is_refused(tmp_path):
-    assert check_free(tmp_path / "new") == tmp_path / "new"
-    (tmp_path / "file").write_text("")
-    for taken in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ConfigError, match="exists already"):
-            check_free(taken)
-
-
 def test_nothing_is_written_beside_the_modules_of_an_app(tmp_path, monkeypatch):
     (tmp_path / "fa_lonely.py").write_text("x = 1")
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -284,11 +275,7 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
             (self.cwd / "final_model.pt").write_text("weights")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def make(copy, clients, log):
-        log.write_text("")
-        return Runner()
-
-    monkeypatch.setitem(auditing.RUNTIMES, "simulation", make)
+    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
         auditing.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
@@ -320,4 +307,4 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()
     auditing.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
-    assert steps == [("train rounds", 0, None), ("train rounds", 2, None)]
+    assert steps == [("train rounds", 0, None), *[("train rounds", 2, None)] * 2]

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shlex
 import shutil
 import stat
 from dataclasses import replace
@@ -19,7 +17,8 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedattack.apps import auditing, computing
+from fedattack.apps import computing
+from fedattack.apps.app import App
 from fedattack.apps.gathering import gather
 from fedattack.apps.posing import pose
 from fedattack.attacks import read_targets
@@ -185,38 +184,6 @@ def test_one_command_leads_to_a_judged_report(world, call):
     code, _, err = call(*words, "--trust")
     assert code == 2
     assert "exists already" in err
-
-
-@pytest.mark.slow
-def test_an_audit_that_is_stopped_says_what_is_kept_and_how_it_is_attacked(world, tmp_path, call, monkeypatch):
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    app, out = MESSAGE_API.copy(tmp_path), tmp_path / "stopped"
-    recorded = False
-
-    def stopped(app, out, *_, **__):
-        out.mkdir()
-        if recorded:
-            part = Part(out, "")
-            shutil.copytree(world.record, part.record)
-            shutil.copytree(world.all / "run-7", auditing.witness_of(part))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(auditing, "run_app", stopped)
-    code, _, err = call("audit", app, "--out", out)
-    assert code == 130
-    assert f"note: no round was recorded; delete {out}, and audit again\n" in err
-    recorded = True
-    code, _, err = call("audit", app, "--out", f"{out}-2", "--quiet")
-    assert code == 130
-    assert f"cannot be resumed; {len(Record(world.record))} rounds of the run are kept" in err
-    assert f"called in {app}, attacks them" in err
-    (words,) = re.findall("`fedattack (.*)`", err)
-    code, _, err = call(*shlex.split(words))
-    assert code == 0, err
-    assert (tmp_path / "stopped-2-gathered" / "report.html").exists()
-    code, _, err = call("resume", f"{out}-2")
-    assert code == 2
-    assert "the run of an app cannot be resumed, and `fedattack gather` attacks what is recorded of it" in err
 
 
 @pytest.mark.slow
@@ -475,6 +442,8 @@ def test_code_that_witnesses_name_is_not_imported_without_trust(world, tmp_path,
         change(site, model=replace(witness.model, spec="fa_evil:Net", loss="fa_evil:loss"))
     with pytest.raises(TrustError, match="name the model fa_evil:Net"):
         gathered(world, trust=False)
+    with pytest.raises(TrustError, match="name the model fa_evil:Net"):
+        gathered(world, trust=False, app=App(MESSAGE_API.copy(tmp_path)))
     with pytest.raises(TrustError, match="name the loss fa_evil:loss"):
         gathered(world, trust=False, model="fa_evil:Net")
     assert not world.out.exists()

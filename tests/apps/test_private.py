@@ -64,5 +64,7 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
     claim = out / "claim.toml"
     claim.write_text(claim.read_text().replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))
     assert read_claim(claim).steps == 15
+    write_claim(out, [witness("0", (x, y), private=PRIVATE)], rounds=1)
+    assert read_claim(claim).epsilon == 8
     code, _, err = call("claim", out, "--claim", claim)
     assert code in (0, 3), err

@@ -37,7 +37,7 @@ def judged(part: Part) -> dict:
     """Go on as audit does; returns the findings."""
     posed = pose_all([part])
     attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
-    assert attacked.scored == ("membership-aggregate", "plaintext")
+    assert attacked.scored == ("membership-aggregate", "labels", "plaintext")
     found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return {f"{item.attack}.{item.metric}": item for item in found}
 
@@ -62,7 +62,10 @@ def test_what_is_witnessed_under_secagg_judges_attacks_on_sums(tmp_path):
     for x, owner in zip(targets.x, truth.owners, strict=True):
         assert held_by(x) == {owner} <= trained
     # Nobody evaluates in this app, so that there is no example to compare with.
-    assert {item.verdict for item in found.values()} == {"not applicable"}
+    members = [item for item in found.values() if item.attack == "membership-aggregate"]
+    assert {item.verdict for item in members} == {"not applicable"}
+    # Labels take no example to compare with: other clients' labels are the null.
+    assert found["labels.right"].verdict != "not applicable"
 
 
 def write_sums(part: Part, answer) -> None:
@@ -128,7 +131,7 @@ def test_one_command_audits_an_app_under_secagg(tmp_path):
     assert record.view == "aggregate"
     assert [len(item.participants) for item in record] == [3, 3, 3]
     found = {f"{item['attack']}.{item['metric']}": item for item in json.loads(done.stdout)}
-    assert {item["attack"] for item in found.values()} == {"membership-aggregate"}
+    assert {item["attack"] for item in found.values()} == {"membership-aggregate", "labels", "plaintext"}
     assert found["membership-aggregate.tpr-at-1pct-fpr"]["verdict"] != "not applicable"
     truth, targets = read_truth(out / "truth"), read_targets(out / "knowledge" / "targets.npz")
     assert {*truth.owners} == {"", *(truth.nodes[node] for node in record.nodes)}

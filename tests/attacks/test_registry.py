@@ -158,7 +158,7 @@ def test_every_part_of_every_threat_is_there():
             assert ATTACKS[attack].name == attack
             assert threat_of(attack) is threat
         for part in threat.judges.values():
-            assert threat.load(part).findings
+            assert threat.load(part).metrics()
         assert isinstance(threat.load(threat.section), Section)
 
 

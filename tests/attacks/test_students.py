@@ -12,7 +12,7 @@ from fedattack.attacks.students import HOW, TEACHERS, students_of, usable_predic
 from fedattack.base.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil, outputs_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats.source.judge import credits_of
+from fedattack.threats.source.case import credits_of
 from tests.worlds.federation import CLIENTS, MODEL, write_predictions_run
 
 SIA = ATTACKS["sia"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.audit.answers import Questions, better_than, both, informed
+from fedattack.audit.answers import ValueQuestions, better_than, both, informed
 from fedattack.audit.significance import Significance
 
 ONES = np.ones(2)
@@ -17,7 +17,7 @@ def drawing():
 def questions(truth, clients=None, runs=None):
     zeros = np.zeros(len(truth), dtype=int)
     parts = [zeros if part is None else np.array(part) for part in (clients, runs)]
-    return Questions(np.array(truth), *parts)
+    return ValueQuestions(np.array(truth), *parts)
 
 
 def test_better_is_mcnemars_test():

@@ -357,7 +357,7 @@ def test_a_cluster_of_another_version_is_refused_in_one_line(two_machines, monke
 @pytest.mark.long
 def test_cells_are_made_on_two_machines_and_one_is_killed(two_machines, tmp_path, monkeypatch):
     """Each cell is done, those that were done stay, and the files are those of a study that was made here."""
-    from tests.grids.reproduce.test_spread import reproduced
+    from tests.grids.test_spread import reproduced
 
     address, second = two_machines
     told = []

@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +17,10 @@ from pathlib import Path
 import psutil
 
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.runs import simulating
-from fedattack.runs.app import app_folder
 from fedattack.runs.deployment import Deployment
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.runtime import Runtime
+from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.simulating import simulate
 from fedattack.runs.watch import Watch
 
@@ -89,12 +87,11 @@ def main() -> None:
     options = parser.parse_args()
     made: list[Measured] = []
 
-    def make(clients: int, device: str, log: Path) -> Runtime:
-        made.append(Measured(app_folder(), supernodes=clients, log=log))
+    def make(app: Path, clients: int, device: str, log: Path) -> Runtime:
+        made.append(Measured(app, supernodes=clients, log=log))
         return made[0]
 
-    runtimes: dict[str, Callable[[int, str, Path], Runtime]] = {"processes": make}
-    simulating.RUNTIMES = runtimes
+    RUNTIMES["processes"] = make
     preset = load_preset("quickstart")
     changes = [f"clients={options.clients}", f"rounds={options.rounds}", "model=mlp", f"hidden={HIDDEN}", "alpha=100"]
     with tempfile.TemporaryDirectory() as folder:

@@ -41,8 +41,8 @@ from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.attribute.gradient_matching import generators
 from fedattack.threats.inversion.gradient_inversion import (
     ONE_GRADIENT,
-    Batch,
     ClientModel,
+    ReplyBatch,
     Search,
     invert,
     total_variation,
@@ -88,7 +88,7 @@ class Task:
     client: ClientModel
     x: NDArray[np.float32]
     y: NDArray[np.int64]
-    batch: Batch
+    batch: ReplyBatch
     start: Tensor
 
     @property
@@ -133,7 +133,7 @@ def tasks_of(cell: Cell, x: NDArray[np.float32], y: NDArray[np.int64]) -> list[T
     chosen = np.random.default_rng(_IMAGES).permutation(len(x))[: count * cell.size].reshape(count, cell.size)
     tasks = []
     for rows, draw in zip(chosen, generators(0, range(count)), strict=True):
-        empty = Task(client, x[rows], y[rows], Batch(received, {}, cell.size, y[rows]), torch.zeros(()))
+        empty = Task(client, x[rows], y[rows], ReplyBatch(received, {}, cell.size, y[rows]), torch.zeros(()))
         moved = empty.movement(torch.from_numpy(x[rows]))
         names = dict(client.model.named_parameters())
         movement = {name: part.detach().numpy() for name, part in zip(names, moved, strict=True)}
@@ -312,9 +312,9 @@ def aijack_source(folder: Path) -> tuple[Path | None, str]:
     return source, ""
 
 
-def stand_in(source: Path, packages: Sequence[str]) -> None:
-    """Put empty packages with AIJack's paths in the place of those that import its native part, which is not built."""
-    for name in ("aijack", *[f"aijack.{package}" for package in packages]):
+def stand_in(source: Path, packages: Sequence[str], peer: str = "aijack") -> None:
+    """Put empty packages with a peer's paths in the place of those that import what is not there, or is not needed."""
+    for name in (peer, *[f"{peer}.{package}" for package in packages]):
         package = types.ModuleType(name)
         package.__path__ = [str(source.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package

@@ -18,7 +18,7 @@ from torch import nn
 
 from fedattack.learning import LocalSGD, train_local
 from fedattack.threats.inversion.batch_norm import told
-from fedattack.threats.inversion.gradient_inversion import Batch, ClientModel, Found, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ClientModel, Reconstructed, ReplyBatch, Search, invert
 from fedattack.threats.inversion.images import paired, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import ACTIVATIONS, BOX, EVALUATIONS, SHAPE, in_decibels, mnist_of
@@ -78,7 +78,7 @@ def state_of(model: nn.Module) -> dict[str, NDArray[np.float32]]:
     return {name: value.numpy().copy() for name, value in model.state_dict().items()}
 
 
-def batch_of(model: nn.Module, x: Images, y: NDArray[np.int64], training: LocalSGD, seed: int = 0) -> Batch:
+def batch_of(model: nn.Module, x: Images, y: NDArray[np.int64], training: LocalSGD, seed: int = 0) -> ReplyBatch:
     """Train a client, in an order that a seed decides, and return what its server knows; the model stays as it was."""
     before = state_of(model)
     train_local(model, x, y, seed=seed, **vars(training))
@@ -88,10 +88,10 @@ def batch_of(model: nn.Module, x: Images, y: NDArray[np.int64], training: LocalS
     for name, _ in model.named_parameters():
         movement[name] = (before[name] - after[name]) / np.float32(training.lr)
     statistics = told(model, before, after, training.steps(len(y)))
-    return Batch(before, movement, len(y), np.sort(y), statistics)
+    return ReplyBatch(before, movement, len(y), np.sort(y), statistics)
 
 
-def ratios(found: Sequence[Found], truth: Images) -> Floats:
+def ratios(found: Sequence[Reconstructed], truth: Images) -> Floats:
     """Return the mean PSNR in dB of each batch (batches,) to images (batches, n, …)."""
     means = []
     for one, x in zip(found, truth, strict=True):

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedattack.learning import LocalSGD
-from fedattack.threats.inversion.gradient_inversion import Batch, ClientModel, Found, Search, Tensors, invert
+from fedattack.threats.inversion.gradient_inversion import (
+    ClientModel,
+    Reconstructed,
+    ReplyBatch,
+    Search,
+    Tensors,
+    invert,
+)
 from fedattack.threats.inversion.inversion import VARIATION
 from fedattack.threats.inversion.options import ORDERS
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE, in_decibels, lenet
@@ -56,7 +63,7 @@ class _Known(ClientModel):
         return super().follow(parameters, buffers, x, targets, self.parts)
 
 
-def known(network: str, training: LocalSGD, batches: Sequence[Batch], how: Search) -> list[Found]:
+def known(network: str, training: LocalSGD, batches: Sequence[ReplyBatch], how: Search) -> list[Reconstructed]:
     """Reconstruct batches by the true orders."""
     found = []
     for number, batch in enumerate(batches):

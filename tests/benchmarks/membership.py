@@ -28,7 +28,8 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.truth import NOBODY
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats.membership.judge import MembershipCase, MembershipJudge
+from fedattack.threats.membership.case import MembershipCase
+from fedattack.threats.membership.judge import MembershipJudge
 from fedattack.threats.membership.membership import ALONE, METHODS
 from tests.benchmarks.calibration.federations import World, seeds_of
 

@@ -31,7 +31,7 @@ from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import CHUNK, ShadowModel
 from fedattack.record.sketch import SketchPlan
-from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
+from fedattack.threats.property.detectors import DetectorSetting, Mode, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership
 from tests.threats.property.test_disaggregation import adam, f1, synthetic
@@ -158,7 +158,7 @@ def of_mode(
 ) -> Linear:
     """Fit fedattack's own detector."""
     asked = [membership(auxiliary, target)]
-    setting = Setting(LENET, TRAINING, auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
+    setting = DetectorSetting(LENET, TRAINING, auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
     (detector,) = fit_detectors(setting, start, np.ones(1), number, check=False)
     return Linear(detector.weights, detector.offset)
 
@@ -258,7 +258,9 @@ def compare_sketches(
             for row in range(targets):
                 target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
                 asked = [membership(parts.auxiliary, target)]
-                setting = Setting(known, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
+                setting = DetectorSetting(
+                    known, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory
+                )
                 weights, offsets = [], []
                 for share in (None, *shares):
                     sketch = None

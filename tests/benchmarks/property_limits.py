@@ -14,8 +14,8 @@ from fedattack.attacks import Scores, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record
 from fedattack.record.folder import find_parts
+from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.disaggregation import Array
-from fedattack.threats.property.judge import PropertyCase
 
 ROUNDS = (1, 51, 101, 151, 201, 300)
 COLUMNS = (*(f"{number:6}" for number in ROUNDS), "rounds leave", "own records", "spread seen")

@@ -15,7 +15,7 @@ import numpy as np
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.record import Keep, Record, shrink_record
-from fedattack.threats.group.judge import PrivateAttributeCase, credits_of
+from fedattack.threats.group.case import PrivateAttributeCase, credits_of
 
 SHARES = (0.5, 0.1, 0.02)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.benchmarks.peers import __main__ as command
-from tests.benchmarks.peers import attributes, getting, membership, soteria, source
+from tests.benchmarks.peers import attributes, getting, labels, membership, soteria, source
 from tests.benchmarks.peers.rows import Method, missing_row, shown
 from tests.benchmarks.peers.runs import recorded
 
@@ -22,7 +22,9 @@ def no_network(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "peer", [getting.SIA_AUTHORS, getting.FEDKIT, getting.SOTERIA_AUTHORS, getting.FEDMIA_AUTHORS], ids=str
+    "peer",
+    [getting.SIA_AUTHORS, getting.FEDKIT, getting.SOTERIA_AUTHORS, getting.FEDMIA_AUTHORS, getting.LEAKPRO],
+    ids=str,
 )
 def test_a_peer_that_is_not_there_is_named_with_the_reason(peer, no_network, tmp_path):
     with pytest.raises(getting.PeerMissingError, match=r"could not be cloned \(git found no network\); clone https"):
@@ -214,3 +216,32 @@ def test_the_command_keeps_other_parts_and_names_what_is_missing(no_network, tmp
     assert missing == ["authors' code", "AIJack"] * len(soteria.SHARES)
     assert "pip found no network" in json.dumps(found["soteria"])
     assert "not measured" in capsys.readouterr().out
+
+
+def test_leakpro_is_given_the_same_gradients(no_network, tmp_path):
+    """The stand-in tells the label of the lowest gradient of the bias for all examples, and is given the model."""
+    place = tmp_path / getting.LEAKPRO.folder / getting.LEAKPRO.files[0]
+    place.parent.mkdir(parents=True)
+    place.write_text(
+        textwrap.dedent("""
+            from types import SimpleNamespace
+
+            class IDLGLabelInference:
+                def infer_labels(self, gradients, model, num_samples):
+                    assert [gradient.shape for gradient in gradients] == [part.shape for part in model.parameters()]
+                    return SimpleNamespace(labels=gradients[-1].argmin().repeat(num_samples))
+
+            class GengLabelInference(IDLGLabelInference):
+                pass
+
+            class DimitrovLabelInference(IDLGLabelInference):
+                def __init__(self, epochs, batch_size, learning_rate):
+                    assert (epochs, batch_size, learning_rate) in ((1, 8, 0.1), (5, 8, 0.1))
+            """),
+        encoding="utf-8",
+    )
+    found = {(row["setting"], row["method"]): row for row in labels.rows(tmp_path, 2)}
+    assert len(found) == len(labels.SETTINGS) * (len(labels.OURS) + 2)
+    ours, theirs = (found["gradients, new model", name]["value"] for name in ("ours, solved", "LeakPro, iDLG"))
+    assert ours < 1 < theirs
+    assert any("not measured" in shown(row)[2] for row in labels.rows(None, 1))

@@ -17,7 +17,7 @@ from fedattack.defences.recup import VARIANTS, RecUP
 from fedattack.defences.soteria import Soteria, representation_measure
 from fedattack.defences.sparsify import Sparsify
 from fedattack.defences.zoo import Zoo, train_zoo, train_zoo_on_records
-from fedattack.grids.tradeoff.cost import peak_memory
+from fedattack.grids.tradeoff.cost import measure_peak_memory
 from fedattack.learning import LocalSGD
 from fedattack.learning.dp_sgd import private_gradient
 from fedattack.learning.pooled_updates import Fit, Network, Pooling
@@ -58,7 +58,7 @@ def test_a_defence_holds_its_result_and_little_more(name):
         "recup": lambda: RecUP([zoo_of(update)], 1e-4, iterations=4),
     }
     defence = made[name]()
-    peak = peak_memory(lambda: defence.apply(update, np.random.default_rng(0)))
+    peak = measure_peak_memory(lambda: defence.apply(update, np.random.default_rng(0)))
     assert size < peak < size + BESIDE
 
 
@@ -72,7 +72,7 @@ def test_what_is_sent_is_made_beside_the_update_and_the_defences_result():
         rng, how = np.random.default_rng(0), Sparsify(0.5)
         return defended_arrays(how, received=received, sent=sent, names=["w", "b"], handed=Handed(False), rng=rng)
 
-    assert peak_memory(act) < 3 * size + BESIDE
+    assert measure_peak_memory(act) < 3 * size + BESIDE
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -117,12 +117,12 @@ def test_an_update_without_a_norm_gets_the_noise_all_the_same(name, tiny):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("dp-gaussian", {"defence-strength": -0.1}, "defence-strength = -0.1: expected a finite number of at least 0"),
+        ("dp-gaussian", {"defence-strength": -0.1}, "defence-strength = -0.1: expected at least 0.0 "),
         ("dp-laplace", {"defence-strength": math.nan}, "defence-strength = nan"),
         ("dp-gaussian", {"defence-clip": -1.0}, "defence-clip = -1.0"),
-        ("dp-gaussian", {"defence-strength": "much"}, "defence-strength = 'much': expected a finite number"),
-        ("flower-localdp", {"defence-clip": 0.0}, "defence-clip = 0.0: expected a finite number above 0"),
-        ("flower-localdp", {"dp-delta": 2.0}, "dp-delta = 2.0: .* above 0 and at most 1"),
+        ("dp-gaussian", {"defence-strength": "much"}, "defence-strength = 'much': expected a number"),
+        ("flower-localdp", {"defence-clip": 0.0}, "defence-clip = 0.0: expected more than 0 "),
+        ("flower-localdp", {"dp-delta": 2.0}, "dp-delta = 2.0: expected less than 1.0"),
     ],
 )
 def test_bad_settings_are_refused_by_key(name, change, message):

@@ -323,9 +323,9 @@ def test_a_zoo_is_read_again_only_when_it_has_changed(colour, tmp_path):
         ({"recup-values": "red,red"}, "recup-values: expected 1"),
         ({"recup-weights": "half"}, "recup-weights: expected numbers separated by commas; got 'half'"),
         ({"recup-models": 2.5}, "recup-models = 2.5: expected a whole number"),
-        ({"recup-iterations": 0}, "recup-iterations = 0: expected a finite number of at least 1"),
-        ({"defence-strength": -0.1}, "defence-strength = -0.1: expected a finite number of at least 0"),
-        ({"defence-strength": "much"}, "defence-strength = 'much': expected a finite number"),
+        ({"recup-iterations": 0}, "recup-iterations = 0: expected at least 1 "),
+        ({"defence-strength": -0.1}, "defence-strength = -0.1: expected at least 0.0 "),
+        ({"defence-strength": "much"}, "defence-strength = 'much': expected a number"),
     ],
 )
 def test_a_runs_settings_that_cannot_be_are_refused(colour, tmp_path, wrong, match):

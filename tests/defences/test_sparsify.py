@@ -45,7 +45,5 @@ def test_strength_zero_is_no_defence_bit_for_bit():
 
 
 def test_a_share_beyond_all_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"defence-strength = 1\.5: expected a finite number of at least 0 and at most 1"
-    ):
+    with pytest.raises(ConfigError, match=r"defence-strength = 1\.5: expected at most 1 "):
         make(1.5)

@@ -94,11 +94,10 @@ def _stopped(original: Path, folder: Path) -> Path:
 
 def _cells(original: Path, folder: Path) -> Path:
     """Make a reproduction and a trade-off, each with a cell that is done."""
-    from contextlib import nullcontext
-
+    from fedattack.grids.cell import Request
     from fedattack.grids.reproduce import load_reproduction
-    from fedattack.grids.reproduce.engine import reproduce
-    from fedattack.grids.tradeoff.study import tradeoff
+    from fedattack.grids.reproduce.design import reproduce
+    from fedattack.grids.tradeoff.design import tradeoff
     from fedattack.record.folder import write_study
     from fedattack.runs.watch import Watch
 
@@ -109,13 +108,11 @@ def _cells(original: Path, folder: Path) -> Path:
         for name in ("findings.json", "run.json"):
             shutil.copyfile(original / name, job.folder / name)
 
-    watching = partial(nullcontext, Watch())
+    request = Request(folder, seeds=1)
     only = ["framework=fedavg", "dataset=digits", "alpha=1", "local-epochs=1"]
-    reproduce(load_reproduction("sia-table3"), folder, only=only, seeds=1, audit=audit, watching=watching)
+    reproduce(load_reproduction("sia-table3"), request, only=only, audit=audit)
     cost = {"entries": 1, "records": 1, "training": {"seconds": 1.0}, "defences": {}}
-    tradeoff(
-        "quickstart", folder, wanted=["sparsify=0.9"], seeds=1, audit=audit, watching=watching, cost=lambda *_: cost
-    )
+    tradeoff("quickstart", request, wanted=["sparsify=0.9"], audit=audit, cost=lambda *_: cost)
     return folder
 
 
@@ -484,8 +481,9 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
     from fedattack import cli
     from fedattack.grids.tradeoff import cost as measuring
     from fedattack.runs import simulating
+    from fedattack.runs.runtimes import RUNTIMES
 
-    simulating.RUNTIMES = {name: lambda *_: NoFlower() for name in simulating.RUNTIMES}  # type: ignore[misc]
+    RUNTIMES.update({name: lambda *_: NoFlower() for name in RUNTIMES})
     simulating.prepare = lambda configs: None
     # Where a folder's costs are gone, a trade-off measures them anew: a process that takes nothing from the folder.
     measuring.run_module = _no_process  # type: ignore[assignment]

@@ -15,11 +15,10 @@ from typing import Any
 
 from fedattack.audit.finding import Finding
 from fedattack.grids.reproduce import load_reproduction
-from fedattack.grids.reproduce.picture import to_picture
-from fedattack.grids.tradeoff.page import sections_of, to_html
+from fedattack.grids.reproduce.picture import draw_results
+from fedattack.grids.tradeoff.page import make_page, make_tables
 from fedattack.grids.whatif.alteration import NOTHING, Alteration
-from fedattack.grids.whatif.cell import AlteredCell
-from fedattack.grids.whatif.page import limits_of, write_page
+from fedattack.grids.whatif.page import AlteredCell, list_limits, write_pages
 from fedattack.record.folder import new_parts, write_study
 from fedattack.record.project import ALTERED
 from fedattack.report import compare_runs, write_report
@@ -136,10 +135,11 @@ def altered(folder: Path) -> Path:
     results = {
         "title": example.run()["title"],
         "command": "fedattack what-if runs/first --noise 0.01 --secagg --out runs/what-if",
-        "limits": limits_of(cells),
+        "limits": list_limits(cells),
         "runs": [{"folder": f"cells/{cell.alteration.name}"} for cell in cells],
     }
-    write_page(folder, cells, results)
+    for name, text in write_pages(cells, results).items():
+        (folder / name).write_text(text)
     return folder / "what-if.html"
 
 
@@ -147,7 +147,7 @@ def weighed(folder: Path) -> Path:
     """What defences cost and buy, from the kept results of a trade-off study."""
     results = json.loads((RESULTS / "tradeoff-colour-digits.json").read_text())
     page = folder / "tradeoff.html"
-    page.write_text(to_html(results, sections_of(results)))
+    page.write_text(make_page(results, make_tables(results)).to_html())
     return page
 
 
@@ -155,7 +155,7 @@ def reproduced(folder: Path) -> Path:
     """Draw the picture of a reproduction, which has no page of its own, from its kept results."""
     results = json.loads((RESULTS / "ara-table3.json").read_text())
     page = folder / "ara-table3.svg"
-    page.write_text(to_picture(load_reproduction("ara-table3"), results))
+    page.write_text(draw_results(load_reproduction("ara-table3"), results))
     return page
 
 

@@ -12,11 +12,10 @@ import pytest
 from fedattack.attacks import Scores
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record, check_record
-from fedattack.runs import simulating
-from fedattack.runs.app import app_folder
 from fedattack.runs.deployment import Deployment
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.simulating import simulate
 from fedattack.runs.watch import Watch
 
@@ -55,15 +54,15 @@ def audit(out: Path, monkeypatch, at: Callable[[Faulty, int], None], *changes: s
     """
     with_faults: list[Faulty] = []
 
-    def make(clients: int, device: str, log: Path) -> Faulty:
-        with_faults.append(Faulty(app_folder(), supernodes=clients, log=log))
+    def make(app: Path, clients: int, device: str, log: Path) -> Faulty:
+        with_faults.append(Faulty(app, supernodes=clients, log=log))
         return with_faults[0]
 
     def step(what: str, done: int, total: int | None) -> None:
         if what.startswith("train"):
             at(with_faults[0], done)
 
-    monkeypatch.setattr(simulating, "RUNTIMES", {"processes": make})
+    monkeypatch.setitem(RUNTIMES, "processes", make)
     preset, watch = load_preset("quickstart"), Watch(step=step)
     settings = resolve_settings(preset, [*SMALL, *changes])
     simulate(preset, settings, [0], out, command="", watch=watch, runtime="processes")

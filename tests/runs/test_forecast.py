@@ -17,20 +17,23 @@ from fedattack.record.folder import Part
 from fedattack.runs import forecast as module
 from fedattack.runs.forecast import Forecast, foretell, in_bytes, needed_of
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.threats.attribute.judge import AttributeCase, AttributeJudge
-from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge
-from fedattack.threats.inversion.judge import InversionCase, InversionJudge
+from fedattack.threats.attribute.case import AttributeCase
+from fedattack.threats.attribute.judge import AttributeJudge
+from fedattack.threats.group.case import PrivateAttributeCase
+from fedattack.threats.group.judge import PrivateAttributeJudge
+from fedattack.threats.inversion.case import InversionCase
+from fedattack.threats.inversion.judge import InversionJudge
+from fedattack.threats.membership import blind
 from fedattack.threats.membership import judge as membership
-from fedattack.threats.membership.judge import (
-    AggregateCase,
-    AggregateMembershipJudge,
-    MembershipCase,
-    MembershipJudge,
-)
-from fedattack.threats.property.judge import PropertyCase, PropertyJudge
+from fedattack.threats.membership.case import AggregateCase, MembershipCase
+from fedattack.threats.membership.judge import AggregateMembershipJudge, MembershipJudge
+from fedattack.threats.property.case import PropertyCase
+from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
-from fedattack.threats.source.judge import SourceCase, SourceJudge
+from fedattack.threats.source.case import SourceCase
+from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.source.sia import combine_rounds
+from tests.benchmarks.calibration.inversion import without_replay
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
 INDIVIDUAL, AGGREGATE = SimpleNamespace(view="individual"), SimpleNamespace(view="aggregate")
@@ -39,7 +42,7 @@ INDIVIDUAL, AGGREGATE = SimpleNamespace(view="individual"), SimpleNamespace(view
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The forest that sees no model is most of a membership judge's time."""
-    monkeypatch.setattr(membership, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
+    monkeypatch.setattr(blind, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
     monkeypatch.setattr(membership, "_NULL_DRAWS", 40)
 
 
@@ -161,9 +164,7 @@ def inversion(others, seed):
 
 
 class QuickInversion(InversionJudge):
-    def findings(self):
-        """Leave out the replay, which needs a model."""
-        return self.of_scores()
+    measures = without_replay(InversionJudge)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from fedattack.record.folder import DEALT, read_resumption, read_study, write_st
 from fedattack.runs import simulating
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.runtime import RunResult
+from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.settings import default_settings
 from fedattack.runs.simulating import resume, simulate
 from fedattack.runs.watch import Watch
@@ -54,12 +55,13 @@ def run_fedattack(*words: str) -> str:
     return done.stdout
 
 
-def kill_after(index: Path, rounds: int, words: list[str]) -> None:
+def kill_after(index: Path, rounds: int, words: list[str], seconds: float = 240) -> None:
     """Start a command, and kill it, as a power cut would, in the middle of the round after so many in the index."""
     command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         assert wait_until(
-            lambda: (index.exists() and index.read_bytes().count(b"\n") >= rounds) or command.poll() is not None, 240
+            lambda: (index.exists() and index.read_bytes().count(b"\n") >= rounds) or command.poll() is not None,
+            seconds,
         )
         time.sleep(1)
         assert command.poll() is None, command.stderr.read().decode()
@@ -141,7 +143,7 @@ class Idle:
 @pytest.fixture
 def idle(monkeypatch) -> Idle:
     runtime = Idle()
-    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *_: runtime})
+    monkeypatch.setitem(RUNTIMES, "simulation", lambda *_: runtime)
     return runtime
 
 

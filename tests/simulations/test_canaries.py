@@ -116,7 +116,7 @@ def test_central_noise_claims_what_arithmetic_says():
     ("changes", "fault"),
     [
         ({"canaries": 1}, "canaries = 1: expected 2 or more"),
-        ({"canaries": 2001}, "canaries = 2001: expected at most 2,000"),
+        ({"canaries": 2001}, "canaries = 2001: expected at most 1000"),
         ({"canary_examples": 1}, "canary-examples = 1: expected 2 or more"),
         ({"canaries": 2, "canary_examples": 2}, "expected one of them"),
         ({"central_noise": 1.0, "secagg": True}, "central-noise and secagg"),

@@ -19,7 +19,7 @@ from fedattack.record import Record, check_record
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
 from fedattack.runs.simulator import Simulator
-from fedattack.threats.source.judge import credits_of
+from fedattack.threats.source.case import credits_of
 from simulations.prepare import prepare
 from simulations.records import singles
 from simulations.study import Study
@@ -284,9 +284,8 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path):
         study(secagg=True)
     with pytest.raises(ConfigError, match="framework = 'fedmd' needs property = "):
         study(property="ascent")
-    plan = study(models="mlp,no-such-model")
-    with pytest.raises(ModelError, match="no-such-model"):
-        prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    with pytest.raises(ConfigError, match="models = 'no-such-model': expected one of"):
+        study(models="mlp,no-such-model")
     with pytest.raises(ModelError, match="at least 16 x 16"):
         prepare(study(student="sia-cnn"), knowledge=tmp_path / "k", truth=tmp_path / "t")
 

@@ -42,7 +42,7 @@ def test_every_framework_has_clients_and_a_server():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"framework": "fedprox"}, "framework = 'fedprox': expected one of fedavg, fedmd, fedsgd"),
+        ({"framework": "fedprox"}, "framework = 'fedprox': expected one of fedavg, fedsgd, fedmd"),
         ({"property": "ascent"}, 'framework = \'fedsgd\' needs property = "", got "ascent"; change it, or take'),
         ({"secagg": True}, "framework = 'fedsgd' needs secagg = false, got true"),
         ({"local-epochs": 2}, "framework = 'fedsgd' needs local-epochs = 1, got 2"),

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from fedattack.audit.truth import write_truth
-from fedattack.runs.settings import load_settings
+from fedattack.runs.settings import RunSettings, load_settings
 from simulations.goals import GOALS, goal_of
 from simulations.goals.attribute import GOAL as ATTRIBUTE
 from simulations.goals.base import Answer
@@ -14,7 +14,6 @@ from simulations.goals.membership import GOAL as MEMBERSHIP
 from simulations.goals.private_attribute import GOAL as PRIVATE_ATTRIBUTE
 from simulations.goals.property import GOAL as PROPERTY
 from simulations.goals.source import GOAL as SOURCE
-from simulations.run_settings import RunSettings
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 

@@ -126,7 +126,7 @@ def test_a_budget_gives_each_client_the_noise_that_it_needs():
             "dp-noise = 1.2 and defence-strength = 1 of defence = 'dp-sgd': expected one of them",
         ),
         ({"model": "tests.clients.test_clients:normed"}, ModelError, "DP-SGD cannot train this model: BatchNorm"),
-        ({"dp-noise": math.inf}, ConfigError, "noise multiplier must be a finite number"),
+        ({"dp-noise": math.inf}, ConfigError, "dp-noise = inf: expected a number"),
     ],
 )
 def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):

@@ -14,11 +14,10 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
 from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
-from fedattack.runs.settings import load_settings
+from fedattack.runs.settings import PROPERTIES, load_settings
 from fedattack.runs.simulator import Simulator
 from simulations.prepare import prepare
 from simulations.records import singles
-from simulations.run_settings import PROPERTIES
 from simulations.study import Study
 from strategies.secure_aggregation import SecAggPlan
 from tests.worlds.reference import run_app

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +25,6 @@ DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 
 def study(**changes) -> Study:
     return Study.of({**DEFAULTS, **changes})
-
-
-def test_settings_and_the_app_s_run_config_agree():
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert config == DEFAULTS
 
 
 def test_records_is_short_for_records_per_client():

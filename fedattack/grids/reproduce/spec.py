@@ -20,69 +20,22 @@ Each is a TOML file in ``simulations/reproductions``::
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from fedattack.audit.finding import PROPORTION
 from fedattack.base.errors import ConfigError, instead
-from fedattack.runs.app import Value, app_folder
+from fedattack.base.settings import Value
+from fedattack.grids.cell import Cell, Number, Stated, select_keys, write_value
+from fedattack.runs.app import app_folder
 
-_UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
+ABSENT = "–"
+"""What stands for a value that is not there."""
+
 _STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
-
 _NONE: Mapping[str, Any] = {}
-
-V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class Stated:
-    """A number that a paper states, in the units of ours: its mean, and its standard deviation if it has one."""
-
-    mean: float
-    sd: float | None
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number that is read off each cell.
-
-    Attributes
-    ----------
-    name, title
-        Its key, and its name for people.
-    finding
-        The finding whose value it is, such as ``sia.asr``; or empty.
-    curve
-        The curve in ``run.json`` at whose end it stands, one value per seed, such as ``accuracy``; or empty.
-    fact
-        Keys that lead to it in ``run.json``, joined by dots; or empty.
-    baseline
-        Which of the finding's baselines is meant, in place of its value; or empty.
-    units
-        ``proportion``, shown in per cent, or any text.
-    """
-
-    name: str
-    title: str
-    finding: str = ""
-    baseline: str = ""
-    curve: str = ""
-    fact: str = ""
-    units: str = PROPORTION
-
-    def __post_init__(self) -> None:
-        if sum(map(bool, (self.finding, self.curve, self.fact))) != 1:
-            raise ConfigError(f"the number {self.name!r} needs one of finding, curve and fact")
-
-    @property
-    def scale(self) -> float:
-        """What it is multiplied with to be shown."""
-        return 100 if self.units == PROPORTION else 1
 
 
 @dataclass(frozen=True)
@@ -116,61 +69,6 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run of the grid.
-
-    Attributes
-    ----------
-    preset, settings
-        What is run, with what is changed in the preset.
-    place
-        Value of each column; ``–`` where it has none.
-    paper
-        The paper's numbers by name, as far as it has them.
-    options
-        Of the attacks, besides the preset's.
-    """
-
-    preset: str
-    settings: Mapping[str, Value]
-    place: Mapping[str, Value]
-    paper: Mapping[str, Stated] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Name of the cell's folder: the same run has the same one in every reproduction."""
-        changed = {**self.settings, **self.options}
-        parts = [self.preset]
-        if "dataset" in changed:
-            parts.append(shown(changed.pop("dataset")))
-        for key, value in sorted(changed.items()):
-            parts.append(f"{key}-{shown(value)}")
-        return "_".join(map(partial(_UNFIT.sub, "-"), parts))
-
-    @property
-    def label(self) -> str:
-        """Name of the cell for people."""
-        return " · ".join(map(shown, self.place.values()))
-
-    def lies_in(self, values: Mapping[str, Sequence[Value]]) -> bool:
-        """Whether each of some columns has one of the given values."""
-        return all(self.place[column] in choices for column, choices in values.items())
-
-
-@dataclass(frozen=True)
-class Job:
-    """A cell with everything that decides its numbers."""
-
-    cell: Cell
-    folder: Path
-    settings: Mapping[str, Value]
-    seeds: Sequence[int]
-    command: str
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Reproduction:
     """A table or a figure of a paper."""
 
@@ -190,7 +88,7 @@ class Reproduction:
 
     def choices(self, column: str) -> list[Value]:
         """Values that a column has, each once, in the table's order."""
-        values = _values(self.cells, column)
+        values = _list_values(self.cells, column)
         if ABSENT in values:
             values.remove(ABSENT)
         return values
@@ -211,32 +109,17 @@ class Reproduction:
             table["figure"] = Drawing(**table["figure"])
             cells: list[Cell] = []
             for group in table.pop("groups", ()):
-                cells += _cells(columns, table["numbers"], **group)
+                cells += _make_cells(columns, table["numbers"], **group)
             for entry in table.pop("like", ()):
                 for cell in cls.read(path.with_name(f"{entry['of']}.toml")).cells:
                     if cell.lies_in(entry.get("where", {})):
-                        cells.append(_adopt_cell(columns, table["numbers"], cell))
+                        paper = select_keys(cell.paper, table["numbers"])
+                        cells.append(replace(cell, place={key: cell.place[key] for key in columns}, paper=paper))
             return cls(name=path.stem, cells=_sort_cells(columns, cells), **table)
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
             raise ConfigError(
                 f"{path} is no reproduction ({cause}); compare it with the others in its folder"
             ) from None
-
-
-ABSENT = "–"
-"""What stands for a value that is not there."""
-
-
-def shown(value: Value) -> str:
-    """Write a setting's value: 100.0 as 100."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def taken(mapping: Mapping[str, V], keys: Iterable[str]) -> dict[str, V]:
-    """Take these keys out of a mapping, in their order."""
-    return {key: mapping[key] for key in keys}
 
 
 def reproduction_names() -> list[str]:
@@ -265,24 +148,17 @@ def _sort_cells(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
     """Sort cells by the columns from left to right; values come in the order in which they are first named."""
     ordered = list(cells)
     for column in reversed(columns):
-        named = _values(cells, column)
+        named = _list_values(cells, column)
         ordered.sort(key=lambda cell: named.index(cell.place[column]))
     return ordered
 
 
-def _values(cells: Sequence[Cell], column: str) -> list[Value]:
+def _list_values(cells: Sequence[Cell], column: str) -> list[Value]:
     """Return what cells have in a column, each value once."""
     return list(dict.fromkeys(cell.place[column] for cell in cells))
 
 
-def _adopt_cell(columns: Sequence[str], names: Iterable[str], cell: Cell) -> Cell:
-    """Take a cell over from another table."""
-    return replace(
-        cell, place=taken(cell.place, columns), paper=taken(cell.paper, filter(cell.paper.__contains__, names))
-    )
-
-
-def _cells(
+def _make_cells(
     columns: Sequence[str],
     numbers: Mapping[str, Number],
     *,
@@ -293,14 +169,16 @@ def _cells(
     paper: Mapping[str, Mapping[str, str]] = _NONE,
     **further: Any,
 ) -> Iterator[Cell]:
+    """Make a cell of each combination of a group's settings."""
     extra: Mapping[str, Mapping[str, Value]] = further.pop("with", {})
     if further:
         raise ConfigError(f"a group has unknown keys {', '.join(further)}")
     first, *rest = grid.values()
-    texts = list(map(shown, first))
-    for key in chain(extra, *paper.values()):
-        if key not in texts:
-            raise ConfigError(f"{key!r} is none of the values {', '.join(texts)}")
+    texts = list(map(write_value, first))
+    for table in (extra, *paper.values()):
+        for key in table:
+            if key not in texts:
+                raise ConfigError(f"{key!r} is none of the values {', '.join(texts)}")
     for value, text in zip(first, texts, strict=True):
         combinations = list(product([value], *rest))
         stated: list[dict[str, Stated]] = [{} for _ in combinations]
@@ -309,10 +187,12 @@ def _cells(
                 _add_stated(stated, numbers[name], rows[text])
         for combination, of_paper in zip(combinations, stated, strict=True):
             chosen = {**settings, **dict(zip(grid, combination, strict=True)), **extra.get(text, {})}
-            options = {key.removeprefix("--"): shown(chosen.pop(key)) for key in list(chosen) if key.startswith("--")}
-            everywhere: dict[str, Value] = dict.fromkeys(columns, ABSENT)
-            values = everywhere | chosen | options | dict(place)
-            yield Cell(preset, chosen, taken(values, columns), of_paper, options)
+            options: dict[str, str] = {}
+            for key in list(chosen):
+                if key.startswith("--"):
+                    options[key.removeprefix("--")] = write_value(chosen.pop(key))
+            values = {**dict.fromkeys(columns, ABSENT), **chosen, **options, **place}
+            yield Cell(preset, chosen, select_keys(values, columns), of_paper, options)
 
 
 def _add_stated(cells: Sequence[dict[str, Stated]], number: Number, row: str) -> None:
@@ -321,13 +201,11 @@ def _add_stated(cells: Sequence[dict[str, Stated]], number: Number, row: str) ->
     if len(entries) != len(cells):
         raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {len(cells)}")
     for cell, entry in zip(cells, entries, strict=True):
-        if entry != ABSENT:
-            cell[number.name] = _read_stated(entry, number.scale)
-
-
-def _read_stated(entry: str, scale: float) -> Stated:
-    match = _STATED.fullmatch(entry)
-    if match is None:
-        raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")
-    mean, sd = match.groups()
-    return Stated(float(mean) / scale, None if sd is None else float(sd) / scale)
+        if entry == ABSENT:
+            continue
+        match = _STATED.fullmatch(entry)
+        if match is None:
+            raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")
+        mean, sd = match.groups()
+        spread = None if sd is None else float(sd) / number.scale
+        cell[number.name] = Stated(float(mean) / number.scale, spread)

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, groupby
-from operator import itemgetter
+from itertools import compress, groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.grids.reproduce.page import done_cells
+from fedattack.grids.page import Results, list_done
 
 WIDE = 20
 """From this ratio of the largest learning loss to the smallest on, losses are compared and drawn on a logarithm."""
@@ -83,23 +82,21 @@ def is_wide(losses: Sequence[float]) -> bool:
 def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     """Hold defences against each other at equal learning loss, within the losses that each reaches.
 
-    Parameters
-    ----------
-    curves
-        By defence, the cell without defence among each.
-    most
-        Losses above it are left out: there a model is worse than guessing.
+    Losses above `most` are left out: there a model is worse than guessing.
     """
-    every = list(chain.from_iterable(map(itemgetter(0), curves.values())))
-    low, high = (min(every), min(max(every), most)) if every else (0.0, 0.0)
+    every: list[float] = []
+    for losses, _ in curves.values():
+        every += losses
+    low, high = min(every, default=0.0), min(max(every, default=0.0), most)
     if not low < high:
         return Comparison([], {})
-    ends = np.geomspace(low, high, _STEPS + 1) if is_wide([low, high]) else np.linspace(low, high, _STEPS + 1)
+    space = np.geomspace if is_wide([low, high]) else np.linspace
+    ends = space(low, high, _STEPS + 1)
     # Between the ends, so that the cell without defence, which all share, is no stretch of its own.
     middles = (ends[:-1] + ends[1:]) / 2
     values = np.stack([success_at(middles, curve) for curve in curves.values()])
-    reached = ~np.isnan(values)
-    met = reached & (np.sum(reached, axis=0) > 1)
+    there = ~np.isnan(values)
+    met = there & (np.sum(there, axis=0) > 1)
     least = np.where(met, values, np.inf).min(axis=0)
     lowest = met & (values <= least + _TIE)
     compared = int(met.any(axis=0).sum())
@@ -117,21 +114,27 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     return Comparison(stretches, shares)
 
 
-def measured_cells(results: Mapping[str, Any], number: Mapping[str, Any]) -> list[Any]:
+def measured_cells(results: Results, number: Results) -> list[Any]:
     """Return the cells that have both a learning loss and the success of an attack."""
     cells = []
-    for cell in done_cells(results):
+    for cell in list_done(results):
         success = cell["attacks"].get(number["name"], {}).get("value")
         if cell["loss"]["value"] is not None and success is not None:
             cells.append(cell)
     return cells
 
 
-def losses_of(cells: Iterable[Mapping[str, Any]]) -> list[Any]:
+def success_of(cell: Results, number: Results) -> float:
+    """Return an attack's success in a cell, so that more is worse."""
+    value: float = cell["attacks"][number["name"]]["value"]
+    return -value if number["less_is_worse"] else value
+
+
+def losses_of(cells: Iterable[Results]) -> list[Any]:
     """Return the learning losses of cells; None where there is none."""
     return [cell["loss"]["value"] for cell in cells]
 
 
-def attacks_of(cells: Iterable[Mapping[str, Any]], number: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def attacks_of(cells: Iterable[Results], number: Results) -> list[Results]:
     """Return what an attack reached in cells."""
     return [cell["attacks"][number["name"]] for cell in cells]

@@ -14,7 +14,8 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.runs.app import Value, run_module
+from fedattack.base.settings import Value
+from fedattack.runs.app import run_module
 
 REFERENCE = "sparsify"
 """The defence to which the others' times are held."""
@@ -41,15 +42,10 @@ class Cost:
     memory: int | None
 
 
-def side_by_side(actions: Mapping[str, Callable[[], object]], *, seconds: float = _SECONDS) -> dict[str, Cost]:
+def time_side_by_side(actions: Mapping[str, Callable[[], object]], *, seconds: float = _SECONDS) -> dict[str, Cost]:
     """Time actions in turn, so that what else the machine does meets all of them alike.
 
-    Parameters
-    ----------
-    actions
-        By name; each can be done again and again.
-    seconds
-        After this long no further turn begins, but there are three in any case.
+    After so many seconds no further turn begins, but there are three in any case.
     """
     for action in actions.values():
         action()  # what is done once, such as imports, is no cost of an update
@@ -62,10 +58,10 @@ def side_by_side(actions: Mapping[str, Callable[[], object]], *, seconds: float 
             start = time.perf_counter()
             action()
             taken[name].append(time.perf_counter() - start)
-    return {name: Cost(taken[name], peak_memory(action)) for name, action in actions.items()}
+    return {name: Cost(taken[name], measure_peak_memory(action)) for name, action in actions.items()}
 
 
-def peak_memory(action: Callable[[], object]) -> int | None:
+def measure_peak_memory(action: Callable[[], object]) -> int | None:
     """Measure how many bytes this process needs at most for an action beyond what it had before.
 
     Linux alone tells, by the high-water mark of resident memory, which it resets on demand.
@@ -77,9 +73,9 @@ def peak_memory(action: Callable[[], object]) -> int | None:
         trim(0)
     try:
         _CLEAR.write_text("5")
-        before = _resident("VmRSS")
+        before = _read_resident("VmRSS")
         action()
-        return max(_resident("VmHWM") - before, 0)
+        return max(_read_resident("VmHWM") - before, 0)
     except OSError:
         return None
 
@@ -159,7 +155,7 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
     return measured
 
 
-def told(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
+def summarise_cost(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
     """Sum a cost up, or what it is beyond another one."""
     seconds, memory = list(cost.seconds), cost.memory
     if less is not None:
@@ -174,7 +170,7 @@ def told(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
     }
 
 
-def _resident(key: str) -> int:
+def _read_resident(key: str) -> int:
     """Return an entry of this process's status in bytes; the file states it in KiB."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(key))
     return int(line.split()[1]) * 1024

@@ -6,16 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedattack.base.errors import ConfigError, instead
-from fedattack.grids.reproduce.spec import Cell, Drawing, Number, Reproduction
-from fedattack.runs.app import Value, app_folder
+from fedattack.base.settings import Value
+from fedattack.defences import NONE
+from fedattack.grids.cell import Cell, Number
+from fedattack.runs.app import app_folder
 from fedattack.runs.checks import check_data
 from fedattack.runs.presets import Preset, resolve_settings
 
 LOSS = Number(name="loss", title="learning loss", curve="loss", units="")
 ACCURACY = Number(name="accuracy", title="accuracy", curve="accuracy")
-
-NONE = "none"
-"""The defence that is none."""
 
 SETTING, STRENGTH = "defence", "defence-strength"
 """The settings that make the grid."""
@@ -47,24 +46,9 @@ def load_ladders() -> dict[str, Ladder]:
 
 
 def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[float]]:
-    """Choose defences and their strengths.
+    """Choose defences, and their strengths in ascending order: those of `wanted`, else the preset's, else the usual.
 
-    Parameters
-    ----------
-    preset
-        Its own strengths go before the defaults.
-    wanted
-        ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
-
-    Returns
-    -------
-    dict
-        Ascending strengths by defence.
-
-    Raises
-    ------
-    ConfigError
-        If a defence is unknown, or a strength is no number that it can have.
+    `wanted` are ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
     """
     ladders = load_ladders()
     for name in preset.tradeoff:
@@ -73,31 +57,19 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
     for text in wanted or ladders:
         name, separator, strengths = text.partition("=")
         _check_name(f"--defence {text}", name, ladders)
-        usual = preset.tradeoff.get(name, ladders[name].strengths)
-        chosen.setdefault(name, set()).update(_numbers(text, strengths) if separator else usual)
-    for name, values in chosen.items():
+        values = preset.tradeoff.get(name, ladders[name].strengths)
+        if separator:
+            values = _read_numbers(text, strengths)
         for value in values:
             _check_strength(name, ladders[name], value)
+        chosen.setdefault(name, set()).update(values)
     return {name: sorted(values) for name, values in chosen.items()}
 
 
 def check_words(
     preset: Preset, wanted: Sequence[str], changes: Sequence[str]
 ) -> tuple[dict[str, list[float]], dict[str, Value]]:
-    """Check what a caller asks of a study.
-
-    Returns
-    -------
-    dict
-        Strengths by defence, see :func:`choose_strengths`.
-    dict
-        All settings of the cell without a defence.
-
-    Raises
-    ------
-    ConfigError
-        If a defence, a strength or a change of a setting cannot be taken.
-    """
+    """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence."""
     for change in changes:
         if change.partition("=")[0] in (SETTING, STRENGTH):
             raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
@@ -106,28 +78,13 @@ def check_words(
     return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
 
 
-def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]], settings: Mapping[str, Value]) -> Reproduction:
-    """Make the cells: without defence, then each defence from weak to strong; `settings` are those of all cells."""
-    from fedattack.audit.audited import title_of
-
-    cells = [_cell(preset.name, NONE, 0.0)]
-    for name, values in strengths.items():
-        cells += [_cell(preset.name, name, value) for value in values]
-    return Reproduction(
-        name=f"tradeoff-{preset.name}",
-        title=f"What defences buy and cost: {title_of(preset.attacks, settings)}",
-        paper="",
-        about="",
-        columns=("defence", "strength"),
-        numbers={"loss": LOSS, "accuracy": ACCURACY},
-        figure=Drawing(kind="curves", panels=(), y=LOSS.name),
-        cells=cells,
-    )
-
-
-def _cell(preset: str, name: str, strength: float) -> Cell:
-    settings: dict[str, Value] = {SETTING: name, STRENGTH: strength}
-    return Cell(preset=preset, settings=settings, place={"defence": name, "strength": strength})
+def make_cells(preset: str, strengths: Mapping[str, Sequence[float]]) -> list[Cell]:
+    """Make the cells: without defence, then each defence from weak to strong."""
+    cells = []
+    for name, values in {NONE: [0.0], **strengths}.items():
+        for value in values:
+            cells.append(Cell(preset, {SETTING: name, STRENGTH: value}, {"defence": name, "strength": value}))
+    return cells
 
 
 def _check_name(where: str, name: str, known: Collection[str]) -> None:
@@ -144,7 +101,7 @@ def _check_strength(name: str, ladder: Ladder, value: float) -> None:
         )
 
 
-def _numbers(text: str, strengths: str) -> list[float]:
+def _read_numbers(text: str, strengths: str) -> list[float]:
     try:
         return list(map(float, strengths.split(",")))
     except ValueError:

@@ -3,9 +3,8 @@
 Cui et al. 2023, Figures 2–5 and 8–13, in our data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
-from operator import itemgetter
 from typing import Any
 
 import matplotlib
@@ -15,15 +14,13 @@ from matplotlib.ticker import LogLocator
 
 from fedattack.audit.finding import PROPORTION
 from fedattack.defences import NONE
-from fedattack.grids.reproduce.page import grouped
-from fedattack.grids.reproduce.picture import standing_alone, tell_apart
-from fedattack.grids.reproduce.spec import shown as shown_value
+from fedattack.grids.cell import group_by, write_value
+from fedattack.grids.page import Results, draw_intervals, finish_picture, tell_apart
 from fedattack.grids.tradeoff.analysis import attacks_of, is_wide, losses_of, measured_cells
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, Plot, column, floats
-from fedattack.report.words import NOTHING, interval, shown
+from fedattack.report.words import interval, shown
 
-Results = Mapping[str, Any]
 _X = "Learning loss"
 # A panel has room for a title of so many letters.
 _TITLE = 28
@@ -32,7 +29,7 @@ _DASHES = [(0, (8, 3)), (0, (4, 2, 1, 2)), (0, (2, 4))]
 
 
 @matplotlib.rc_context(drawing.STYLE)
-def to_picture(results: Results, columns: int = 2) -> str:
+def draw_results(results: Results, columns: int = 2) -> str:
     """Draw all attacks as one SVG on a white ground, so many in a row; empty where there is nothing to draw yet."""
     drawn = _list_drawn(results)
     if not drawn:
@@ -40,42 +37,78 @@ def to_picture(results: Results, columns: int = 2) -> str:
     columns = min(len(drawn), columns)
     lines = -(-len(drawn) // columns)
     canvas, grid = drawing.panels(90 + 165 * lines, len(drawn), columns)
-    looks = _looks(results)
+    looks = _choose_looks(results)
     for axes, number in zip(grid, drawn, strict=True):
         _draw(axes, results, number, looks)
         # Three or more panels in a row are narrow for a name.
-        axes.set_title(_short(number["name"]), fontsize="small" if columns > 2 else "medium")
+        axes.set_title(_shorten(number["name"]), fontsize="small" if columns > 2 else "medium")
     canvas.supxlabel(_X, fontsize=drawing.SIZE)
-    drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
-    words = " ".join(f"{number['name']}: {_words(results, number)}" for number in drawn)
-    return standing_alone(drawing.to_svg(canvas, f"tradeoff-{results['tradeoff']}", results["title"], words))
+    words = " ".join(f"{number['name']}: {_describe(results, number)}" for number in drawn)
+    return finish_picture(canvas, grid, f"tradeoff-{results['tradeoff']}", results["title"], words)
+
+
+def separate_rounds(results: Results) -> tuple[dict[str, Any], int]:
+    """Take attacks apart that were made in the same few rounds everywhere.
+
+    Returns
+    -------
+    dict, int
+        As the results, but that each number is one of an attack in one round; and how many rounds there are, 1 if there
+        is no such attack.
+    """
+    numbers: list[dict[str, Any]] = []
+    cells = [{**cell, "attacks": {}} for cell in results["cells"]]
+    most = 1
+    for number in results["numbers"]:
+        name = number["name"]
+        having = []
+        for cell, whole in zip(cells, results["cells"], strict=True):
+            if name in whole.get("attacks", {}):
+                having.append((cell, whole["attacks"][name]))
+        rounds = _find_common_rounds(having)
+        most = max(most, len(rounds))
+        for i, r in enumerate(rounds):
+            staged = f"{name} @{r}"
+            numbers.append({**number, "name": staged, "title": f"{number['title']}, round {r}"})
+            for cell, attack in having:
+                ends = {key: attack["per_round"][key][i] for key in ("value", "low", "high")}
+                cell["attacks"][staged] = {**attack, **ends, "null": None}
+    return {**results, "numbers": numbers, "cells": cells}, most
+
+
+def _find_common_rounds(having: Iterable[tuple[Results, Results]]) -> tuple[int, ...]:
+    """Return the rounds of an attack's stages if they are the same in all cells that have the attack."""
+    rounds: set[tuple[int, ...]] = set()
+    for _, attack in having:
+        rounds.add(tuple((attack["per_round"] or {"rounds": ()})["rounds"]))
+    return rounds.pop() if len(rounds) == 1 else ()
 
 
 @matplotlib.rc_context(drawing.STYLE)
-def to_plots(results: Results) -> list[Plot]:
+def list_plots(results: Results) -> list[Plot]:
     """Draw each attack for the HTML page."""
-    plots, looks = [], _looks(results)
+    plots, looks = [], _choose_looks(results)
     for i, number in enumerate(_list_drawn(results)):
         figure, axes = drawing.one_axes(320)
         _draw(axes, results, number, looks)
         axes.set_xlabel(_X)
         drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
-        svg = drawing.to_svg(figure, f"attack-{i}", number["title"], _words(results, number))
-        better = "at the same loss, its line is higher" if number["less_is_worse"] else "its line is lower"
+        svg = drawing.to_svg(figure, f"attack-{i}", number["title"], _describe(results, number))
+        better = {True: "at the same loss, its line is higher", False: "its line is lower"}[number["less_is_worse"]]
         caption = "Lines go from no defence over the strengths of each; bars are intervals. "
         caption += f"Where a defence buys more {better}."
         header = ["defence", "strength", "learning loss", "success", "interval", "null"]
-        rows = [_row(cell, number) for cell in measured_cells(results, number)]
+        rows = [_write_row(cell, number) for cell in measured_cells(results, number)]
         plots.append(Plot(f"{number['title']} ({number['name']})", svg, caption, header, rows))
     return plots
 
 
-def _list_drawn(results: Results) -> list[Mapping[str, Any]]:
+def _list_drawn(results: Results) -> list[Results]:
     return [number for number in results["numbers"] if measured_cells(results, number)]
 
 
-def _looks(results: Results) -> dict[str, dict[str, Any]]:
-    defences = grouped(results["cells"], itemgetter("defence"))
+def _choose_looks(results: Results) -> dict[str, dict[str, Any]]:
+    defences = group_by(results["cells"], lambda cell: cell["defence"])
     defences.pop(NONE, None)
     looks = tell_apart(defences)
     for look in looks.values():
@@ -85,15 +118,15 @@ def _looks(results: Results) -> dict[str, dict[str, Any]]:
     return looks
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """Leave out the attack where its metric fills a panel's width."""
     return name if len(name) <= _TITLE else name.partition(".")[2]
 
 
-def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw(axes: Axes, results: Results, number: Results, looks: Mapping[str, Mapping[str, Any]]) -> None:
     cells, scale = measured_cells(results, number), drawing.scale_of(number["units"])
     losses, attacks = losses_of(cells), attacks_of(cells, number)
-    by_defence = grouped(cells, itemgetter("defence"))
+    by_defence = group_by(cells, lambda cell: cell["defence"])
     undefended = by_defence.pop(NONE, [])
     for name, look in looks.items():
         if name in by_defence:
@@ -111,7 +144,7 @@ def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mappin
         axes.axvline(limit, color=INK, linewidth=0.8, alpha=0.6, label="loss of guessing")
 
 
-def _scale_axes(axes: Axes, number: Mapping[str, Any], losses: Sequence[float]) -> None:
+def _scale_axes(axes: Axes, number: Results, losses: Sequence[float]) -> None:
     if is_wide(losses):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -134,32 +167,31 @@ def _draw_guesses(axes: Axes, attack: Mapping[str, Any], scale: float) -> None:
 
 
 def _draw_line(
-    axes: Axes, start: Sequence[Results], cells: Sequence[Results], number: Mapping[str, Any], look: Mapping[str, Any]
+    axes: Axes, start: Sequence[Results], cells: Sequence[Results], number: Results, look: Mapping[str, Any]
 ) -> None:
     """Draw a line through `start` to `cells`, and the intervals of the latter."""
     scale = drawing.scale_of(number["units"])
     line, attacks = [*start, *cells], attacks_of(cells, number)
     values = scale * column(attacks_of(line, number), "value")
     axes.plot(floats(losses_of(line)), values, **look, markevery=slice(len(start), None))
-    low, high = scale * column(attacks, "low"), scale * column(attacks, "high")
-    axes.vlines(floats(losses_of(cells)), low, high, color=look["color"], linewidth=4, alpha=0.3)
+    draw_intervals(axes, floats(losses_of(cells)), attacks, scale, look)
 
 
-def _row(cell: Results, number: Mapping[str, Any]) -> list[str]:
+def _write_row(cell: Results, number: Results) -> list[str]:
     attack, units = cell["attacks"][number["name"]], number["units"]
     return [
         cell["defence"],
-        shown_value(cell["strength"]),
+        write_value(cell["strength"]),
         f"{cell['loss']['value']:.3g}",
         shown(attack["value"], units),
         interval(attack["low"], attack["high"], units),
-        shown(attack["null"]["value"], units) if attack["null"] else NOTHING,
+        shown((attack["null"] or {}).get("value"), units),
     ]
 
 
-def _words(results: Results, number: Mapping[str, Any]) -> str:
+def _describe(results: Results, number: Results) -> str:
     sentences = []
     for cell in measured_cells(results, number):
-        defence, strength, loss, success, *_ = _row(cell, number)
+        defence, strength, loss, success, *_ = _write_row(cell, number)
         sentences.append(f"{defence} {strength}: loss {loss}, success {success}")
     return "; ".join(sentences) + "."

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -75,7 +75,9 @@ class Alteration:
 
     def defence(self) -> Defence | None:
         """Make the defence that changes each update, if one does."""
-        return None if self.settings is None else defence_of(self.settings)
+        if self.settings is None:
+            return None
+        return defence_of(self.settings)
 
 
 NOTHING = Alteration("nothing")
@@ -83,16 +85,12 @@ NOTHING = Alteration("nothing")
 
 
 def read_alterations(secagg: bool, noise: Sequence[str], keep: Sequence[str]) -> list[Alteration]:
-    """Read what the caller asks for; of what is asked twice one is left.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is asked, or a number is none or out of its range.
-    """
-    asked = [Alteration("secagg")] if secagg else []
+    """Read what the caller asks for; of what is asked twice one is left."""
+    asked = []
+    if secagg:
+        asked.append(Alteration("secagg"))
     for text in noise:
-        sigma = _number(text)
+        sigma = _read_number(text)
         if not 0 <= sigma <= MOST_NOISE:
             raise ConfigError(
                 f"--noise {text}: expected a standard deviation from 0 to {MOST_NOISE:g}, such as 0.01, in units of "
@@ -100,7 +98,7 @@ def read_alterations(secagg: bool, noise: Sequence[str], keep: Sequence[str]) ->
             )
         asked.append(Alteration("noise", sigma))
     for text in keep:
-        share = _number(text)
+        share = _read_number(text)
         if not 0 < share <= 1:
             raise ConfigError(f"--keep {text}: expected a share above 0 and up to 1, such as 0.1 for a tenth")
         asked.append(Alteration("keep", share))
@@ -109,7 +107,7 @@ def read_alterations(secagg: bool, noise: Sequence[str], keep: Sequence[str]) ->
     return list(dict.fromkeys(asked))
 
 
-def _number(text: str) -> float:
+def _read_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -117,13 +115,7 @@ def _number(text: str) -> float:
 
 
 def check_alterable(record: Record, alterations: Sequence[Alteration]) -> None:
-    """Check that a record can be altered.
-
-    Raises
-    ------
-    RecordError
-        If it holds sums alone, its run did not end, or it lacks what an alteration is about.
-    """
+    """Check that a record can be altered."""
     if record.view != "individual":
         raise RecordError(
             f"{record.path} holds sums alone, in which no client's message can be altered; take a run whose server saw "
@@ -169,8 +161,10 @@ def alter_record(
     RecordError
         If the record is damaged.
     """
-    before = record.facts.get(ALTERED)
-    facts = {ALTERED: alteration.label if before is None else f"{before}, then {alteration.label}"}
+    labels = [alteration.label]
+    if ALTERED in record.facts:
+        labels.insert(0, str(record.facts[ALTERED]))
+    facts = {ALTERED: ", then ".join(labels)}
     if alteration.kind == "secagg":
         return project_record(record, out, facts=facts)
     defence = alteration.defence()
@@ -179,31 +173,22 @@ def alter_record(
     largest = max((round_.file.size for round_ in record.lines), default=0)
     make_private(out.parent)
     with tempfile.TemporaryDirectory(prefix=".altered-", dir=out.parent) as folder:
-        shelf = Path(folder) if largest > memory else None
 
-        def altered(round_: Round, exchange: Exchange) -> Exchange:
+        def alter(round_: Round, exchange: Exchange) -> Exchange:
             replies = []
             for index, reply in enumerate(exchange.replies):
                 rng = generator(seed, round_.seq, reply.node)
                 changed = _alter_reply(reply, exchange.common, defence, rng, record)
-                replies.append(changed if shelf is None else _shelve_reply(changed, shelf, index))
+                if largest > memory:
+                    changed = _shelve_reply(changed, Path(folder), index)
+                replies.append(changed)
             return replace(exchange, replies=replies)
 
-        return rewrite_record(record, out, altered, facts=facts)
+        return rewrite_record(record, out, alter, facts=facts)
 
 
 def generator(seed: Sequence[int], seq: int, node: str) -> np.random.Generator:
-    """Return what draws the noise of a node's update.
-
-    Parameters
-    ----------
-    seed
-        The caller's.
-    seq
-        The round's position in the record.
-    node
-        The node's id.
-    """
+    """Return what draws the noise of a node's update."""
     digest = hashlib.sha256(node.encode("utf-8", "replace")).digest()
     return np.random.default_rng((*seed, _STREAM, seq, int.from_bytes(digest[:8], "big")))
 
@@ -216,13 +201,14 @@ def _alter_reply(
     # What a late reply answers is an earlier round's model; no attack reads it.
     if reply.arrays is None or reply.status != "ok":
         return bare
-    sends: Sends = "model" if PROTOCOLS[record.protocol].sends_back else "update"
-    sent = dict(reply.arrays)
-    received = reply.received if reply.received is not None else common
+    sends: Sends = "update"
+    sent, received = dict(reply.arrays), []
     try:
+        if PROTOCOLS[record.protocol].sends_back:
+            sends, received = "model", _match_received(reply, common)
         arrays = defended_arrays(
             defence,
-            received=_match_received(received, sent) if sends == "model" else [],
+            received=received,
             sent=[*sent.values()],
             names=[*sent],
             handed=Handed(wanted=False),
@@ -234,11 +220,14 @@ def _alter_reply(
     return replace(bare, arrays=dict(zip(sent, arrays, strict=True)))
 
 
-def _match_received(received: Arrays | None, sent: Mapping[str, Any]) -> list[NDArray[Any]]:
+def _match_received(reply: Reply, common: Arrays | None) -> list[NDArray[Any]]:
     """Return the arrays that a client received, in the order in which it sent its own."""
+    received, sent = reply.received, reply.arrays or {}
+    if received is None:
+        received = common
     if received is None or {*received} != {*sent}:
         raise DataError("the client sent other arrays than it received, so that there is no update to change")
-    return [received[name] for name in sent]
+    return list(map(received.__getitem__, sent))
 
 
 def _shelve_reply(reply: Reply, shelf: Path, index: int) -> Reply:

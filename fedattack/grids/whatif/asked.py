@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Collection, Sequence
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from fedattack.attacks.registry import threat_of
@@ -22,15 +22,7 @@ _WIDEST = 8
 
 
 def check_run(folder: Path, alterations: Sequence[Alteration]) -> tuple[list[Part], list[str]]:
-    """Check that a run can be altered, and its attacks judged; returns its parts and its attacks.
-
-    Raises
-    ------
-    RecordError
-        If a record is missing or damaged, or cannot be altered so.
-    DataError
-        If no attack was made of the run, or there is no truth to judge by.
-    """
+    """Check that a run can be altered, and its attacks judged; returns its parts and its attacks."""
     parts = find_parts(folder)
     for part in parts:
         check_alterable(Record(part.record, thinned=True), alterations)
@@ -43,15 +35,19 @@ def check_run(folder: Path, alterations: Sequence[Alteration]) -> tuple[list[Par
     if not names:
         raise DataError(f"no attack was made of {folder}; run `fedattack attack NAME {in_command(folder)}` first")
     # What the run is about comes first, as in its report.
-    about = read_study(folder).get("attacks", [])
-    return parts, sorted(names, key=lambda name: about.index(name) if name in about else len(about))
+    order = [*read_study(folder).get("attacks", []), *names]
+    return parts, sorted(names, key=order.index)
 
 
-def siblings(names: Sequence[str]) -> list[str]:
+def list_siblings(names: Sequence[str]) -> list[str]:
     """List the attacks that ask what some attacks ask, and are none of them."""
-    threats = [threat for threat in map(threat_of, names) if threat is not None]
-    found = dict.fromkeys(chain.from_iterable(threat.judges for threat in threats))
-    return [name for name in found if name not in names]
+    found: dict[str, None] = {}
+    for threat in map(threat_of, names):
+        if threat is not None:
+            found |= dict.fromkeys(threat.judges)
+    for name in names:
+        found.pop(name, None)
+    return list(found)
 
 
 def options_of_run(folder: Path, names: Sequence[str], trusted: Collection[str]) -> dict[str, str]:
@@ -71,36 +67,36 @@ def options_of_run(folder: Path, names: Sequence[str], trusted: Collection[str])
 
 
 def check_room(parts: Sequence[Part], out: Path, alterations: Sequence[Alteration], *, keep_records: bool) -> None:
-    """Check that the copies of the records fit on the disk.
-
-    Raises
-    ------
-    ConfigError
-        If they do not.
-    """
-    sizes = [_size(parts, alteration) for alteration in alterations]
-    needed = sum(sizes) if keep_records else max(sizes)
-    there = next(folder for folder in (out, *out.parents) if folder.exists())
+    """Check that the copies of the records fit on the disk."""
+    sizes = list(map(partial(_estimate_size, parts), alterations))
+    needed, way = max(sizes), ""
+    if keep_records:
+        needed, way = sum(sizes), "leave out --keep-records, or "
+    there = out
+    while not there.exists():
+        there = there.parent
     free = shutil.disk_usage(there).free
     if needed > free:
-        way = "leave out --keep-records, or " if keep_records else ""
         raise ConfigError(
             f"the altered copies of the record would take {in_bytes(needed)}, and {in_bytes(free)} are free at "
             f"{there}; {way}take another --out"
         )
 
 
-def _size(parts: Sequence[Part], alteration: Alteration) -> int:
+def _estimate_size(parts: Sequence[Part], alteration: Alteration) -> int:
     """Say how many bytes the altered records of all parts may take at most, beside some hundred a reply."""
     total = 0
     for part in parts:
         record = Record(part.record, thinned=True)
-        lines = record.lines
         # The widest type: common models are stored, and sums are in double precision.
-        model = _WIDEST * sum(math.prod(parameter.shape) for parameter in record.parameters)
-        total += (len(lines) + 1) * model
-        if alteration.kind == "secagg":
-            total += len(lines) * model
-        else:
-            total += sum(round_.file.size for round_ in lines)
+        model = 0
+        for parameter in record.parameters:
+            model += _WIDEST * math.prod(parameter.shape)
+        total += model
+        for round_ in record.lines:
+            total += model
+            if alteration.kind == "secagg":
+                total += model
+            else:
+                total += round_.file.size
     return total

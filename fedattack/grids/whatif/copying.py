@@ -30,13 +30,7 @@ _LISTING: TypeAdapter[_Listing] = TypeAdapter(_Listing)
 
 
 def copy_truth(part: Part, to: Part) -> None:
-    """Copy the truth of one seed.
-
-    Raises
-    ------
-    DataError
-        If a file is damaged, or they do not fit on the disk; as all here.
-    """
+    """Copy the truth of one seed."""
     names = _list_sealed(part.truth, truth.HOLDINGS, _TRUTH)
     names += _list_matching(part.truth, f"{NODES}/*.json", f"{truth.ACCURACY}/*.jsonl")
     copy_files(names, part.truth, to.truth, DataError)

@@ -1,22 +1,57 @@
 """A run as it was beside its altered copies, as one HTML page and as Markdown."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
-from fedattack.base.files import write_atomically
-from fedattack.grids.whatif.cell import AlteredCell
+from fedattack.grids.page import Page, Passage, Results, write_list
+from fedattack.grids.whatif.alteration import Alteration
 from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, by_setting, table_of, to_markdown
-from fedattack.report.html import template
 from fedattack.report.section import Table
-from fedattack.report.words import markdown, printable_all
+from fedattack.report.words import printable_all
 
 
-def limits_of(cells: Sequence[AlteredCell]) -> list[str]:
+@dataclass(frozen=True)
+class AlteredCell:
+    """What was found of one altered copy, or of the run as it was.
+
+    Attributes
+    ----------
+    alteration
+        What was changed.
+    run
+        What was found; ``None`` if nothing could be asked.
+    not_asked
+        By attack, why it was not made.
+    adaptive
+        Whether the attackers who can know a defence were told of this one.
+    """
+
+    alteration: Alteration
+    run: Run | None
+    not_asked: Mapping[str, str] = field(default_factory=dict)
+    adaptive: bool = False
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found; nothing where nothing could be asked."""
+        return self.run.findings if self.run else []
+
+    @property
+    def headlines(self) -> list[Finding]:
+        """The headlines among these."""
+        return [finding for finding in self.findings if finding.headline]
+
+    def measures(self, name: str) -> bool:
+        """Whether there is a finding of this name; without a name, a headline."""
+        names = [finding.name for finding in self.findings]
+        return name in names or (not name and bool(self.headlines))
+
+
+def list_limits(cells: Sequence[AlteredCell]) -> list[str]:
     """Say what such a comparison cannot tell."""
     kinds = {cell.alteration.kind for cell in cells}
     lines = []
@@ -51,7 +86,7 @@ def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
     )
 
 
-def not_asked_of(cells: Sequence[AlteredCell]) -> list[str]:
+def list_not_asked(cells: Sequence[AlteredCell]) -> list[str]:
     """Say in a line each which attacks were not made, and why."""
     lines = []
     for cell in cells:
@@ -60,67 +95,75 @@ def not_asked_of(cells: Sequence[AlteredCell]) -> list[str]:
     return lines
 
 
-def write_page(out: Path, cells: Sequence[AlteredCell], results: dict[str, Any]) -> None:
+def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str]:
     """Write ``what-if.html`` and ``what-if.md``."""
     clean = printable_all(dict(results))
-    runs = _runs_of(cells)
-    names = _names_of(runs)
-    headlines = _headlines(runs, names)
-    plots = []
-    for place, name in enumerate(headlines):
+    runs = _list_runs(cells)
+    names = _list_names(runs)
+    tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
+    for place, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
             plots.append(by_setting(having, [ALTERED], name, anchor=f"what-if-{place}"))
-    tables = [table_of(runs, [ALTERED], name) for name in names]
-    not_asked = printable_all(not_asked_of(cells))
-    links = [
-        {"label": cell.alteration.label, "href": f"{entry['folder']}/report.html"}
-        for cell, entry in zip(cells, clean["runs"], strict=True)
-        if cell.run is not None
+    links = {}
+    for cell, entry in zip(cells, clean["runs"], strict=True):
+        if cell.run is not None:
+            links[f"{entry['folder']}/report.html"] = cell.alteration.label
+    shared = dict(runs[0].facts["setting"])
+    shared.pop(ALTERED, None)
+    limits, not_asked = clean["limits"], printable_all(list_not_asked(cells))
+    passages = [
+        Passage("figures", "At a glance", "glance", list_glances(cells)),
+        Passage("lines", "What this cannot tell", "limits", [line.replace("`", "") for line in limits]),
+        Passage("lines", "Not asked, and why", "not-asked", not_asked),
+        Passage("figures", "Side by side", "figures", plots),
+        Passage("cards", "Findings", "findings", tables),
+        Passage("links", "The whole report of each", "runs", links),
+        Passage("facts", "The same in all runs", "shared", shared),
     ]
-    setting = runs[0].facts["setting"]
-    page = template("what-if.html.j2").render(
-        title=f"What if? {clean['title']}",
-        keys=[ALTERED],
-        runs=runs,
-        plots=plots,
-        tables=tables,
-        shared={key: value for key, value in setting.items() if key != ALTERED},
-        glances=glances_of(cells),
-        limits=clean["limits"],
-        not_asked=not_asked,
-        links=links,
-        command=clean["command"],
-    )
-    text = to_markdown(f"What if? {clean['title']}", tables)
-    for heading, lines in (("What this cannot tell", clean["limits"]), ("Not asked, and why", not_asked)):
+    title, kind = f"What if? {clean['title']}", "What if: the same attacks on altered copies of one record"
+    text = to_markdown(title, tables)
+    for passage, lines in ((passages[1], limits), (passages[2], not_asked)):
         if lines:
-            text += f"\n## {heading}\n\n" + "".join(f"- {markdown(line)}\n" for line in lines)
-    write_atomically(out / "what-if.md", text.encode())
-    write_atomically(out / "what-if.html", page.encode())
+            text += f"\n## {passage.heading}\n\n{write_list(lines)}\n"
+    page = Page(kind, title, passages=passages, commands=[clean["command"]])
+    return {"what-if.md": text, "what-if.html": page.to_html()}
 
 
-def _runs_of(cells: Sequence[AlteredCell]) -> list[Run]:
-    runs = [cell.run or _empty(cell) for cell in cells]
+def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:
+    """Put each headline in a table of its own, with a row for each run."""
+    runs = _list_runs(cells)
+    tables = []
+    for name in _list_headlines(runs, _list_names(runs)):
+        table = table_of(runs, [ALTERED], name)
+        rows = [[*row[:3], row[-1]] for row in table.rows]
+        caption = name
+        if name not in runs[0].names:
+            caption += ": an attack on sums, which the run as it was did not make"
+        tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
+    return tables
+
+
+def _list_runs(cells: Sequence[AlteredCell]) -> list[Run]:
+    """List what was found, of a copy of which nothing could be asked a run without findings."""
+    runs = []
+    for cell in cells:
+        empty = Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
+        runs.append(cell.run or empty)
     for place, cell in enumerate(cells):
         if cell.alteration.settings is None:
-            runs[place] = _with_twins(runs[place], runs)
+            runs[place] = _add_twins(runs[place], runs)
     return runs
 
 
-def _names_of(runs: Sequence[Run]) -> list[str]:
+def _list_names(runs: Sequence[Run]) -> list[str]:
     names: dict[str, None] = {}
     for run in runs:
         names |= dict.fromkeys(run.names)
     return list(names)
 
 
-def _empty(cell: AlteredCell) -> Run:
-    """Stand for a copy of which nothing could be asked."""
-    return Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
-
-
-def _with_twins(bare: Run, runs: Sequence[Run]) -> Run:
+def _add_twins(bare: Run, runs: Sequence[Run]) -> Run:
     """Give a run without a change the findings of attackers who know of it: there is nothing to know of.
 
     They are those of the attacker who does not know.
@@ -135,24 +178,12 @@ def _with_twins(bare: Run, runs: Sequence[Run]) -> Run:
     return replace(bare, findings=[*bare.findings, *added.values()])
 
 
-def _headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Name the findings that some run has as its headline, each followed by its twin of who knows of the defence."""
-    chosen = {finding.name for run in runs for finding in run.findings if finding.headline}
-    found: list[str] = []
+    found: dict[str, None] = {}
     for name in names:
-        twin = name + ADAPTIVE
-        if name in chosen:
-            found += [name, *([twin] if twin in names else [])]
-    return list(dict.fromkeys(found))
-
-
-def glances_of(cells: Sequence[AlteredCell]) -> list[Table]:
-    """Put each headline in a table of its own, with a row for each run."""
-    runs = _runs_of(cells)
-    tables = []
-    for name in _headlines(runs, _names_of(runs)):
-        table = table_of(runs, [ALTERED], name)
-        rows = [[row[0], *row[1:3], row[-1]] for row in table.rows]
-        caption = name if name in runs[0].names else f"{name}: an attack on sums, which the run as it was did not make"
-        tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
-    return tables
+        if any(name in run.names and run.named(name).headline for run in runs):
+            found[name] = None
+            if name + ADAPTIVE in names:
+                found[name + ADAPTIVE] = None
+    return list(found)

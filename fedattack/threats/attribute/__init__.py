@@ -2,8 +2,6 @@
 
 from fedattack.attacks.threat import Threat
 
-_FINDINGS = ("excess", "accuracy", "accuracy-*", "balanced-accuracy", "rare-recall", "bound", "membership")
-
 THREAT = Threat(
     package=__name__,
     name="attribute",
@@ -19,6 +17,5 @@ THREAT = Threat(
         "ara": "options:GradientMatchingOptions",
         "attribute-baselines": "options:BaselinesOptions",
     },
-    findings={"aia": _FINDINGS, "ara": _FINDINGS},
     section="section:SECTION",
 )

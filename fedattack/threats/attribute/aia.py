@@ -29,7 +29,7 @@ from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_squared_error
-from fedattack.record import Observation, Record
+from fedattack.record import Observation, Record, Round
 from fedattack.threats.attribute.local_optimum import (
     BinaryAttribute,
     LeastSquares,
@@ -140,7 +140,7 @@ class _Client(TypedDict):
     weight: dict[Name, Finite | None] | None
 
 
-class _Facts(TypedDict):
+class _ModelBasedFacts(TypedDict):
     methods: list[Name]
     values: list[Name]
     clients: list[_Client]
@@ -170,7 +170,7 @@ class ModelBased(ModelBasedOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_ModelBasedFacts),
         {
             "decisions": ArrayForm("i", ("methods", "records"), low=-1),
             "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
@@ -193,9 +193,9 @@ class ModelBased(ModelBasedOptions, Attack):
                 f"attack {self.name}: the attribute {partial.names[0]!r} … has {len(partial.domain)} values, and at "
                 f"most {DOMAIN_LIMIT} can be tried one after another; put values together"
             )
-        model = _Model(knowledge.model, partial, pick_device(device))
+        model = _AttributeModel(knowledge.model, partial, pick_device(device))
         check_model(model.module, record)
-        linear = _Linear.of(model)
+        linear = _LinearModel.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []
         messages = _collect(record, knowledge, clients, model, self.memory, notes, progress)
@@ -204,8 +204,7 @@ class ModelBased(ModelBasedOptions, Attack):
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
                 f"holds none{why_left_out(notes)}; check that knowledge/nodes names the clients as partial.npz does"
             )
-        after = record.final if record.final is not None else record.rounds[-1].common
-        final = None if after is None else dict(after)
+        final = _last_state(record)
         maps = {} if linear is None else dict(_maps(messages.values()))
         answers = _Answers(model, linear, np.random.default_rng(seed))
         if final is not None:
@@ -216,19 +215,8 @@ class ModelBased(ModelBasedOptions, Attack):
             if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
-            facts.append(
-                {
-                    "client": name,
-                    "records": len(rows),
-                    "messages": len(ours.rounds),
-                    "how": optimum.how,
-                    "rank": optimum.rank,
-                    "unknowns": model.size,
-                    "undetermined": [*map(model.parameter, optimum.undetermined)],
-                    "share": optimum.share,
-                    "weight": None if linear is None else weights,
-                }
-            )
+            fact = _describe_client(ours, len(rows), optimum, model)
+            facts.append(fact | {"weight": None if linear is None else weights})
         return Scores(
             attack=self.name,
             arrays={"decisions": answers.decisions, "beliefs": answers.beliefs, "losses": answers.losses},
@@ -246,7 +234,7 @@ class ModelBased(ModelBasedOptions, Attack):
 class _Answers:
     """Decisions (methods, n), beliefs (methods, n, v) and losses (methods, n, v), filled in client by client."""
 
-    def __init__(self, model: "_Model", linear: "_Linear | None", generator: np.random.Generator) -> None:
+    def __init__(self, model: "_AttributeModel", linear: "_LinearModel | None", generator: np.random.Generator) -> None:
         shape = (len(METHODS), len(model.partial.y))
         self.decisions = np.full(shape, -1, dtype=np.int64)
         self.beliefs = np.tile(model.prior, (*shape, 1))
@@ -298,7 +286,7 @@ class _Answers:
         self.beliefs[moments, rows] = np.stack([1 - estimates, estimates], axis=1)
 
 
-class _Model:
+class _AttributeModel:
     """The clients' model, its loss, and the examples that are asked about."""
 
     def __init__(self, known: ModelKnowledge, partial: PartialRecords, device: torch.device) -> None:
@@ -352,7 +340,7 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class _Linear:
+class _LinearModel:
     """A model whose one output is linear in its parameters, and to which a binary attribute always adds the same.
 
     The output for example i is (base_i + s_i·change)·θ, with s_i = 1 for the attribute's second value.
@@ -363,7 +351,7 @@ class _Linear:
     y: Array
 
     @classmethod
-    def of(cls, model: _Model) -> "_Linear | None":
+    def of(cls, model: _AttributeModel) -> "_LinearModel | None":
         """Find whether the model and the attribute are so; ``None`` if not."""
         if not model.gaussian or len(model.partial.domain) != 2 or model.size > _UNKNOWNS:
             return None
@@ -401,7 +389,7 @@ class _Linear:
         return float(per_share @ (seen - at_zero) / (per_share @ per_share))
 
 
-def _derivative(model: _Model, x: NDArray[np.float32]) -> Array | None:
+def _derivative(model: _AttributeModel, x: NDArray[np.float32]) -> Array | None:
     """Return the derivative (n, p) of a single output by the parameters if it is linear in them, else ``None``."""
     module = copy.deepcopy(model.module).double().cpu().eval()
     records = torch.from_numpy(x).double()
@@ -449,16 +437,40 @@ class _Messages:
             if np.issubdtype(array.dtype, np.floating):
                 self.precision = max(self.precision, float(np.finfo(array.dtype).eps))
 
+    def drop_first(self, most: int) -> bool:
+        """Forget the first round if there are more than so many; says whether it did."""
+        if len(self.rounds) <= most:
+            return False
+        del self.rounds[0], self.received[0], self.returned[0]
+        return True
+
     def moves(self) -> Array:
         """Return received − returned (rounds, p)."""
         return np.stack(self.received) - np.stack(self.returned)
+
+
+def _last_state(record: Record) -> State | None:
+    """Return the common model after the last round, or else the last one that was sent; ``None`` without any."""
+    after = record.final
+    if after is None:
+        after = record.rounds[-1].common
+    return None if after is None else dict(after)
+
+
+def _flatten_received(reply: Observation, round_: Round, common: list[Array], model: _AttributeModel) -> Array | None:
+    """Return what a client was sent; the round's common model is flattened once, and kept in ``common``."""
+    if reply.singled_out and reply.received is not None:
+        return model.flat(reply.received)
+    if not common and not reply.singled_out and round_.common is not None:
+        common.append(model.flat(round_.common))
+    return common[0] if common else None
 
 
 def _collect(
     record: Record,
     knowledge: Knowledge,
     clients: Mapping[str, NDArray[np.int64]],
-    model: _Model,
+    model: _AttributeModel,
     memory: int,
     notes: list[str],
     progress: Progress,
@@ -468,14 +480,12 @@ def _collect(
     short = f"only the last {most} rounds of each client are used: their models take {memory >> 20} MiB"
     messages: dict[str, _Messages] = {}
     for done, round_ in enumerate(record):
-        common = None
+        common: list[Array] = []
         for reply in filter(replied, round_.observations):
             name = knowledge.client_of(reply.node)
             if name not in clients:
                 continue
-            if common is None and not reply.singled_out and round_.common is not None:
-                common = model.flat(round_.common)
-            received = model.flat(reply.received) if reply.singled_out and reply.received is not None else common
+            received = _flatten_received(reply, round_, common, model)
             state = dict(reply.arrays or {})
             where = f"round {round_.number}, client {name} left out"
             if not fits_model(model.module, state, where, notes):
@@ -488,12 +498,24 @@ def _collect(
             else:
                 ours = messages.setdefault(name, _Messages(name))
                 ours.add(round_.number, reply, state, received, returned)
-                if len(ours.rounds) > most:
-                    del ours.rounds[0], ours.received[0], ours.returned[0]
-                    if short not in notes:
-                        notes.append(short)
+                if ours.drop_first(most) and short not in notes:
+                    notes.append(short)
         progress(done + 1, len(record))
     return messages
+
+
+def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model: _AttributeModel) -> dict[str, Any]:
+    """Say what of a client was decoded, and from how much."""
+    return {
+        "client": ours.name,
+        "records": examples,
+        "messages": len(ours.rounds),
+        "how": optimum.how,
+        "rank": optimum.rank,
+        "unknowns": model.size,
+        "undetermined": [*map(model.parameter, optimum.undetermined)],
+        "share": optimum.share,
+    }
 
 
 def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
@@ -575,28 +597,48 @@ def _few(names: Sequence[str]) -> str:
 def _reconstruct(
     messages: _Messages,
     fit: UpdateMap | None,
-    model: _Model,
-    linear: _Linear | None,
+    model: _AttributeModel,
+    linear: _LinearModel | None,
     rows: NDArray[np.int64],
     training: LocalSGD,
 ) -> _Optimum:
     """Decode a client's local optimum from messages alone, else with its public attributes, else extrapolate."""
     proposals: list[_Optimum] = []
-    if linear is not None and fit is not None and training.lr:
-        total = round(messages.examples or len(rows))
-        alone = _decode_messages(fit, linear, total, len(rows), training)
-        if total == len(rows) and (alone is None or alone.undetermined):
-            with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
-            if with_public is not None:
-                proposals.append(with_public)
-            if exact:
-                return proposals[0]
-        if alone is not None:
-            return alone
+    rank = None
+    if fit is not None:
+        rank = fit.rank
+        if linear is not None and training.lr:
+            found, sure = _decode(messages, fit, linear, rows, training)
+            if found is not None and sure:
+                return found
+            if found is not None:
+                proposals.append(found)
     returned, *others = extrapolate(np.stack(messages.received), messages.moves(), messages.precision)
-    rank = None if fit is None else fit.rank
     proposals.append(_Optimum(returned, "last returned", rank))
     proposals += [_Optimum(parameters, "extrapolated", rank) for parameters in others]
+    return _choose_likeliest(proposals, messages, model, rows)
+
+
+def _decode(
+    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
+) -> tuple[_Optimum | None, bool]:
+    """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
+    total = round(messages.examples or len(rows))
+    alone = _decode_messages(fit, linear, total, len(rows), training)
+    with_public, exact = None, False
+    if total == len(rows) and (alone is None or alone.undetermined):
+        with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
+    if exact:
+        return with_public, True
+    if alone is not None:
+        return alone, True
+    return with_public, False
+
+
+def _choose_likeliest(
+    proposals: Sequence[_Optimum], messages: _Messages, model: _AttributeModel, rows: NDArray[np.int64]
+) -> _Optimum:
+    """Choose the proposal under which the client's examples are the likeliest."""
     states = [model.state(proposal.parameters, messages.last) for proposal in proposals]
     evidence = []
     for losses in model.losses(states, rows):
@@ -604,7 +646,9 @@ def _reconstruct(
     return proposals[int(np.argmax(evidence))]
 
 
-def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, training: LocalSGD) -> _Optimum | None:
+def _decode_messages(
+    fit: UpdateMap, linear: _LinearModel, total: int, known: int, training: LocalSGD
+) -> _Optimum | None:
     """Decode from messages alone, if the client makes full batches whose steps the paper's rule describes."""
     if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
@@ -613,7 +657,7 @@ def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, tr
 
 
 def _decode_with_public(
-    messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
+    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode with the public attributes of all the client's examples, and say whether the result is exact."""
     decoded = decode_with_public(
@@ -631,7 +675,7 @@ def _decode_with_public(
     return _decoded(decoded.problem, how, fit.rank, linear, len(rows), whole=True), decoded.exact
 
 
-def _decoded(problem: LeastSquares, how: str, rank: int, linear: _Linear, total: int, whole: bool) -> _Optimum:
+def _decoded(problem: LeastSquares, how: str, rank: int, linear: _LinearModel, total: int, whole: bool) -> _Optimum:
     share = linear.share(problem.H)
     if share is not None:
         ones = share * total

@@ -82,7 +82,7 @@ def _gain(momentum: float, step: int) -> float:
     return sum(momentum**power for power in range(step))
 
 
-class _Facts(TypedDict):
+class _MatchingFacts(TypedDict):
     methods: list[Name]
     values: list[Name]
     clients: list[Name]
@@ -109,7 +109,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_MatchingFacts),
         {
             "decisions": ArrayForm("i", ("methods", "records"), low=-1),
             "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
@@ -212,7 +212,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
         by_kind: dict[Weights, list[_Case]] = defaultdict(list)
         for case in cases:
             by_kind[self._weights(case.updates.steps)].append(case)
-        pieces: list[_Piece] = []
+        pieces: list[_AnswerPiece] = []
         for row, method in enumerate(METHODS):
             restarts = self.restarts or _RESTARTS[method]
             for kind, chosen in sorted(by_kind.items()):
@@ -220,7 +220,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
                 victims = [case.victim for case in chosen]
                 check_victims(victims, given(model.loss))
                 for group in groups_of(victims, how, self.memory, device):
-                    pieces.append(_Piece(row, how, group))
+                    pieces.append(_AnswerPiece(row, how, group))
         total, done = len(METHODS) * len(cases), 0
         found = fan_out(
             functools.partial(_match, model, seed, device),
@@ -242,7 +242,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _AnswerPiece:
     """Some victims that are matched together: by which method, how, and the victims by index."""
 
     row: int
@@ -250,7 +250,7 @@ class _Piece:
     victims: Mapping[int, Victim]
 
 
-def _match(model: ModelKnowledge, seed: int, device: torch.device, piece: _Piece) -> dict[int, Match]:
+def _match(model: ModelKnowledge, seed: int, device: torch.device, piece: _AnswerPiece) -> dict[int, Match]:
     """Match a piece's victims, in whatever process."""
     return match_group(model.build(), given(model.loss), piece.victims, piece.how, seed=seed, device=device)
 

@@ -121,7 +121,7 @@ _OF_CLASSES = HEURISTICS[:-1]
 _ANY_LOSS = ("stats-loss", "stats-final-loss", "stats-gradient")
 
 
-class _Facts(TypedDict):
+class _BaselineFacts(TypedDict):
     methods: list[Name]
     values: list[Name]
     targets: Name
@@ -138,7 +138,7 @@ class AttributeBaselines(BaselinesOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_BaselineFacts),
         {
             "decisions": ArrayForm("i", ("methods", "records"), low=-1),
             "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),

@@ -235,7 +235,7 @@ def match_group(
     """
     model = model.to(device)
     with in_mode(model, training=False):
-        problem = _Problem(model, loss, [*group.values()], torch.device(device))
+        problem = _MatchingProblem(model, loss, [*group.values()], torch.device(device))
         try:
             return dict(zip(group, problem.solve(how, generators(seed, group)), strict=True))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -245,7 +245,7 @@ def match_group(
             ) from error
 
 
-class _Problem:
+class _MatchingProblem:
     """The gradients of some victims, padded to one shape: V victims, T rounds, n examples, v values.
 
     Padded examples weigh nothing, and padded rounds do not count.

@@ -20,19 +20,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Scores
-from fedattack.audit.answers import Questions, arrangements_of, better_than, both, informed
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
-from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_interval, rate_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.answers import ValueQuestions, arrangements_of, better_than, both, informed
+from fedattack.audit.finding import NOT_APPLICABLE, Null
+from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
+from fedattack.audit.judge import Judge, entry_of_client, list_clients
 from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure, separate
 from fedattack.audit.reach import Prepared, Reach, smallest
-from fedattack.audit.roc import curve
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
-from fedattack.audit.summaries import histogram, null_of, reliability
+from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
-from fedattack.threats.attribute.imputation import impute
+from fedattack.threats.attribute.case import BASELINES, AttributeCase, Flags, Floats, Rows
 
 _DRAWS = 4_000
 
@@ -40,24 +39,14 @@ _DRAWS = 4_000
 _RECORDS = 20
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING, _TESTING, _MEMBERSHIP = 1, 2, 3, 4, 5, 6
+_SHUFFLING, _POSTERIOR, _DEALING, _TESTING, _MEMBERSHIP = 1, 2, 4, 5, 6
 
 POINTS = "points"
 """Units of a difference of two rates, in per cent of the examples."""
 
-BASELINES = "attribute-baselines"
-"""The attack whose methods are guesses, to be held against the others'."""
-
-MAJORITY = "majority"
-IMPUTATION = "imputation without the model"
-
-Rows = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
-class _Measure:
+class _Worth:
     """What an answer counts.
 
     Attributes
@@ -74,152 +63,15 @@ class _Measure:
     costs: Floats
     constant: bool = True
 
-    def credits(self, answers: Rows, truth: Rows) -> Floats:
+    def credit(self, answers: Rows, truth: Rows) -> Floats:
         """(n,): credit of each answer."""
         return np.asarray(np.where(answers == truth, self.weights[truth], 0.0) - self.costs[answers])
 
 
-@dataclass(frozen=True)
-class AttributeCase(Case):
-    """One seed's scores of an attack on attributes beside the attribute's values.
-
-    The scores hold ``decisions`` (methods, n), −1 for no answer, and ``beliefs`` (n, v) or (methods, n, v). Their
-    facts name the ``methods``. The scores beside them are of other attacks on the same examples. Those of
-    :data:`BASELINES` are bars to clear. The others stand in the same table, which the first of them shows.
-    """
-
-    def __post_init__(self) -> None:
-        for scores in (self.scores, *self.beside):
-            self._check(scores)
-
-    def _check(self, scores: Scores) -> None:
-        decisions, methods = scores.arrays["decisions"], scores.facts["methods"]
-        if self.truth.attributes is None or self.knowledge.partial is None:
-            raise DataError(
-                f"seed {self.seed}: {scores.attack} asks for an attribute, of which truth/attributes.npz or "
-                "knowledge/partial.npz says nothing; expected both, as the run's preparation writes them"
-            )
-        expected = (len(methods), len(self.attributes.values))
-        if decisions.shape != expected or decisions.max(initial=-1) >= len(self.attributes.names):
-            raise DataError(
-                f"seed {self.seed}: the decisions of {scores.attack} have shape {decisions.shape}; expected "
-                f"{expected}, a method and an example each, and values below {len(self.attributes.names)}; attack again"
-            )
-
-    @property
-    def attributes(self) -> Attributes:
-        """The truth."""
-        if self.truth.attributes is None:
-            raise AssertionError("checked at the start")
-        return self.truth.attributes
-
-    @property
-    def values(self) -> Rows:
-        """(n,): index of each example's value."""
-        return self.attributes.values
-
-    @cached_property
-    def commonest(self) -> int:
-        """The value that is right most often where nothing else is known."""
-        return int(np.bincount(self.values).argmax())
-
-    @cached_property
-    def answers(self) -> dict[str, Rows]:
-        """(n,) for each method of the scores; no answer is the commonest value, the guess that is left."""
-        return self._answers_of(self.scores)
-
-    def _answers_of(self, scores: Scores) -> dict[str, Rows]:
-        decisions = scores.arrays["decisions"]
-        filled = np.where(decisions < 0, self.commonest, decisions)
-        return dict(zip(scores.facts["methods"], filled, strict=True))
-
-    @cached_property
-    def others(self) -> dict[str, Rows]:
-        """(n,) for each method of other attacks on the same example."""
-        others: dict[str, Rows] = {}
-        for scores in self.beside:
-            if scores.attack != BASELINES:
-                for method, answers in self._answers_of(scores).items():
-                    others[f"{scores.attack}: {method}"] = answers
-        return others
-
-    @cached_property
-    def baselines(self) -> dict[str, Rows]:
-        """(n,) for each way to guess without updates."""
-        baselines = {MAJORITY: np.full(len(self.values), self.commonest, dtype=np.int64)}
-        if self.knowledge.auxiliary is not None:
-            baselines[IMPUTATION], _ = self._imputed
-        for scores in self.beside:
-            if scores.attack == BASELINES:
-                # The majority that is right most often is a higher bar than the one that an attacker can know.
-                baselines = self._answers_of(scores) | baselines
-        return baselines
-
-    @cached_property
-    def _imputed(self) -> tuple[Rows, str]:
-        partial, auxiliary = self.knowledge.partial, self.knowledge.auxiliary
-        if partial is None or auxiliary is None:
-            raise AssertionError("asked for only where both are there")
-        seed = int(np.random.SeedSequence((self.seed, _IMPUTATION)).generate_state(1)[0])
-        beliefs, classifier = impute(partial, auxiliary, seed=seed)
-        return beliefs.argmax(axis=1), classifier
-
-    @property
-    def imputed_by(self) -> str:
-        """The classifier that imputes; empty without public records."""
-        return self._imputed[1] if self.knowledge.auxiliary is not None else ""
-
-    def answered(self, method: str) -> Flags:
-        """(n,): of which examples a method says something."""
-        row = self.scores.facts["methods"].index(method)
-        return np.asarray(self.scores.arrays["decisions"][row] >= 0)
-
-    def beliefs(self, method: str) -> Floats | None:
-        """(n, v): how sure a method is of each value; ``None`` if it does not say."""
-        beliefs = self.scores.arrays.get("beliefs")
-        if beliefs is not None and beliefs.ndim == 3:
-            beliefs = beliefs[self.scores.facts["methods"].index(method)]
-        return beliefs
-
-    def belief(self, method: str) -> Floats | None:
-        """(n,): how sure a method is of its answers; ``None`` if it does not say."""
-        beliefs = self.beliefs(method)
-        if beliefs is None:
-            return None
-        return np.asarray(np.take_along_axis(beliefs, self.answers[method][:, None], axis=1)[:, 0])
-
-    @property
-    def membership(self) -> tuple[Flags, Flags] | None:
-        """Who was taken for a member, of the client's examples and of the decoys; ``None`` if nobody was asked."""
-        arrays = self.scores.arrays
-        if not {"members", "decoys", "decoy_clients"} <= arrays.keys():
-            return None
-        members, decoys = arrays["members"], arrays["decoys"]
-        return members[~np.isnan(members)] > 0.5, decoys[~np.isnan(decoys)] > 0.5
-
-    @property
-    def candidates_of(self) -> list[str]:
-        """The client of each candidate of :attr:`membership`, examples first."""
-        arrays = self.scores.arrays
-        owners = np.array(self.attributes.owners)[~np.isnan(arrays["members"])]
-        asked = ~np.isnan(arrays["decoys"])
-        return [*owners.tolist(), *map(str, arrays["decoy_clients"][asked].tolist())]
-
-
 class AttributeJudge(Judge[AttributeCase]):
-    """States how many values of an attribute were recovered.
-
-    Its findings are
-
-    - ``excess``: accuracy above the best baseline on the same examples, the headline;
-    - ``accuracy``, ``balanced-accuracy`` and ``rare-recall`` of the same method;
-    - ``accuracy-METHOD`` of the others;
-    - ``bound``: what Proposition 3 of Driouich et al. 2022 promises, where the scores tell;
-    - ``membership``: how well examples of the client were told from others first, likewise.
-    """
+    """States how many values of an attribute were recovered."""
 
     case = AttributeCase
-    headline = "excess"
     needs_truth = ("attributes",)
     beside = ("aia", "ara", BASELINES)
     notes = (
@@ -231,50 +83,181 @@ class AttributeJudge(Judge[AttributeCase]):
     )
     method: ClassVar[str] = ""
     """The method that was fixed in advance as the one that counts; the first of the scores if it is empty."""
-    draws: ClassVar[int] = DRAWS
-    """Exchanges that a test draws."""
-    shuffles: ClassVar[int] = 1_000
-    """Shuffled truths that a null is shown by."""
 
     def __init__(
         self, cases: Sequence[AttributeCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
-        self.truth = [case.values for case in cases]
-        self.sizes = [*map(len, self.truth)]
-        self.n = sum(self.sizes)
+        # All answers are (n,), seed after seed.
+        self.truth = self.pool(lambda case: case.values)
+        self.sizes = self.each(lambda case: len(case.values))
+        self.n = len(self.truth)
         self.names, self.column = cases[0].attributes.names, cases[0].attributes.column
-        baselines = _of_every_case([case.baselines for case in cases])
-        answers = _of_every_case([case.answers for case in cases])
-        others = _of_every_case([case.others for case in cases])
-        self.baselines = list(baselines)
-        self.methods = [name for name in cases[0].scores.facts["methods"] if name in answers]
-        self.main = self._main_method()
-        self.answers = answers | others | baselines
-        self.hits = {name: _hits(rows, self.truth) for name, rows in self.answers.items()}
-        self.accuracy = {name: _pooled(hits) for name, hits in self.hits.items()}
-        self.best = max(self.baselines, key=lambda name: self.accuracy[name])
-        draw = np.random.default_rng((cases[0].seed, _SHUFFLING))
-        self.shuffled: list[list[Rows]] = []
-        for _ in range(self.shuffles):
-            self.shuffled.append([draw.permutation(values) for values in self.truth])
-        counts = np.bincount(np.concatenate(self.truth), minlength=len(self.names))
+        self.counts = np.bincount(self.truth, minlength=len(self.names))
         # The rarest of those that occur at all.
-        self.rarest = int(np.where(counts > 0, counts, counts.max() + 1).argmin())
-        free, rare = np.zeros(len(counts)), np.arange(len(counts)) == self.rarest
-        self.by_accuracy = _Measure(np.ones(len(counts)), free, constant=False)
-        self.by_recall = _Measure(1 / np.maximum(counts, 1), free)
-        # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
-        self.by_rarest = _Measure(rare / counts[self.rarest], rare / self.n)
-        self.questions = _questions([case.attributes for case in cases])
-        self.tests = {method: self._test(method, self.by_accuracy, place) for place, method in enumerate(self.methods)}
+        self.rarest = int(np.where(self.counts > 0, self.counts, self.counts.max() + 1).argmin())
+        own, baselines = self._join(lambda case: case.answers), self._join(lambda case: case.baselines)
+        self.methods, self.baselines = list(own), list(baselines)
+        self.answers = own | self._join(lambda case: case.others) | baselines
+        self.rates: dict[str, Rate] = {}
+        for name, answers in self.answers.items():
+            self.rates[name] = Rate.of(self._split(answers == self.truth))
+        self.best = max(self.baselines, key=lambda name: self.rates[name].value)
+        self.main = self._choose_main()
+        self.questions = _put_together(self.each(lambda case: case.attributes))
 
-    def _main_method(self) -> str:
-        if self.methods and (not self.method or self.method in self.methods):
-            return self.method or self.methods[0]
-        raise DataError(
-            f"the scores of {self.shared['attack']} have the methods {', '.join(self.methods) or 'none'}; expected "
-            f"{self.method or 'at least one'}; attack again"
+    def _split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Take values (n,) apart by seed."""
+        return np.split(values, np.cumsum(self.sizes)[:-1])
+
+    def _join(self, read: Callable[[AttributeCase], Mapping[str, Rows]]) -> dict[str, Rows]:
+        """Put the answers of all seeds together, (n,), by method, of the methods that every seed has."""
+        first, *others = self.each(read)
+        joined = {}
+        for method, answers in first.items():
+            if all(method in of_case for of_case in others):
+                joined[method] = np.concatenate([answers, *(of_case[method] for of_case in others)])
+        return joined
+
+    def _of_baselines(self, read: Callable[[Rows], float]) -> dict[str, float]:
+        """Return by baseline what is read of its answers."""
+        return {name: read(self.answers[name]) for name in self.baselines}
+
+    def _choose_main(self) -> str:
+        if not self.methods or (self.method and self.method not in self.methods):
+            raise DataError(
+                f"the scores of {self.shared['attack']} have the methods {', '.join(self.methods) or 'none'}; expected "
+                f"{self.method or 'at least one'}; attack again"
+            )
+        return self.method or self.methods[0]
+
+    @measure("excess", headline=True)
+    def exceed_baselines(self) -> Measurement:
+        """Compare the accuracy with that of the best baseline, example by example."""
+        value, interval, here = self._compare_with_best(self.main)
+        pairs = zip(self.rates[self.main].by_seed, self.rates[self.best].by_seed, strict=True)
+        series: dict[str, Any] = {"asked": self._asked}
+        if self.cases[0].first:
+            series["attributes"] = self._table()
+        return Measurement(
+            label=f"Values of {self.column}: accuracy of {self.main} above the best baseline ({self.best})",
+            reason="the baseline is the best of those on these very examples, both are held against each other example "
+            "by example, and the null is the same against a shuffled truth",
+            value=value,
+            n=self.n,
+            interval=interval,
+            here=here,
+            null=self._shuffle_truth(self._exceed_in, self.n),
+            chance=0.0,
+            units=POINTS,
+            test=self._accuracy_tests[self.main],
+            series=series,
+            by_seed=[100 * (own - bar) for own, bar in pairs],
+        )
+
+    @measure("accuracy")
+    def count_right(self) -> Measurement:
+        """Count the values that the headline's method recovers."""
+        return self._count_right(self.main, series=self._series())
+
+    @measure("balanced-accuracy")
+    def balance_values(self) -> Measurement:
+        """Average the recalls of all values, so that a common one counts no more than a rare one."""
+        answers = self.answers[self.main]
+        value = _balanced_accuracy(answers, self.truth)
+        bars = self._of_baselines(lambda guesses: _balanced_accuracy(guesses, self.truth))
+        seeds = [*map(_balanced_accuracy, self._split(answers), self._split(self.truth))]
+        interval = self._balanced_here(value)
+        here: Interval = UNKNOWN
+        if len(self.cases) > 1:
+            here = interval
+            interval = mean_interval(seeds, interval, bounds=(0.0, 1.0))
+        even = _Worth(1 / np.maximum(self.counts, 1), np.zeros(len(self.counts)))
+        return Measurement(
+            label=f"Balanced accuracy of {self.main} on {self.column}",
+            reason="the mean of each value's recall, with Jeffreys' interval for each; naming one value for everybody "
+            "is at chance",
+            value=value,
+            n=self.n,
+            interval=interval,
+            here=here,
+            null=self._shuffle_truth(lambda truth: _balanced_accuracy(answers, truth), self.n),
+            chance=1 / len(np.unique(self.truth)),
+            baselines=bars,
+            bars=_keep_highest(bars),
+            test=self._test(self.main, even, len(self.methods)),
+            by_seed=seeds,
+        )
+
+    @measure("rare-recall")
+    def recall_rarest(self) -> Measurement:
+        """Count the examples of the rarest value that are recovered."""
+        answers, right = self.answers[self.main], []
+        for named, values in zip(self._split(answers), self._split(self.truth), strict=True):
+            if (values == self.rarest).any():
+                right.append(named[values == self.rarest] == self.rarest)
+        found, rare = Rate.of(right), np.arange(len(self.counts)) == self.rarest
+        # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
+        worth = _Worth(rare / self.counts[self.rarest], rare / self.n)
+        return found.measured(
+            "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
+            "best baseline has beyond that",
+            label=f"Examples of the rarest {self.column} ({self.names[self.rarest]}) that {self.main} recovers",
+            null=self._shuffle_truth(lambda truth: self._recall_rarest(answers, truth), found.n),
+            chance=float((answers == self.rarest).mean()),
+            baselines=self._of_baselines(lambda guesses: self._recall_rarest(guesses, self.truth)),
+            test=self._test(self.main, worth, len(self.methods) + 1),
+        )
+
+    @measure("accuracy-*")
+    def count_right_of_others(self) -> Iterator[Measurement]:
+        """Count the values that the other methods recover."""
+        for method in self.methods:
+            if method != self.main:
+                yield self._count_right(method, metric=f"accuracy-{slug(method)}")
+
+    @measure("bound", "Lower bound on the accuracy by Proposition 3")
+    def bound_accuracy(self) -> Measurement | None:
+        """State what Proposition 3 of Driouich et al. 2022 promises, where the scores tell, and whether it is kept."""
+        bounds, rates, sizes = [], [], []
+        for case, hits in zip(self.cases, self._split(self.answers[self.main] == self.truth), strict=True):
+            for name, bound in case.bound_accuracy(self.main).items():
+                rows = np.array(case.attributes.owners) == name
+                bounds.append(bound)
+                rates.append(float(hits[rows].mean()))
+                sizes.append(int(rows.sum()))
+        if not bounds:
+            return None
+        kept = int((np.array(rates) >= np.array(bounds) - 1e-9).sum())
+        return Measurement(
+            reason="max(|1 − 2ρ|, 1 − 4·MSE/θ_s²) of each client's decoded least-squares model, weighted by its "
+            f"examples; the accuracy is at least the bound for {kept} of {len(bounds)} clients",
+            value=float(np.average(bounds, weights=sizes)),
+            n=sum(sizes),
+            baselines={f"accuracy of {self.main} there": float(np.average(rates, weights=sizes))},
+            verdict=NOT_APPLICABLE,
+        )
+
+    @measure("membership", "Examples told to be the client's, or not, before the attribute")
+    def tell_members(self) -> Measurement | None:
+        """Judge which candidates were taken for members, where clients' examples lay among decoys."""
+        answers, largest = [], 0
+        candidates: list[tuple[int, str]] = []
+        for number, case in enumerate(self.cases):
+            if case.membership is None:
+                return None
+            answers.append(case.membership)
+            candidates += [(number, client) for client in case.candidates_of]
+            largest += max(map(len, case.membership))
+        right = Rate.of([np.concatenate([members, ~decoys]) for members, decoys in answers])
+        if not all(right.sizes):
+            return None
+        draw = self.rng(_DEALING)
+        return right.measured(
+            "chance is saying the same of all, the null the same answers dealt at random",
+            null=null_of([_deal_answers(answers, draw) for _ in range(self.shuffles)], right.n),
+            chance=largest / right.n,
+            test=_test_members(answers, candidates, self.rng(_MEMBERSHIP), self.draws),
         )
 
     @classmethod
@@ -288,12 +271,12 @@ class AttributeJudge(Judge[AttributeCase]):
             return None
         wins = sum(len(one.values) - int(np.bincount(one.values).max(initial=0)) for one in asked)
         by_wins = least_p(2.0 ** min(wins, DRAWS.bit_length()))
-        by_exchanges = least_p(arrangements_of(_questions(asked)))
+        by_exchanges = least_p(arrangements_of(_put_together(asked)))
         if by_exchanges > max(by_wins, needed):
             clients = max(len({*one.owners}) for one in asked)
             enough = smallest(lambda count: math.factorial(count) * needed >= 1, 2)
             setting = f"clients={enough}" if enough > clients else ""
-            different = max(map(_different_clients, asked))
+            different = max(map(_count_different, asked))
             return Reach(by_exchanges, f"{different} clients with different values", f"{enough} of them", setting)
         enough = smallest(lambda examples: 2.0**examples * needed >= 1)
         words = "examples that have another value than the commonest one"
@@ -301,270 +284,116 @@ class AttributeJudge(Judge[AttributeCase]):
         setting = f"records-per-client={_RECORDS}" if held < _RECORDS else ""
         return Reach(max(by_wins, by_exchanges), f"{wins} {words}", f"{enough} of them", setting)
 
-    def findings(self) -> list[Finding]:
-        """State all of the above."""
-        others = [name for name in self.methods if name != self.main]
-        findings = [
-            self._excess(),
-            self._accuracy(self.main),
-            self._balanced(),
-            self._rare(),
-            *map(self._accuracy, others),
-            self._bound(),
-            self._membership(),
-        ]
-        return [finding for finding in findings if finding is not None]
-
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every example with the value that the headline's method names."""
-        yield self.clients_listing(self._per_client, "values recovered")
+        yield list_clients(self, self._per_client, "values recovered")
+        header = "seed,record,client,true value,said value,answered,score,right,best baseline says"
         yield Listing(
             "records",
             f"one row for each example, with the value of {self.column} that {self.main} names; "
             f"an example without an answer counts as the commonest value; the best baseline is {self.best}",
-            (
-                "seed",
-                "record",
-                "client",
-                "true value",
-                "said value",
-                "answered",
-                "score",
-                "right",
-                "best baseline says",
-            ),
-            self._said(),
+            header.split(","),
+            self._list_answers(),
         )
 
-    def _said(self) -> Iterator[tuple[Cell, ...]]:
+    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
         names = self.names
-        columns = (self.truth, self.answers[self.main], self.answers[self.best])
+        columns = map(self._split, (self.truth, self.answers[self.main], self.answers[self.best]))
         for case, truth, said, baseline in zip(self.cases, *columns, strict=True):
             belief, answered = case.belief(self.main), case.answered(self.main)
             for row, client in enumerate(case.attributes.owners):
-                yield (
-                    case.seed,
-                    row,
-                    client,
-                    names[truth[row]],
-                    names[said[row]],
-                    bool(answered[row]),
-                    None if belief is None else float(belief[row]),
-                    bool(said[row] == truth[row]),
-                    names[baseline[row]],
-                )
+                score = None if belief is None else float(belief[row])
+                right = bool(said[row] == truth[row])
+                values = names[truth[row]], names[said[row]], bool(answered[row]), score, right, names[baseline[row]]
+                yield case.seed, row, client, *values
 
-    def _test(self, method: str, measure: _Measure, stream: int) -> Significance:
+    @cached_property
+    def _accuracy_tests(self) -> dict[str, Significance]:
+        """The test of each method's accuracy."""
+        even = np.ones(len(self.counts))
+        worth = _Worth(even, np.zeros(len(self.counts)), constant=False)
+        return {method: self._test(method, worth, place) for place, method in enumerate(self.methods)}
+
+    def _test(self, method: str, worth: _Worth, stream: int) -> Significance:
         """Test whether a method knows something of the values, and more than the best baseline.
 
         The first alone is not enough, since any other guess from the same columns knows something. The second alone is
         not enough, since one client's examples are right together.
         """
-        truth, answers = self.questions.truth, np.concatenate(self.answers[method])
-        bars = [np.concatenate(self.answers[name]) for name in self.baselines]
-        bar = max(bars, key=lambda guesses: float(measure.credits(guesses, truth).sum()))
-        draw = np.random.default_rng((self.cases[0].seed, _TESTING, stream))
-        knows = informed(answers, self.questions, bar, measure.weights, draw, draws=self.draws)
-        if measure.constant and np.ptp(bar) == 0:
+        truth, answers = self.questions.truth, self.answers[method]
+        credit = self._of_baselines(lambda guesses: float(worth.credit(guesses, truth).sum()))
+        bar = self.answers[max(self.baselines, key=lambda name: credit[name])]
+        draw = self.rng(_TESTING, stream)
+        knows = informed(answers, self.questions, bar, worth.weights, draw, draws=self.draws)
+        if worth.constant and np.ptp(bar) == 0:
             return knows
-        advantages = measure.credits(answers, truth) - measure.credits(bar, truth)
+        advantages = worth.credit(answers, truth) - worth.credit(bar, truth)
         return both(better_than(advantages, draw, draws=self.draws), knows)
 
-    def _null(self, statistic: Callable[[Sequence[Rows]], float], n: int) -> Null:
-        """Sum up what a statistic is against every shuffled truth."""
-        return null_of([statistic(truth) for truth in self.shuffled], n)
+    @cached_property
+    def _shuffled(self) -> list[Rows]:
+        """Truths that are shuffled within each seed."""
+        draw, truth = self.rng(_SHUFFLING), self._split(self.truth)
+        return [np.concatenate([*map(draw.permutation, truth)]) for _ in range(self.shuffles)]
 
-    def _excess(self) -> Finding:
-        value, interval, here = self._over_best(self.main)
-        seeds = []
-        for hits, bar in zip(self.hits[self.main], self.hits[self.best], strict=True):
-            seeds.append(100 * (float(hits.mean()) - float(bar.mean())))
-        return self.judged(
-            "excess",
-            f"Values of {self.column}: accuracy of {self.main} above the best baseline ({self.best})",
-            interval,
-            self._null(self._shuffled_excess, self.n),
-            "the baseline is the best of those on these very examples, both are held against each other example by "
-            "example, and the null is the same against a shuffled truth",
-            test=self.tests[self.main],
-            here=here,
-            value=value,
-            units=POINTS,
-            n=self.n,
-            chance=0.0,
-            headline=True,
-            series={"asked": self._asked} | ({"attributes": self._table()} if self.cases[0].first else {}),
-            **over_seeds(seeds),
-        )
+    def _shuffle_truth(self, statistic: Callable[[Rows], float], n: int) -> Null:
+        """Sum up what a statistic is against every shuffled truth."""
+        return null_of([*map(statistic, self._shuffled)], n)
 
     @property
     def _asked(self) -> dict[str, Any]:
         """What is asked for."""
         return {"column": self.column, "values": list(self.names)}
 
-    def _over_best(self, method: str) -> tuple[float, tuple[float, float], tuple[float, float] | None]:
+    def _compare_with_best(self, method: str) -> tuple[float, tuple[float, float], Interval]:
         """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
-        wins, losses = [], []
-        for hits, bar in zip(self.hits[method], self.hits[self.best], strict=True):
-            wins.append(int((hits & ~bar).sum()))
-            losses.append(int((bar & ~hits).sum()))
+        hits, bar = self.answers[method] == self.truth, self.answers[self.best] == self.truth
+        wins = [int(one.sum()) for one in self._split(hits & ~bar)]
+        losses = [int(one.sum()) for one in self._split(bar & ~hits)]
         value = 100 * (sum(wins) - sum(losses)) / self.n
         low, high = paired_interval(wins, losses, self.sizes)
         interval = min(100 * low, value), max(100 * high, value)
         if len(self.cases) == 1:
-            return value, interval, None
+            return value, interval, UNKNOWN
         low, high = paired_interval([sum(wins)], [sum(losses)], [self.n])
         return value, interval, (100 * low, 100 * high)
 
-    def _accuracy_against(self, method: str, truth: Sequence[Rows]) -> float:
-        return _pooled(_hits(self.answers[method], truth))
+    def _exceed_in(self, truth: Rows) -> float:
+        """Return the excess were that the truth."""
+        best = max(self._of_baselines(lambda guesses: _accuracy(guesses, truth)).values())
+        return 100 * (_accuracy(self.answers[self.main], truth) - best)
 
-    def _shuffled_excess(self, truth: Sequence[Rows]) -> float:
-        best = max(self._accuracy_against(name, truth) for name in self.baselines)
-        return 100 * (self._accuracy_against(self.main, truth) - best)
-
-    def _accuracy(self, method: str) -> Finding:
-        baselines = {name: self.accuracy[name] for name in self.baselines}
-        unanswered = self.n - sum(int(case.answered(method).sum()) for case in self.cases)
+    def _count_right(self, method: str, **parts: Any) -> Measurement:
+        answers = self.answers[method]
+        baselines = self._of_baselines(lambda guesses: _accuracy(guesses, self.truth))
+        unanswered = self.n - sum(self.each(lambda case: int(case.answered(method).sum())))
         note = f"; {unanswered:,} examples without an answer count as the majority's value" if unanswered else ""
-        is_main = method == self.main
-        return self.judged(
-            "accuracy" if is_main else f"accuracy-{slug(method)}",
-            f"Values of {self.column} recovered by {method}",
-            self._accuracy_interval(method),
-            self._null(lambda truth: self._accuracy_against(method, truth), self.n),
+        return self.rates[method].measured(
             f"chance is a value at random, the null a shuffled truth{note}",
-            value=self.accuracy[method],
-            n=self.n,
+            label=f"Values of {self.column} recovered by {method}",
+            null=self._shuffle_truth(lambda truth: _accuracy(answers, truth), self.n),
             chance=1 / len(self.names),
             baselines=baselines,
-            bars=_highest(baselines),
-            test=self.tests[method],
-            here=here_of([float(hits.sum()) for hits in self.hits[method]], self.sizes),
-            series=self._series() if is_main else {},
-            **over_seeds([float(hits.mean()) for hits in self.hits[method]]),
-        )
-
-    def _accuracy_interval(self, method: str) -> tuple[float, float]:
-        return rate_interval([float(hits.sum()) for hits in self.hits[method]], self.sizes)
-
-    def _balanced(self) -> Finding:
-        """Average the recalls of all values, so that a common one counts no more than a rare one."""
-        value = _balanced_accuracy(self.answers[self.main], self.truth)
-        bars = {name: _balanced_accuracy(self.answers[name], self.truth) for name in self.baselines}
-        pairs = zip(self.answers[self.main], self.truth, strict=True)
-        seeds = [_balanced_accuracy([answers], [truth]) for answers, truth in pairs]
-        interval, here = self._balanced_here(value), None
-        if len(self.cases) > 1:
-            here = interval
-            interval = mean_interval(seeds, here, bounds=(0.0, 1.0))
-        return self.judged(
-            "balanced-accuracy",
-            f"Balanced accuracy of {self.main} on {self.column}",
-            interval,
-            self._null(lambda truth: _balanced_accuracy(self.answers[self.main], truth), self.n),
-            "the mean of each value's recall, with Jeffreys' interval for each; naming one value for everybody is at "
-            "chance",
-            value=value,
-            n=self.n,
-            chance=1 / len(np.unique(np.concatenate(self.truth))),
-            baselines=bars,
-            bars=_highest(bars),
-            test=self._test(self.main, self.by_recall, len(self.methods)),
-            here=here,
-            **over_seeds(seeds),
+            bars=_keep_highest(baselines),
+            test=self._accuracy_tests[method],
+            by_seed=self.rates[method].by_seed,
+            **parts,
         )
 
     def _balanced_here(self, value: float) -> tuple[float, float]:
-        draw = np.random.default_rng((self.cases[0].seed, _POSTERIOR))
-        hits, values = np.concatenate(self.hits[self.main]), np.concatenate(self.truth)
-        recalls = []
+        """Return the interval of the balanced accuracy about these very runs."""
+        draw = self.rng(_POSTERIOR)
+        values = self.truth
+        hits, recalls = self.answers[self.main] == values, []
         for known in np.unique(values):
             right, size = int(hits[values == known].sum()), int((values == known).sum())
             recalls.append(draw.beta(right + 0.5, size - right + 0.5, size=_DRAWS))
         low, high = np.quantile(np.mean(recalls, axis=0), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         return min(float(low), value), max(float(high), value)
 
-    def _rare(self) -> Finding:
-        sums, sizes = [], []
-        for hits, values in zip(self.hits[self.main], self.truth, strict=True):
-            rare = values == self.rarest
-            if rare.any():
-                sums.append(float(hits[rare].sum()))
-                sizes.append(int(rare.sum()))
-        return self.judged(
-            "rare-recall",
-            f"Examples of the rarest {self.column} ({self.names[self.rarest]}) that {self.main} recovers",
-            rate_interval(sums, sizes),
-            self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes)),
-            "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
-            "best baseline has beyond that",
-            value=sum(sums) / sum(sizes),
-            n=sum(sizes),
-            chance=float((np.concatenate(self.answers[self.main]) == self.rarest).mean()),
-            baselines={name: self._rare_recall(name, self.truth) for name in self.baselines},
-            test=self._test(self.main, self.by_rarest, len(self.methods) + 1),
-            here=here_of(sums, sizes),
-        )
-
-    def _rare_recall(self, method: str, truth: Sequence[Rows]) -> float:
-        """Return the share of the rarest value's examples, over all seeds, for which a method names it."""
-        named = np.concatenate(self.answers[method]) == self.rarest
-        return float(named[np.concatenate(truth) == self.rarest].mean())
-
-    def _bound(self) -> Finding | None:
-        """State what Proposition 3 promises for least squares and a binary attribute, and whether it is kept."""
-        bounds, rates, sizes = [], [], []
-        for case, hits in zip(self.cases, self.hits[self.main], strict=True):
-            for name, bound in _bounds_of(case, self.main).items():
-                rows = np.array(case.attributes.owners) == name
-                bounds.append(bound)
-                rates.append(float(hits[rows].mean()))
-                sizes.append(int(rows.sum()))
-        if not bounds:
-            return None
-        kept = int((np.array(rates) >= np.array(bounds) - 1e-9).sum())
-        return self.finding(
-            "bound",
-            "Lower bound on the accuracy by Proposition 3",
-            value=float(np.average(bounds, weights=sizes)),
-            low=None,
-            high=None,
-            n=sum(sizes),
-            baselines={f"accuracy of {self.main} there": float(np.average(rates, weights=sizes))},
-            verdict=NOT_APPLICABLE,
-            reason="max(|1 − 2ρ|, 1 − 4·MSE/θ_s²) of each client's decoded least-squares model, weighted by its "
-            f"examples; the accuracy is at least the bound for {kept} of {len(bounds)} clients",
-        )
-
-    def _membership(self) -> Finding | None:
-        """Judge which candidates were taken for members, where clients' examples lay among decoys."""
-        answers, hits, sizes, largest = [], [], [], 0
-        candidates: list[tuple[int, str]] = []
-        for number, case in enumerate(self.cases):
-            if case.membership is None:
-                return None
-            members, decoys = case.membership
-            answers.append((members, decoys))
-            candidates += [(number, client) for client in case.candidates_of]
-            hits.append(float(members.sum() + (~decoys).sum()))
-            sizes.append(len(members) + len(decoys))
-            largest += max(len(members), len(decoys))
-        if not all(sizes):
-            return None
-        draw = np.random.default_rng((self.cases[0].seed, _DEALING))
-        return self.judged(
-            "membership",
-            "Examples told to be the client's, or not, before the attribute",
-            rate_interval(hits, sizes),
-            null_of([_dealt_anew(answers, draw) for _ in range(self.shuffles)], sum(sizes)),
-            "chance is saying the same of all, the null the same answers dealt at random",
-            value=sum(hits) / sum(sizes),
-            n=sum(sizes),
-            chance=largest / sum(sizes),
-            test=_told_apart(answers, candidates, np.random.default_rng((self.cases[0].seed, _MEMBERSHIP)), self.draws),
-            here=here_of(hits, sizes),
-        )
+    def _recall_rarest(self, answers: Rows, truth: Rows) -> float:
+        """Return the share of the rarest value's examples for which it is named."""
+        return float((answers[truth == self.rarest] == self.rarest).mean())
 
     def _table(self) -> dict[str, Any]:
         imputed_by = {case.imputed_by for case in self.cases}
@@ -578,20 +407,21 @@ class AttributeJudge(Judge[AttributeCase]):
         }
 
     def _row(self, method: str) -> dict[str, Any]:
-        low, high = self._accuracy_interval(method)
-        excess, (excess_low, excess_high), _ = self._over_best(method)
+        low, high = self.rates[method].interval()
+        excess, ends, _ = self._compare_with_best(method)
         is_baseline = method in self.baselines
+        excess_low, excess_high = (None, None) if is_baseline else ends
         return {
             "method": method,
             "baseline": is_baseline,
-            "accuracy": self.accuracy[method],
+            "accuracy": self.rates[method].value,
             "low": low,
             "high": high,
             "balanced": _balanced_accuracy(self.answers[method], self.truth),
-            "rare_recall": self._rare_recall(method, self.truth),
+            "rare_recall": self._recall_rarest(self.answers[method], self.truth),
             "excess": excess,
-            "excess_low": None if is_baseline else excess_low,
-            "excess_high": None if is_baseline else excess_high,
+            "excess_low": excess_low,
+            "excess_high": excess_high,
         }
 
     def _series(self) -> dict[str, Any]:
@@ -603,28 +433,24 @@ class AttributeJudge(Judge[AttributeCase]):
                 return series
             sure.append(belief)
             rare.append(beliefs[:, self.rarest])
-        series["reliability"] = reliability(np.concatenate(sure), np.concatenate(self.hits[self.main]))
+        series["reliability"] = reliability(np.concatenate(sure), self.answers[self.main] == self.truth)
         # Of values as a whole there is no threshold; of one there is.
-        has, scores = np.concatenate(self.truth) == self.rarest, np.concatenate(rare)
+        has, scores = self.truth == self.rarest, np.concatenate(rare)
         if has.any() and not has.all() and not np.isnan(scores).any():
-            series |= {
-                "roc": curve(scores[has], scores[~has], band=False),
-                "scores": histogram(scores[has], scores[~has]),
-            }
+            series |= separate(scores[has], scores[~has])
             series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
         return series
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
-        owners = [np.array(case.attributes.owners) for case in self.cases]
+        owners = self.each(lambda case: np.array(case.attributes.owners))
         comparisons = sum(len(np.unique(names)) for names in owners)
         entries = []
-        for case, names, hits in zip(self.cases, owners, self.hits[self.main], strict=True):
+        for case, names, hits in zip(
+            self.cases, owners, self._split(self.answers[self.main] == self.truth), strict=True
+        ):
             for name in np.unique(names).tolist():
-                right = hits[names == name]
-                low, high = rate_interval([float(right.sum())], [len(right)], comparisons=comparisons)
-                title, value = self.title_of(case, name), float(right.mean())
-                entries.append({"client": title, "value": value, "low": low, "high": high, "n": len(right)})
+                entries.append(entry_of_client(self.title_of(case, name), hits[names == name], comparisons))
         return sorted(entries, key=lambda entry: -entry["value"])
 
 
@@ -639,48 +465,7 @@ def slug(method: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
 
 
-def lower_bound(share: float, mse: float, weight: float) -> float:
-    """Return Proposition 3's lower bound on the accuracy for a binary attribute and least squares.
-
-    Parameters
-    ----------
-    share
-        ρ, the share of examples with the second value.
-    mse
-        Mean squared error of the client's decoded model on its examples as they are.
-    weight
-        θ_s, by how much the second value changes the model's output.
-    """
-    trivial = abs(1 - 2 * share)
-    return max(trivial, 1 - 4 * mse / weight**2) if weight else trivial
-
-
-def _bounds_of(case: AttributeCase, method: str) -> dict[str, float]:
-    """Compute Proposition 3's bound for each client whose decoded model the scores tell.
-
-    The attack gives the ``losses`` (methods, n, v) of every value. Its fact ``clients`` gives the decoded ``share``
-    and the ``weight`` of each method. Which loss is that of the true value is for the auditor to know.
-    """
-    losses, model = case.scores.arrays.get("losses"), case.knowledge.model
-    if losses is None or model is None or model.loss != "mse" or len(case.attributes.names) != 2:
-        return {}
-    row, owners = case.scores.facts["methods"].index(method), np.array(case.attributes.owners)
-    bounds = {}
-    for client in case.scores.facts.get("clients", []):
-        weight = (client.get("weight") or {}).get(method)
-        # Without a decoded share the attack was not the one that the proposition is about.
-        if weight is None or client.get("share") is None:
-            continue
-        # Whoever does not know which client a node is calls it by the node.
-        name = case.truth.nodes.get(str(client["client"]), str(client["client"]))
-        rows = np.flatnonzero(owners == name)
-        mse = float(losses[row, rows, case.values[rows]].mean()) if len(rows) else np.nan
-        if np.isfinite(mse):
-            bounds[name] = lower_bound(float(case.values[rows].mean()), mse, float(weight))
-    return bounds
-
-
-def _dealt_anew(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Generator) -> float:
+def _deal_answers(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Generator) -> float:
     """Return how often answers of membership are right once they are dealt to the candidates at random."""
     right = size = 0
     for members, decoys in answers:
@@ -690,7 +475,7 @@ def _dealt_anew(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Generato
     return right / size
 
 
-def _told_apart(
+def _test_members(
     answers: Sequence[tuple[Flags, Flags]], candidates: Sequence[tuple[int, str]], rng: np.random.Generator, draws: int
 ) -> Significance:
     """Test whether members were told from decoys, by exchanging the answers about each client's candidates."""
@@ -703,17 +488,11 @@ def _told_apart(
         """Only how many of those that were taken for members are members changes in an exchange."""
         return np.asarray(rng.hypergeometric(ours, others, taken, (count, len(taken))).sum(axis=1), dtype=np.float64)
 
-    return significance_of(
-        float((named & member).sum()),
-        draw,
-        rng,
-        "answers exchanged within each client's candidates",
-        arrangements=arrangements_within(cells, member),
-        draws=draws,
-    )
+    how, ways = "answers exchanged within each client's candidates", arrangements_within(cells, member)
+    return significance_of(float((named & member).sum()), draw, rng, how, arrangements=ways, draws=draws)
 
 
-def _questions(runs: Sequence[Attributes]) -> Questions:
+def _put_together(runs: Sequence[Attributes]) -> ValueQuestions:
     """Put the examples of all runs together; a client of two runs is two clients."""
     names: list[tuple[int, str]] = []
     for number, attributes in enumerate(runs):
@@ -721,43 +500,27 @@ def _questions(runs: Sequence[Attributes]) -> Questions:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     clients = np.array([numbers[name] for name in names])
     of_run = np.array([run for run, _ in names])
-    return Questions(np.concatenate([attributes.values for attributes in runs]), clients, of_run)
+    return ValueQuestions(np.concatenate([attributes.values for attributes in runs]), clients, of_run)
 
 
-def _different_clients(attributes: Attributes) -> int:
+def _count_different(attributes: Attributes) -> int:
     """Count the clients of a run that are told apart by how many of their examples have each value."""
     owners = np.array(attributes.owners)
     held = [np.bincount(attributes.values[owners == owner]) for owner in np.unique(owners)]
     return len({tuple(np.trim_zeros(counts, "b").tolist()) for counts in held})
 
 
-def _highest(bars: Mapping[str, float]) -> dict[str, float]:
+def _keep_highest(bars: Mapping[str, float]) -> dict[str, float]:
     """Keep the highest of many bars: who clears it clears them all, and a list of them is nothing to read."""
     name = max(bars, key=lambda name: bars[name])
     return {f"the best baseline, {name}": bars[name]}
 
 
-def _of_every_case(answers: Sequence[Mapping[str, Rows]]) -> dict[str, list[Rows]]:
-    """Turn one mapping a case into one list a method, for the methods that every case has."""
-    common = set.intersection(*map(set, answers))
-    shared = {}
-    for method in answers[0]:
-        if method in common:
-            shared[method] = [of_case[method] for of_case in answers]
-    return shared
+def _accuracy(answers: Rows, truth: Rows) -> float:
+    return float((answers == truth).mean())
 
 
-def _hits(answers: Sequence[Rows], truth: Sequence[Rows]) -> list[Flags]:
-    """Say for each seed which answers are right."""
-    return [rows == values for rows, values in zip(answers, truth, strict=True)]
-
-
-def _pooled(hits: Sequence[Flags]) -> float:
-    return float(np.concatenate(hits).mean())
-
-
-def _balanced_accuracy(answers: Sequence[Rows], truth: Sequence[Rows]) -> float:
-    named, values = np.concatenate(answers), np.concatenate(truth)
-    counts = np.bincount(values)
-    right = np.bincount(values[named == values], minlength=len(counts))
+def _balanced_accuracy(answers: Rows, truth: Rows) -> float:
+    counts = np.bincount(truth)
+    right = np.bincount(truth[answers == truth], minlength=len(counts))
     return float((right[counts > 0] / counts[counts > 0]).mean())

@@ -23,8 +23,7 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import PER_CLIENT, RELIABILITY, Explained, Section, Table, forms_beside
+from fedattack.report.section import PER_CLIENT, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import interval, level, shown
 
 # Letters of a column or a value that stand in a title.
@@ -189,9 +188,7 @@ SECTION = Section(
     question="Can the server fill in a column that it lacks?",
     strength={"excess": "right {more} often than the best guess without updates, by {size}"},
     explained=_explains,
-    remedies=remedies_beside(__file__),
     sentences={"excess": excess},
     figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY, ("scores", scores), ("roc", roc)),
     tables=(("attributes", _attributes),),
-    forms=forms_beside(__file__),
 )

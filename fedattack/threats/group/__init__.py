@@ -1,7 +1,6 @@
 """Private attributes are what all examples of a client have in common."""
 
-from fedattack.attacks.threat import ADAPTIVE, Threat
-from fedattack.threats.group.options import ADVERSARIES
+from fedattack.attacks.threat import Threat
 
 THREAT = Threat(
     package=__name__,
@@ -10,6 +9,5 @@ THREAT = Threat(
     attacks={"private-attribute": "private_attribute:PrivateAttribute"},
     judges={"private-attribute": "judge:PrivateAttributeJudge"},
     options={"private-attribute": "options:PrivateAttributeOptions"},
-    findings={"private-attribute": (*(f"*-{name}" for name in ADVERSARIES), f"*{ADAPTIVE}")},
     section="section:SECTION",
 )

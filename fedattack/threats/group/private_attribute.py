@@ -310,7 +310,7 @@ def _drawn(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
-class _Facts(TypedDict):
+class _PrivateAttributeFacts(TypedDict):
     adversaries: Annotated[list[Name], Field(min_length=1)]
     rounds: list[Number]
     nodes: list[Name]
@@ -328,7 +328,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_PrivateAttributeFacts),
         {"beliefs-*": ArrayForm("f", ("adversaries", "rounds", "nodes"), low=0, high=1 + 1e-6, nan=True, rest=True)},
         {"adversaries": "adversaries", "rounds": "rounds", "nodes": "nodes"},
     )
@@ -409,7 +409,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _RoundPiece:
     """A round and an attribute: which of the attribute's draws, the model that clients were sent, pooled replies."""
 
     index: int
@@ -424,13 +424,13 @@ class _Piece:
 
 def _pieces(
     chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _Pooled
-) -> Iterator[_Piece]:
+) -> Iterator[_RoundPiece]:
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
         replies, start = _replies(round_), _start_of(round_)
         pooled = what.replies(replies.values())
         for stream, name in enumerate(attributes):
-            yield _Piece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)
+            yield _RoundPiece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)
 
 
 @dataclass(frozen=True)
@@ -445,7 +445,7 @@ class _Adversaries:
     epochs: int
     seed: int
 
-    def __call__(self, piece: _Piece) -> tuple[_Piece, NDArray[np.float64]]:
+    def __call__(self, piece: _RoundPiece) -> tuple[_RoundPiece, NDArray[np.float64]]:
         """Return the piece without arrays, and beliefs (adversaries, replies, values): static ones, then adaptive."""
         rng = np.random.default_rng((self.seed, piece.number, piece.stream))
         known = self.attributes[piece.attribute]

@@ -23,8 +23,7 @@ from fedattack.report.drawing import (
     to_svg,
     wrapped,
 )
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Explained, Lists, Section, Table, by_guesses, forms_beside
+from fedattack.report.section import Explained, Lists, Section, Table, by_guesses
 from fedattack.report.words import level, shown
 
 # Letters on a line of a small panel's title.
@@ -140,9 +139,7 @@ def _asked(findings: Sequence[Finding]) -> Explained:
 SECTION = Section(
     question="Can the server tell what a client's examples have in common?",
     explained=_asked,
-    remedies=remedies_beside(__file__),
     together=(("per_round", by_round), ("reliability", by_confidence)),
     tables=(("confusion", _confusion),),
-    forms=forms_beside(__file__),
     lists=_lists,
 )

@@ -9,6 +9,5 @@ THREAT = Threat(
     attacks={"inversion": "inversion:GradientInversion"},
     judges={"inversion": "judge:InversionJudge"},
     options={"inversion": "options:GradientInversionOptions"},
-    findings={"inversion": ("recognised", "psnr", "ssim", "mse", "labels", "preflight")},
     section="section:SECTION",
 )

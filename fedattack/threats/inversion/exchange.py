@@ -44,7 +44,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackedClient:
     """A client's examples, and what was made of its replies.
 
     Attributes
@@ -84,7 +84,7 @@ class Exchanged:
 
 
 def exchange(
-    attacked: Sequence[Attacked],
+    attacked: Sequence[AttackedClient],
     others: tuple[Images, Places],
     recognised: float,
     rng: np.random.Generator,
@@ -161,7 +161,7 @@ def _chosen(of_truth: Places, of_others: Places, rng: np.random.Generator) -> Pl
     return np.concatenate(chosen)
 
 
-def _worth(attacked: Sequence[Attacked], draws: int) -> int:
+def _worth(attacked: Sequence[AttackedClient], draws: int) -> int:
     """Say how many exchanges are worth their time."""
     pairings, examples, largest, fewest = 0.0, 0, 0, _FEWEST
     for client in attacked:

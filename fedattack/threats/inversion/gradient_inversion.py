@@ -72,7 +72,7 @@ _MOST_ON_CPU, _MOST_ON_GPU = 4, 64
 
 
 @dataclass(frozen=True)
-class Batch:
+class ReplyBatch:
     """What a server knows of the examples that a client trained on in a round.
 
     Attributes
@@ -130,7 +130,7 @@ class Search:
     order: Order = "fixed"
 
 
-class Found(NamedTuple):
+class Reconstructed(NamedTuple):
     """Reconstructed examples.
 
     Attributes
@@ -304,14 +304,14 @@ def total_variation(x: Tensor) -> Tensor:
 
 def invert(
     client: ClientModel,
-    batches: Sequence[Batch],
+    batches: Sequence[ReplyBatch],
     shape: tuple[int, ...],
     how: Search,
     *,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
     memory: int = MEMORY,
-) -> list[Found]:
+) -> list[Reconstructed]:
     """Reconstruct the examples of several batches, each by itself.
 
     Parameters
@@ -334,7 +334,7 @@ def invert(
 
     Returns
     -------
-    list of Found
+    list of Reconstructed
         One per batch.
 
     Raises
@@ -343,14 +343,14 @@ def invert(
         As :func:`check_batches`.
     """
     check_batches(batches, client.loss)
-    found: dict[int, Found] = {}
+    found: dict[int, Reconstructed] = {}
     for group in groups_of(batches, how, client.training, memory, client.device):
         found |= invert_group(client, group, shape, how, seed=seed, memory=memory)
         progress(len(found))
     return [found[number] for number in range(len(batches))]
 
 
-def check_batches(batches: Sequence[Batch], loss: str) -> None:
+def check_batches(batches: Sequence[ReplyBatch], loss: str) -> None:
     """Refuse batches that cannot be searched for.
 
     Raises
@@ -373,13 +373,13 @@ def check_batches(batches: Sequence[Batch], loss: str) -> None:
 
 def invert_group(
     client: ClientModel,
-    group: Mapping[int, Batch],
+    group: Mapping[int, ReplyBatch],
     shape: tuple[int, ...],
     how: Search,
     *,
     seed: int = 0,
     memory: int = MEMORY,
-) -> dict[int, Found]:
+) -> dict[int, Reconstructed]:
     """Reconstruct, by index, the examples of a group of :func:`groups_of`; batch i draws from (seed, i)."""
     together = _together(group[min(group)], client.training, memory)
     problem = _Problem(client, [*group.values()], shape, how, generators(seed, group), together)
@@ -395,7 +395,7 @@ class _Problem:
     def __init__(
         self,
         client: ClientModel,
-        batches: Sequence[Batch],
+        batches: Sequence[ReplyBatch],
         shape: tuple[int, ...],
         how: Search,
         draws: Sequence[np.random.Generator],
@@ -463,7 +463,7 @@ class _Problem:
         starts = [draw.normal(size=(self._how.restarts, *shape)) for draw in draws]
         return torch.from_numpy(np.concatenate(starts)).float().to(self._client.device)
 
-    def solve(self) -> list[Found]:
+    def solve(self) -> list[Reconstructed]:
         ends = self._adam() if self._how.method == "cos" else self._lbfgs()
         x = self._low + self._span * ends.shares
         objectives = ends.objectives.reshape(-1, self._how.restarts).double().cpu().numpy()
@@ -471,7 +471,7 @@ class _Problem:
         for batch, row in enumerate(objectives):
             best = batch * self._how.restarts + int(row.argmin())
             labels = self._labels(batch, ends.y[best])
-            results.append(Found(x[best].cpu().numpy(), labels, np.where(np.isinf(row), np.nan, row)))
+            results.append(Reconstructed(x[best].cpu().numpy(), labels, np.where(np.isinf(row), np.nan, row)))
         return results
 
     def _labels(self, batch: int, searched: Tensor) -> NDArray[Any]:
@@ -664,10 +664,10 @@ def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) 
 
 
 def groups_of(
-    batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int, device: torch.device
-) -> Iterator[dict[int, Batch]]:
+    batches: Sequence[ReplyBatch], how: Search, training: LocalSGD, memory: int, device: torch.device
+) -> Iterator[dict[int, ReplyBatch]]:
     """Yield by index batches of which the same is known, and whose searches fit into memory together; few on a CPU."""
-    alike: dict[tuple[int, bool, frozenset[str]], list[tuple[int, Batch]]] = defaultdict(list)
+    alike: dict[tuple[int, bool, frozenset[str]], list[tuple[int, ReplyBatch]]] = defaultdict(list)
     for index, batch in enumerate(batches):
         statistics = frozenset(batch.statistics if how.statistics else ())
         alike[batch.records, batch.labels is None, statistics].append((index, batch))
@@ -678,7 +678,7 @@ def groups_of(
             yield dict(numbered[start : start + room])
 
 
-def _together(batch: Batch, training: LocalSGD, memory: int) -> int:
+def _together(batch: ReplyBatch, training: LocalSGD, memory: int) -> int:
     """Return how many searches are computed at a time."""
     size = entries(batch.movement)
     return max(int(memory // (4 * _COPIES * training.steps(batch.records) * size)), 1)

@@ -6,7 +6,7 @@ looks for some whose training would have moved the model as the client's did.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -32,10 +32,10 @@ from fedattack.record import Observation, Record
 from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
     ONE_GRADIENT,
-    Batch,
     Box,
     ClientModel,
-    Found,
+    Reconstructed,
+    ReplyBatch,
     Search,
     check_batches,
     groups_of,
@@ -104,7 +104,7 @@ class _Batch(TypedDict):
     records: Number
 
 
-class _Facts(TypedDict):
+class _InversionFacts(TypedDict):
     batches: list[_Batch]
     targets: Name
 
@@ -116,8 +116,8 @@ def _search(
     seed: int,
     memory: int,
     device: torch.device,
-    group: Mapping[int, Batch],
-) -> dict[int, Found]:
+    group: Mapping[int, ReplyBatch],
+) -> dict[int, Reconstructed]:
     """Search for the examples of a group of replies, in whatever process."""
     client = ClientModel(model.build(), given(model.loss), training, device=device)
     return invert_group(client, group, model.input_shape, how, seed=seed, memory=memory)
@@ -134,7 +134,7 @@ class GradientInversion(GradientInversionOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_InversionFacts),
         {
             "images": ArrayForm("f", ("records",), nan=True, rest=True),
             "labels": ArrayForm("f", ("records",), nan=True, rest=True),
@@ -162,60 +162,23 @@ class GradientInversion(GradientInversionOptions, Attack):
         training = client_training(record, training)
         client = ClientModel(architecture, given(model.loss), training, device=pick_device(device))
         label = self._label_of(model)
-        layers = sum(isinstance(part, _BatchNorm) for part in architecture.modules())
-
         notes: list[str] = []
-        batches: list[Batch] = []
-        facts: list[dict[str, Any]] = []
-        counts: list[int] = []
-        for name, number, reply in self._chosen(record, knowledge):
-            try:
-                batch = self._batch_of(reply, record, architecture, training, label)
-            except (ModelError, RecordError) as cause:
-                notes.append(f"round {number}, client {name} left out: {cause}")
-                continue
-            batches.append(batch)
-            counts.append(batch.records)
-            used = len(batch.statistics) // 2
-            facts.append(
-                {"node": reply.node, "client": name, "round": number, "records": batch.records, "statistics": used}
-            )
-            if self.statistics and used < layers:
-                notes.append(
-                    f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
-                    "normalisation do not tell means and variances of its batches: there are none, they stayed as they "
-                    "were, are not finite, or counted another number of batches; the attack goes on without them"
-                )
+        batches, facts = self._read_batches(record, knowledge, architecture, training, label, notes)
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}{why_left_out(notes)}; take "
                 "other rounds or clients"
             )
-        several = [count for count in counts if len(client.sizes(count)) > 1]
-        if several:
-            searched = self.order == "searched" and all(client.can_order(count) for count in several)
-            taken = "searches for it with the examples" if searched else "takes one order for all epochs"
-            notes.append(
-                "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
-                f"{taken}"
-            )
-        variation = VARIATION[self.method] if self.variation is None else self.variation
+        counts = [batch.records for batch in batches]
+        notes += self._note_order(client, counts)
+        variation = self.variation
+        if variation is None:
+            variation = VARIATION[self.method]
         box = self._box_of(knowledge, model.input_shape)
         how = Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order)
         check_batches(batches, client.loss)
-        work = partial(_search, model, training, how, seed, self.memory, client.device)
-        of_batches: dict[int, Found] = {}
-        for of_group in fan_out(
-            work,
-            list(groups_of(batches, how, training, self.memory, client.device)),
-            workers=self.workers,
-            memory=self.memory,
-            device=client.device,
-        ):
-            of_batches |= of_group
-            progress(len(of_batches), len(batches))
-        found = [of_batches[number] for number in range(len(batches))]
+        found = self._search_batches(batches, how, model, training, seed, client.device, progress)
         images, labels, objectives = zip(*found, strict=True)
         return Scores(
             attack=self.name,
@@ -239,6 +202,74 @@ class GradientInversion(GradientInversionOptions, Attack):
             },
             notes=tuple(notes),
         )
+
+    def _read_batches(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        architecture: nn.Module,
+        training: LocalSGD,
+        label: Labels,
+        notes: list[str],
+    ) -> tuple[list[ReplyBatch], list[dict[str, Any]]]:
+        """Read what the replies that are asked about tell of their batches, and the facts of each."""
+        layers = sum(isinstance(part, _BatchNorm) for part in architecture.modules())
+        batches: list[ReplyBatch] = []
+        facts: list[dict[str, Any]] = []
+        for name, number, reply in self._chosen(record, knowledge):
+            try:
+                batch = self._batch_of(reply, record, architecture, training, label)
+            except (ModelError, RecordError) as cause:
+                notes.append(f"round {number}, client {name} left out: {cause}")
+                continue
+            batches.append(batch)
+            used = len(batch.statistics) // 2
+            facts.append(
+                {"node": reply.node, "client": name, "round": number, "records": batch.records, "statistics": used}
+            )
+            if self.statistics and used < layers:
+                notes.append(
+                    f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
+                    "normalisation do not tell means and variances of its batches: there are none, they stayed as they "
+                    "were, are not finite, or counted another number of batches; the attack goes on without them"
+                )
+        return batches, facts
+
+    def _note_order(self, client: ClientModel, counts: Sequence[int]) -> list[str]:
+        """Note what the attack does about the order of mini-batches, if any client has several."""
+        several = [count for count in counts if len(client.sizes(count)) > 1]
+        if not several:
+            return []
+        taken = "takes one order for all epochs"
+        if self.order == "searched" and all(client.can_order(count) for count in several):
+            taken = "searches for it with the examples"
+        return [
+            "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
+            f"{taken}"
+        ]
+
+    def _search_batches(
+        self,
+        batches: Sequence[ReplyBatch],
+        how: Search,
+        model: ModelKnowledge,
+        training: LocalSGD,
+        seed: int,
+        device: torch.device,
+        progress: Progress,
+    ) -> list[Reconstructed]:
+        """Search for the examples of each batch."""
+        found: dict[int, Reconstructed] = {}
+        for of_group in fan_out(
+            partial(_search, model, training, how, seed, self.memory, device),
+            list(groups_of(batches, how, training, self.memory, device)),
+            workers=self.workers,
+            memory=self.memory,
+            device=device,
+        ):
+            found |= of_group
+            progress(len(found), len(batches))
+        return [found[number] for number in range(len(batches))]
 
     def _box_of(self, knowledge: Knowledge, shape: tuple[int, ...]) -> Box | None:
         """Return the range of inputs, in a shape that broadcasts with an example; none where it is not known."""
@@ -268,7 +299,7 @@ class GradientInversion(GradientInversionOptions, Attack):
 
     def _batch_of(
         self, reply: Observation, record: Record, model: nn.Module, training: LocalSGD, label: Labels
-    ) -> Batch:
+    ) -> ReplyBatch:
         """Read what a reply tells of its batch; raises a ModelError or a RecordError if it cannot be used."""
         movement = movement_of(reply, record, model, training)
         if not is_finite(movement.values()) or is_zero(movement.values()):
@@ -279,7 +310,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         labels = _read_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})
         statistics = told(model, received, reply.arrays or {}, training.steps(count))
-        return Batch(received, movement, count, labels, statistics)
+        return ReplyBatch(received, movement, count, labels, statistics)
 
     def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
         """List client, round and reply of all that is to be attacked, client by client."""

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 
 from fedattack.audit.finding import Finding
 from fedattack.report.drawing import STYLE, Plot, panels, short, to_svg
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Lists, Section, forms_beside
+from fedattack.report.section import Lists, Section
 from fedattack.report.words import shown
 
 _PAIRS = 4
@@ -74,13 +73,11 @@ def _best_seen(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server see what the examples look like?",
     exposed=_best_seen,
-    remedies=remedies_beside(__file__),
     sentences={
         "recognised": "For {value}{interval} of the examples that clients trained on, what clients sent gave the "
         "server a reconstruction of 20 dB or better{chance}.",
     },
     figures=(("pictures", pictures),),
-    forms=forms_beside(__file__),
     lists=_lists,
     more_is_worse=("psnr", "ssim"),
     less_is_worse=("mse",),

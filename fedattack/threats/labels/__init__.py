@@ -9,6 +9,5 @@ THREAT = Threat(
     attacks={"labels": "labels:LabelCounting"},
     judges={"labels": "judge:LabelsJudge"},
     options={"labels": "options:LabelsOptions"},
-    findings={"labels": ("right", "present", "mean-error")},
     section="section:SECTION",
 )

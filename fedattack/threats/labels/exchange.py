@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.audit.measures import Rate
 from fedattack.audit.significance import Significance, arrangements_within, exchange_within, significance_of
 
 Floats = NDArray[np.float64]
@@ -37,6 +38,11 @@ class Fits:
     def sizes(self) -> list[int]:
         """How many clients each run has."""
         return [len(table) for table in self.tables]
+
+    @property
+    def rate(self) -> Rate:
+        """The same as a rate over the runs."""
+        return Rate(self.sums, self.sizes)
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """Return the mean over clients in so many exchanges of the clients of each run, (count,)."""

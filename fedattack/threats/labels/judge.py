@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding
-from fedattack.audit.intervals import here_of, rate_interval, t_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.finding import NOT_APPLICABLE
+from fedattack.audit.intervals import t_interval
+from fedattack.audit.judge import Case, Judge
 from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.measures import UNKNOWN, Measurement, measure, no_value
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
 
 Floats = NDArray[np.float64]
-Measure = Callable[[Floats, Floats], float]
+Score = Callable[[Floats, Floats], float]
 
-PRIOR = "labels of the attacker's own examples"
+PRIOR = "auxiliary labels"
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _TESTING = 1, 2
-_SHUFFLES = 1_000
 
 # Clients of the first run that the page shows.
 _SHOWN = 20
@@ -56,6 +56,8 @@ class LabelsCase(Case):
 
     def __post_init__(self) -> None:
         counted, true = self.scores.facts["classes"], self.truth.counts.shape[1]
+        if self.scores.arrays["counts"].shape[2] != counted:
+            raise DataError(f"seed {self.seed}: the scores do not count {counted} labels, as they say; attack again")
         if true > counted:
             raise DataError(
                 f"seed {self.seed}: the truth counts {true} labels, and the scores {counted}; attack again with the "
@@ -86,7 +88,7 @@ class LabelsCase(Case):
         counts = self.scores.arrays["counts"][self.scores.facts["rules"].index(rule)]
         return np.stack([np.nanmean(counts[self.columns(client)], axis=0) for client in self.asked])
 
-    def fits(self, rule: str, measure: Measure) -> Floats:
+    def fits(self, rule: str, score: Score) -> Floats:
         """Return (clients, clients): what a rule counted of a client beside what each other one holds.
 
         What was counted of one is stretched to as many examples as the other one has.
@@ -96,13 +98,13 @@ class LabelsCase(Case):
         table = np.empty((len(self.asked), len(self.asked)))
         for row, shares in enumerate(counted):
             for column, true in enumerate(self.true):
-                table[row, column] = measure(shares * true.sum(), true)
+                table[row, column] = score(shares * true.sum(), true)
         return table
 
-    def guess(self, measure: Measure) -> Floats:
+    def guess(self, score: Score) -> Floats:
         """Return (clients,): the same for whoever takes the labels of the attacker's own examples for a client's."""
         prior = self.scores.arrays["prior"]
-        return np.array([measure(prior * true.sum(), true) for true in self.true])
+        return np.array([score(prior * true.sum(), true) for true in self.true])
 
 
 class LabelsJudge(Judge[LabelsCase]):
@@ -112,87 +114,90 @@ class LabelsJudge(Judge[LabelsCase]):
     """
 
     case = LabelsCase
-    headline = "right"
     notes = (
         "The null of labels.right and labels.present is the same counts beside other clients' labels. Where all "
         "clients hold labels in the same shares, these say nothing of a client.",
     )
 
-    def findings(self) -> list[Finding]:
-        """State all findings."""
-        self.asked = [case for case in self.cases if case.asked]
-        label = "Labels counted right"
+    @cached_property
+    def asked(self) -> list[LabelsCase]:
+        """The seeds in which it is known of a client what it holds."""
+        return [case for case in self.cases if case.asked]
+
+    @property
+    def rule(self) -> str:
+        """The rule that counts."""
+        return str(self.asked[0].scores.facts["rules"][0])
+
+    @measure("right", "Labels counted right", headline=True)
+    def find_right(self) -> Measurement:
+        """Count what counts have in common with the labels that are there."""
         if not self.asked:
-            reason = "of no client it is known which labels it holds"
-            return [self.unmeasured(self.headline, label, reason, headline=True)]
-        self.rule = self.asked[0].scores.facts["rules"][0]
-        series = {"rules": [*self._rules()], "clients": [*self._clients()]}
-        return [
-            self._found("right", label, share_right, headline=True, series=series),
-            self._found("present", "Labels that are there and named", share_named),
-            self._error(),
-        ]
-
-    def _fits(self, measure: Measure) -> Fits:
-        return Fits([case.fits(self.rule, measure) for case in self.asked])
-
-    def _found(self, metric: str, label: str, measure: Measure, **parts: Any) -> Finding:
-        fits = self._fits(measure)
-        null = fits.draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
-        guessed = float(np.concatenate([case.guess(measure) for case in self.asked]).mean())
-        n = sum(fits.sizes)
+            return no_value("of no client it is known which labels it holds")
         # Whoever names every label misses none: the guess bars the counts alone.
-        bars = {PRIOR: guessed} if measure is share_right else {}
-        return self.judged(
-            metric,
-            label,
-            rate_interval(fits.sums, fits.sizes),
-            null_of(null.tolist(), n),
-            f"by the rule {self.rule}; the null is the same counts beside other clients' labels",
-            value=float(fits.own.mean()),
-            n=n,
-            chance=float(null.mean()),
-            test=fits.test(np.random.default_rng((self.cases[0].seed, _TESTING))),
-            here=here_of(fits.sums, fits.sizes),
-            baselines=bars,
-            bars=bars,
-            **parts,
-            **over_seeds([total / size for total, size in zip(fits.sums, fits.sizes, strict=True)]),
-        )
+        bars = {PRIOR: self._guess(share_right)}
+        series = {"rules": [*self._rules()], "clients": [*self._clients()]}
+        return self._hold_against_others(share_right, bars=bars, baselines=bars, series=series)
 
-    def _error(self) -> Finding:
-        fits = self._fits(mean_error)
-        null = fits.draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
+    @measure("present", "Labels that are there and named")
+    def find_present(self) -> Measurement | None:
+        """Count the labels that are there and named."""
+        return self._hold_against_others(share_named) if self.asked else None
+
+    @measure("mean-error", "Mean absolute error of the counts")
+    def find_error(self) -> Measurement | None:
+        """Measure how far the counts are off."""
+        if not self.asked:
+            return None
+        null = self._fits(mean_error).draw(self.rng(_SHUFFLING), self.shuffles)
         errors = np.concatenate([self._errors(case, self.rule) for case in self.asked])
-        low, high = t_interval(errors.tolist(), bounds=(0.0, np.inf)) if len(errors) > 1 else (None, None)
-        guessed = float(np.concatenate([case.guess(mean_error) for case in self.asked]).mean())
-        return self.finding(
-            "mean-error",
-            "Mean absolute error of the counts",
+        interval = t_interval(errors.tolist(), bounds=(0.0, np.inf)) if len(errors) > 1 else UNKNOWN
+        return Measurement(
             value=float(errors.mean()),
-            low=low,
-            high=high,
             n=len(errors),
+            interval=interval,
             units="examples",
             null=null_of(null.tolist(), len(errors)),
-            baselines={PRIOR: guessed},
+            baselines={PRIOR: self._guess(mean_error)},
             verdict=NOT_APPLICABLE,
             reason="less is worse; the verdict is that of the labels that are counted right, which says the same in "
             "shares",
         )
 
+    def _fits(self, score: Score) -> Fits:
+        return Fits([case.fits(self.rule, score) for case in self.asked])
+
+    def _guess(self, score: Score) -> float:
+        """Return the same for whoever takes the labels of the attacker's own examples for a client's."""
+        return float(np.concatenate([case.guess(score) for case in self.asked]).mean())
+
+    def _hold_against_others(self, score: Score, **parts: Any) -> Measurement:
+        """Hold the counts against the labels of the client, and against those of others."""
+        fits = self._fits(score)
+        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
+        rate = fits.rate
+        return rate.measured(
+            f"by the rule {self.rule}; the null is the same counts beside other clients' labels",
+            value=float(fits.own.mean()),
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=fits.test(self.rng(_TESTING)),
+            by_seed=rate.by_seed,
+            **parts,
+        )
+
     @staticmethod
     def _errors(case: LabelsCase, rule: str) -> Floats:
         """Return (clients,): the mean absolute error of a rule's counts, as they are."""
-        return np.abs(case.counted(rule) - case.true).mean(axis=1)
+        return np.asarray(np.abs(case.counted(rule) - case.true).mean(axis=1))
 
     def _rules(self) -> Iterator[dict[str, Any]]:
         """Compare the rules on the same updates."""
         for rule in self.asked[0].scores.facts["rules"]:
             cases = [case for case in self.asked if rule in case.scores.facts["rules"]]
             of_rule = {"rule": rule}
-            for name, measure in (("right", share_right), ("present", share_named)):
-                of_rule[name] = float(np.concatenate([np.diagonal(case.fits(rule, measure)) for case in cases]).mean())
+            for name, score in (("right", share_right), ("present", share_named)):
+                of_rule[name] = float(np.concatenate([np.diagonal(case.fits(rule, score)) for case in cases]).mean())
             yield of_rule | {"error": float(np.concatenate([self._errors(case, rule) for case in cases]).mean())}
 
     def _clients(self) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
-from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
@@ -25,7 +25,9 @@ from fedattack.threats.labels.last_layer import LastLayer, Outputs, compute_outp
 from fedattack.threats.labels.options import LabelsOptions
 from fedattack.threats.labels.rules import (
     apply_llg,
+    blend,
     find_terms,
+    give_labels,
     mean_shares,
     restore_labels,
     round_counts,
@@ -41,6 +43,9 @@ RULES = ("solved", "llg-plus", "llg", "idlg")
 # Examples that the attacker computes gradients of, and inputs that it draws where it has none.
 _MOST_EXAMPLES, _DRAWN = 500, 200
 
+# Gradients of examples that are compared with each other: of those that the attacker has, and of made ones.
+_MOST_ROWS = 1_500
+
 # Models between start and end of a training that are looked at.
 _POINTS = 5
 
@@ -48,7 +53,7 @@ _POINTS = 5
 _LARGEST = 1_000_000
 
 
-class _Facts(TypedDict):
+class _LabelFacts(TypedDict):
     clients: list[Name]
     rules: Annotated[list[Name], Field(min_length=1, max_length=len(RULES))]
     classes: Annotated[int, Field(ge=2)]
@@ -72,9 +77,9 @@ class LabelCounting(LabelsOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_LabelFacts),
         {
-            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, nan=True),
+            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=_LARGEST, nan=True),
             "prior": ArrayForm("f", ("classes",), low=0, high=1),
         },
         {"rules": "rules", "clients": "clients"},
@@ -100,6 +105,8 @@ class LabelCounting(LabelsOptions, Attack):
             last = find_last_layer(known.build())
         except FedAttackError as cause:
             return [*found, str(cause)]
+        if last.weight in (knowledge.frozen or {}):
+            found.append(f"it reads how the last layer moves, and {last.weight} is frozen")
         if last.classes != known.classes:
             found.append(
                 f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "
@@ -247,6 +254,12 @@ class _Estimator:
             notes.append("it is not known how clients train, and with it how long a step is: the rule is LLG alone")
         return cls(model, last, x, labels, prior, training, gradients)
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether gradients of more examples would be compared than there is time for."""
+        rows, _ = give_labels(self.labels, 0 if self.x is None else len(self.x), self.last.classes)
+        return len(rows) > _MOST_ROWS
+
     def weigh(self, update: _Update) -> dict[str, float]:
         """Say by node which part of an update is whose: by examples, and by the length of its training."""
         parts = {}
@@ -274,10 +287,12 @@ class _Estimator:
         if path:
             impact, offset = find_terms(path[0], self.labels, examples)
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
-            if self.labels is None:
-                shares["solved"] = mean_shares(path, gradient)
+            if self.labels is None or self._is_large:
+                found = mean_shares(path, gradient, shares["llg"])
             else:
-                shares["solved"] = solve_shares(path, self.labels, gradient)
+                found = solve_shares(path, self.labels, gradient)
+            passes = 1 if self.training is None else self.training.epochs
+            shares["solved"] = blend(found, shares["llg"], passes)
         return shares
 
     def _gradient(self, update: _Update) -> tuple[Floats, bool]:
@@ -325,20 +340,11 @@ def _has_classes(examples: Targets, classes: int) -> bool:
 
 def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
     """Yield the replies of a round that are looked at, or its sum, as far as they can be used."""
-    if round_.aggregate is not None:
-        counts = {reply.node: reply.count for reply in round_.observations if reply.status == "ok"}
-        where = f"round {round_.number} left out"
-        found = _checked(round_, counts, readable(round_.common), round_.aggregate, model, where, notes)
+    for replies, start, sent, where in list_updates(round_, nodes):
+        counts = {reply.node: reply.count for reply in replies}
+        found = _checked(round_, counts, readable(start), sent, model, where, notes)
         if found is not None:
             yield found
-        return
-    for reply in filter(replied, round_.observations):
-        if reply.node in nodes:
-            where = f"round {round_.number}, client {reply.node} left out"
-            start, sent = readable(reply.received), reply.arrays
-            found = _checked(round_, {reply.node: reply.count}, start, sent, model, where, notes)
-            if found is not None:
-                yield found
 
 
 def _checked(

@@ -13,7 +13,7 @@ class LabelsOptions:
 
     name: ClassVar[str] = "labels"
     title: ClassVar[str] = "Labels counted in the last layer"
-    paper: ClassVar[str] = "Wainakh et al. 2022, User-level label leakage from gradients (LLG), Section 4"
+    paper: ClassVar[str] = "Wainakh et al. 2022, User-level label leakage from gradients (LLG)"
     needs: ClassVar[Needs] = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),

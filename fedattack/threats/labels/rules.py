@@ -18,9 +18,6 @@ from fedattack.threats.labels.last_layer import Outputs, find_last_layer
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MOST_ROWS = 1_500
-"""Gradients of examples that are compared with each other: of those that the attacker has, and of made ones."""
-
 MADE = 20
 """Inputs that are given each label of which the attacker has no example."""
 
@@ -90,7 +87,7 @@ def take_lowest(gradient: Floats, counts: Counts, examples: int, impact: float) 
 
 
 def apply_llg(sums: Floats, examples: int, impact: float | None = None, offset: Floats | None = None) -> Counts:
-    """Count labels by LLG (Wainakh et al. 2022, Algorithm 1), or with both terms by LLG+ and LLG*.
+    """Count labels by LLG (Wainakh et al. 2022, as their code has it), or with both terms by LLG+ and LLG*.
 
     Parameters
     ----------
@@ -177,8 +174,6 @@ def solve_shares(path: Sequence[Outputs], labels: Counts | None, gradient: Float
     """
     classes = gradient.shape[0]
     rows, given = give_labels(labels, len(path[0].softmax), classes)
-    if len(rows) > MOST_ROWS:
-        return mean_shares(path, gradient)
     errors, inputs = [], []
     for seen in path:
         error = seen.softmax[rows].copy()
@@ -219,15 +214,41 @@ def give_labels(labels: Counts | None, count: int, classes: int) -> tuple[Counts
     return np.concatenate(rows), np.concatenate(given)
 
 
-def mean_shares(path: Sequence[Outputs], gradient: Floats) -> Floats:
-    """Return the mean softmax less the gradient, by the column of all inputs' mean: whatever the label of an example.
+def mean_shares(path: Sequence[Outputs], gradient: Floats, other: Floats) -> Floats:
+    """Estimate the shares from drawn inputs, which have no label.
 
-    This is what Geng et al. 2021 solve for with the row sums.
+    What a new model makes of any input is about the same, so that the mean softmax less the gradient is the share of
+    each label (Geng et al. 2021). The surer a model is of drawn inputs, the less that says, and the more ``other``
+    counts.
+
+    Parameters
+    ----------
+    path, gradient
+        As for :func:`solve_shares`.
+    other
+        (classes,): what another rule counts, as shares.
     """
-    softmax = np.mean([seen.softmax.mean(axis=0) for seen in path], axis=0)
-    inputs = np.mean([seen.columns.mean(axis=0) for seen in path], axis=0)
-    shares = np.maximum(softmax - gradient @ inputs / (inputs @ inputs), 0.0)
-    return np.asarray(shares / shares.sum() if shares.sum() else np.full(len(shares), 1 / len(shares)))
+    softmax = np.mean([seen.softmax for seen in path], axis=0)
+    entropies = -(softmax * np.log(np.maximum(softmax, 1e-300))).sum(axis=1)
+    weight = float(np.clip(entropies.mean() / np.log(len(other)), 0.0, 1.0))
+    if path[0].has_bias:
+        moved = gradient[:, -1]
+    else:
+        inputs = np.mean([seen.inputs.mean(axis=0) for seen in path], axis=0)
+        moved = gradient @ inputs / max(float(inputs @ inputs), 1e-300)
+    shares = np.maximum(softmax.mean(axis=0) - moved, 0.0)
+    if not shares.sum():
+        return other
+    return np.asarray(weight * shares / shares.sum() + (1 - weight) * other)
+
+
+def blend(shares: Floats, other: Floats, passes: int) -> Floats:
+    """Return the mean of what two rules count where clients pass over their examples several times; else the first.
+
+    By a second pass clients know their own examples better than models between start and end know others. LLG asks no
+    model; its errors are of another kind.
+    """
+    return shares if passes < 2 else (shares + other) / 2
 
 
 def _coordinates(gram: Floats, products: Floats) -> tuple[Floats, Floats]:

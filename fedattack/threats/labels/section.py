@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Section, Table, forms_beside
+from fedattack.report.section import Section, Table
 from fedattack.report.words import shown
 
 _NAMES = {
@@ -56,13 +55,12 @@ def _exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server count which labels a client holds?",
+    strength={"right": "{value} of a client's labels are counted right, where guessing gives {chance}"},
     exposed=_exposed,
-    remedies=remedies_beside(__file__),
     sentences={
         "right": "Of a client's labels {value}{interval} are counted right{chance}.",
         "present": "Of the labels that a client holds {value}{interval} are named{chance}.",
     },
     tables=(("rules", _rules), ("clients", _clients)),
-    forms=forms_beside(__file__),
     less_is_worse=("mean-error",),
 )

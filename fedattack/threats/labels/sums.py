@@ -36,4 +36,4 @@ def project_to_shares(row: Floats) -> Floats:
     ordered = np.sort(row)[::-1]
     excess = (np.cumsum(ordered) - 1) / np.arange(1, len(row) + 1)
     last = np.flatnonzero(ordered > excess)[-1]
-    return np.maximum(row - excess[last], 0.0)
+    return np.asarray(np.maximum(row - excess[last], 0.0))

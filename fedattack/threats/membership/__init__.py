@@ -2,8 +2,6 @@
 
 from fedattack.attacks.threat import Threat
 
-_FINDINGS = ("tpr-at-1pct-fpr", "tpr-at-0.1pct-fpr", "auc", "epsilon-implied", "balanced-accuracy")
-
 THREAT = Threat(
     package=__name__,
     name="membership",
@@ -19,15 +17,6 @@ THREAT = Threat(
     options={
         "membership": "options:MembershipOptions",
         "membership-aggregate": "options:AggregateMembershipOptions",
-    },
-    findings={
-        "membership": (
-            *_FINDINGS,
-            "tpr-at-1pct-fpr-elsewhere",
-            "tpr-at-1pct-fpr-adaptive",
-            "worst-client",
-        ),
-        "membership-aggregate": _FINDINGS,
     },
     section="section:SECTION",
 )

@@ -62,7 +62,7 @@ ALONE = ("average-cosine", "loss-series", "loss-threshold", "gradient-norm", "gr
 _RMIA_SLOPE = 0.3
 
 
-class _Facts(TypedDict):
+class _MembershipFacts(TypedDict):
     clients: list[Name]
     rounds: list[Number]
     targets: Name
@@ -71,7 +71,7 @@ class _Facts(TypedDict):
 
 
 SCORES_FORM = Form(
-    TypeAdapter(_Facts),
+    TypeAdapter(_MembershipFacts),
     {
         f"{SCORE}*": ArrayForm("f", ("targets", "clients"), nan=True),
         "per_round": ArrayForm("f", ("rounds", "targets", "clients"), nan=True),

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from fedattack.audit.finding import Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table, forms_beside
+from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import interval, shown, stopped
 
 _WITHOUT_MODEL = "examples alone, without any model"
@@ -69,7 +68,6 @@ SECTION = Section(
         "tpr-at-1pct-fpr": "{times} times as many members found as by guessing, at 1% false accusations",
     },
     explained=_explains,
-    remedies=remedies_beside(__file__),
     sentences={
         "tpr-at-1pct-fpr": "Of the examples on which a client trained, the server found {value}{interval}, while it "
         "accused 1% of the examples on which it did not{chance}.",
@@ -78,6 +76,5 @@ SECTION = Section(
     },
     figures=(("roc", roc), ("scores", scores), PER_ROUND, PER_CLIENT, RELIABILITY),
     tables=(("membership_methods", _methods), ("membership_targets", _targets)),
-    forms=forms_beside(__file__),
     more_is_worse=("auc", "epsilon-implied"),
 )

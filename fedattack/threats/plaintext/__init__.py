@@ -9,6 +9,5 @@ THREAT = Threat(
     attacks={"plaintext": "plaintext:Plaintext"},
     judges={"plaintext": "judge:PlaintextJudge"},
     options={"plaintext": "options:PlaintextOptions"},
-    findings={"plaintext": ("own-examples",)},
     section="section:SECTION",
 )

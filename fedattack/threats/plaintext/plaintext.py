@@ -42,7 +42,7 @@ class _Vector(TypedDict):
     length: Annotated[int, Field(ge=1)]
 
 
-class _Facts(TypedDict):
+class _PlaintextFacts(TypedDict):
     nodes: list[Name]
     keys: Annotated[list[_Key], Field(max_length=_MOST_KEYS)]
     vectors: list[_Vector]
@@ -66,7 +66,7 @@ class Plaintext(PlaintextOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_PlaintextFacts),
         {"numbers": ArrayForm("f", ("all",)), "whose": ArrayForm("i", ("vectors",), low=0)},
         {"vectors": "vectors"},
     )

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import Finding
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Explained, Section, Table, by_guesses, forms_beside
+from fedattack.report.section import Explained, Section, Table, by_guesses
 from fedattack.report.words import counted, shown
 
 
@@ -78,11 +77,9 @@ def _explained(findings: Sequence[Finding]) -> Explained:
 SECTION = Section(
     question="Do numbers or texts beside the model give examples away?",
     explained=_explained,
-    remedies=remedies_beside(__file__),
     sentences={
         "own-examples": "Of the vectors beside a client's model, {value} are nearest to an example on which it trained"
         "{interval}{chance}.",
     },
     tables=(("vectors", _vectors), ("beside", _beside)),
-    forms=forms_beside(__file__),
 )

@@ -9,20 +9,5 @@ THREAT = Threat(
     attacks={"prolin": "prolin:Prolin"},
     judges={"prolin": "judge:PropertyJudge"},
     options={"prolin": "options:ProlinOptions"},
-    findings={
-        "prolin": (
-            "f1",
-            "f1-reg",
-            "f1-ols",
-            "f1-baseline",
-            "f1-posterior",
-            "precision",
-            "recall",
-            "recall-at-far",
-            "recall-at-far-posterior",
-            "plaintext",
-            "false-alarms",
-        )
-    },
     section="section:SECTION",
 )

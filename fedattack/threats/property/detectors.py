@@ -97,7 +97,7 @@ log = logging.getLogger("fedattack")
 
 
 @dataclass(frozen=True)
-class Setting:
+class DetectorSetting:
     """What the detectors of all rounds share.
 
     Attributes
@@ -206,7 +206,9 @@ class _Space:
                 yield solution
 
 
-def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: int, *, check: bool) -> list[Detector]:
+def fit_detectors(
+    setting: DetectorSetting, start: NDArray[Any], shares: Array, number: int, *, check: bool
+) -> list[Detector]:
     """Fit a detector for each question.
 
     Parameters
@@ -260,7 +262,7 @@ def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
     return replace(detector, weights=sketch.back(detector.weights))
 
 
-def sketch_width(setting: Setting, size: int) -> int:
+def sketch_width(setting: DetectorSetting, size: int) -> int:
     """Return how many numbers sketches of updates have; 0 where updates themselves are used.
 
     Shadow clients are trained again in every pass over updates that do not fit into memory. With a large model, of
@@ -278,7 +280,7 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[Any]) -> bool:
     return ShadowModel(model.build(), record, mean_loss(given(model.loss))).separable
 
 
-def needed(setting: Setting, size: int, *, random: bool) -> float:
+def needed(setting: DetectorSetting, size: int, *, random: bool) -> float:
     """Return how many bytes the usual way takes at most for a model of ``size`` parameters, which keeps all rows.
 
     Where it is more than the memory, products of these matrices are computed in parts. ``random`` says whether the
@@ -294,7 +296,7 @@ def needed(setting: Setting, size: int, *, random: bool) -> float:
     return 4.0 * size * (records + later + sum(extra) + 3 * max(extra) + 6 * CHUNK + spaces)
 
 
-def _points(setting: Setting) -> int:
+def _points(setting: DetectorSetting) -> int:
     """Return at how many points of the mean client's path gradients are taken."""
     return min(_POINTS, len(_step_sizes(setting.training, max(setting.sizes))))
 
@@ -423,7 +425,7 @@ def _generator(*stream: int) -> torch.Generator:
 class _Base:
     """What both modes need: the divided examples and the draws of one round."""
 
-    def __init__(self, setting: Setting, shadow: ShadowModel, start: Tensor, number: int) -> None:
+    def __init__(self, setting: DetectorSetting, shadow: ShadowModel, start: Tensor, number: int) -> None:
         self.setting = setting
         self.shadow = shadow
         self.start = start

@@ -14,26 +14,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
-from scipy.special import gammaln
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
-from fedattack.audit.intervals import LEVEL, here_of, rate_interval, t_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding, Null
+from fedattack.audit.intervals import LEVEL, t_interval
+from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.measures import UNKNOWN, Measure, Measurement, Rate, measure, no_value, separate
 from fedattack.audit.reach import Prepared, Reach, smallest
-from fedattack.audit.roc import area, curve
-from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, least_p, significance_of
-from fedattack.audit.summaries import histogram, null_of
-from fedattack.base.errors import DataError
+from fedattack.audit.roc import area
+from fedattack.audit.significance import Draw, Significance, exchange_clients, least_p, significance_of
+from fedattack.audit.summaries import null_of
+from fedattack.threats.property.case import Flags, Floats, PropertyCase, count_arrangements
 from fedattack.threats.property.prolin import METHODS
 
 _FALSE_ALARMS = 0.05
-_SHUFFLES = 1_000
 _LISTED = 200
 
 # Streams of random numbers, apart from each other.
@@ -41,87 +39,6 @@ _SHUFFLING, _EXCHANGING = 1, 2
 
 # Answers (exchanges, questions, clients) that are held in memory together.
 _ANSWERS = 1_000_000
-
-_HOW = "the clients of each run exchanged"
-
-Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-_Sent = Mapping[str, Floats]
-"""By metric, each client's mean of what it sent in plaintext, (clients,)."""
-
-
-@dataclass(frozen=True)
-class PropertyCase(Case):
-    """One seed's scores of property inference beside its truth, which must answer as many questions."""
-
-    def __post_init__(self) -> None:
-        positives, asked = self.truth.positives, len(self.scores.facts["questions"])
-        if positives is None or len(positives) != asked:
-            answered = "none" if positives is None else f"{len(positives)}"
-            raise DataError(
-                f"seed {self.seed}: the scores answer {asked} questions and the truth answers {answered}; expected "
-                "truth/positives.npz with a row for each, as the run's preparation writes it"
-            )
-        self.truth.check_nodes(self.scores.facts["clients"], seed=self.seed)
-
-    def by_client(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Take the largest of the values (…, nodes) of a client's nodes; returns (…, clients)."""
-        # Of no clients nothing can be stacked.
-        if not self.clients:
-            return values
-        return np.stack([np.fmax.reduce(values[..., self.columns(name)], axis=-1) for name in self.clients], axis=-1)
-
-    @cached_property
-    def positives(self) -> Flags:
-        """(questions, clients): who has the property."""
-        if self.truth.positives is None:
-            raise AssertionError("checked at the start")
-        columns = [self.truth.clients.index(name) for name in self.clients]
-        return np.asarray(self.truth.positives[:, columns])
-
-    @cached_property
-    def score(self) -> Floats:
-        """(methods, questions, windows, clients), NaN for clients not seen by then."""
-        return self.by_client(self.scores.arrays["scores"])
-
-    @cached_property
-    def named(self) -> Flags:
-        """(methods, questions, windows, clients)."""
-        named: Flags = self.by_client(self.scores.arrays["decisions"]).astype(np.bool_)
-        return named
-
-    @property
-    def observed(self) -> Flags:
-        """(windows, clients): who had taken part by then; the others are unknown, neither right nor wrong."""
-        return np.asarray(~np.isnan(self.score[0, 0]))
-
-    @cached_property
-    def seen(self) -> NDArray[np.int64]:
-        """(seen,): the places of the clients that ever took part."""
-        return np.flatnonzero(self.observed[-1])
-
-    @cached_property
-    def has(self) -> Flags:
-        """(questions, seen): which of them have the property."""
-        return np.asarray(self.positives[:, self.seen])
-
-    def exchanged(self, rng: np.random.Generator, count: int) -> Flags:
-        """Draw who is who: (count, questions, seen), in each draw the same exchange for all questions."""
-        who = exchange_clients(len(self.seen), rng, count)
-        return np.moveaxis(self.has[:, who], 1, 0)
-
-    @property
-    def asked_of(self) -> NDArray[np.int64]:
-        """Questions to which some client that was seen is an answer."""
-        return np.flatnonzero((self.positives & self.observed[-1]).any(axis=1))
-
-    @property
-    def at_chance(self) -> Flags:
-        """(questions,): whether no round's detector, nor all together, told unseen batches apart better than chance."""
-        accuracy = self.scores.arrays["accuracy"]
-        error = np.sqrt(0.25 / (2 * self.scores.facts["unseen"]))
-        single = accuracy.max(axis=1) <= 0.5 + stats.norm.isf(0.05 / accuracy.shape[1]) * error
-        return np.asarray(single & (accuracy.mean(axis=1) <= 0.5 + stats.norm.isf(0.05) * error))
 
 
 @dataclass(frozen=True)
@@ -147,49 +64,50 @@ class _Counts:
         return np.asarray(self.named + self.positive - self.hits)
 
 
-def _f1_of(jaccard: Any) -> Any:
+def f1_of(jaccard: Any) -> Any:
+    """Turn Jaccard indices into F1 scores."""
     return 2 * jaccard / (1 + jaccard)
 
 
 @dataclass(frozen=True)
-class _Measure:
+class _Naming:
     """A measure of a method's names: which counts are its trials, how its rate is read, and what chance is."""
 
-    label: str
     trials: Callable[[_Counts], Floats]
     read: Callable[[Any], Any]
     reason: str
 
 
-_MEASURES: Mapping[str, _Measure] = {
-    "f1": _Measure(
-        "F1 score",
+_NAMINGS: Mapping[str, _Naming] = {
+    "f1": _Naming(
         lambda counts: counts.either,
-        _f1_of,
+        f1_of,
         "chance is naming everybody, the null is the same names with the clients exchanged",
     ),
-    "precision": _Measure(
-        "Precision", lambda counts: counts.named, np.asarray, "chance is the share of clients with the property"
-    ),
-    "recall": _Measure(
-        "Recall", lambda counts: counts.positive, np.asarray, "chance is naming as many clients at random"
-    ),
+    "precision": _Naming(lambda counts: counts.named, np.asarray, "chance is the share of clients with the property"),
+    "recall": _Naming(lambda counts: counts.positive, np.asarray, "chance is naming as many clients at random"),
 }
 
 
+def _name_by(method: str) -> Measure:
+    """Register the measure of F1 of another method than PROLIN."""
+
+    @measure(f"f1-{method.lower()}", f"F1 score, {method}")
+    def name_by_method(judge: "PropertyJudge") -> Measurement | None:
+        return judge.measure_names("f1", METHODS.index(method)) if judge.decisions else None
+
+    return name_by_method
+
+
 class PropertyJudge(Judge[PropertyCase]):
-    """States which clients PROLIN, and the methods beside it, named; F1 of PROLIN after all rounds is the headline."""
+    """States which clients PROLIN, and the methods beside it, named."""
 
     case = PropertyCase
-    headline = "f1"
     notes = (
         "The null of prolin's findings is the same answers with the clients exchanged: who is who is drawn anew, once "
         "for all questions. A null run, in which no client has the property, is `--set positives=0`.",
         "Clients that were never sampled are unknown: they count neither as right nor as wrong.",
     )
-
-    draws: ClassVar[int] = DRAWS
-    """Exchanges that a test draws."""
 
     def __init__(
         self, cases: Sequence[PropertyCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
@@ -203,7 +121,108 @@ class PropertyJudge(Judge[PropertyCase]):
     @property
     def decisions(self) -> int:
         """How many clients were judged, over all questions that some client answers."""
-        return sum(len(case.asked_of) * int(case.observed[-1].sum()) for case in self.cases)
+        return sum(self.each(lambda case: len(case.asked_of) * int(case.observed[-1].sum())))
+
+    def state(self, part: Measure, found: Measurement) -> Finding:
+        """Make a finding; take back what a detector seems to tell that tells nothing apart."""
+        finding = super().state(part, found)
+        if part.metric == "false-alarms":
+            # Where nobody has the property there is no other headline.
+            return replace(finding, headline=not self.decisions)
+        at_chance = all(self.each(lambda case: case.at_chance[case.asked_of].all()))
+        if part.metric == "plaintext" or not at_chance or finding.verdict not in (LEAK, NO_EVIDENCE):
+            return finding
+        reason = "the detector is at chance in every round, so nothing is claimed"
+        return replace(finding, verdict=NO_EVIDENCE, reason=reason)
+
+    @measure("f1", "F1 score", headline=True)
+    def name_clients(self) -> Measurement:
+        """Measure F1 of PROLIN after all rounds."""
+        if self.decisions:
+            return self.measure_names("f1", 0, series=self._series())
+        if any(self.each(lambda case: len(case.seen))):
+            reason = "no client that took part has the property: a null run, of which the false alarms speak"
+            return no_value(reason, series=self._series())
+        return no_value("no client took part in any round, so that nobody could be named")
+
+    name_by_regression, name_by_least_squares, name_by_baseline, name_by_posterior = map(_name_by, METHODS[1:])
+
+    @measure("precision", "Precision")
+    def name_precisely(self) -> Measurement | None:
+        """Count how many of the named clients have the property."""
+        return self.measure_names("precision", 0) if self.decisions else None
+
+    @measure("recall", "Recall")
+    def name_all(self) -> Measurement | None:
+        """Count how many of the clients with the property are named."""
+        return self.measure_names("recall", 0) if self.decisions else None
+
+    @measure("recall-at-far", f"Recall at {100 * _FALSE_ALARMS:.0f}% false alarms, {METHODS[0]}")
+    def recall_at_false_alarms(self) -> Measurement | None:
+        """Measure PROLIN's recall at the threshold at which a few of the clients without the property are named."""
+        return self._recall_at_false_alarms(0)
+
+    @measure("recall-at-far-posterior", f"Recall at {100 * _FALSE_ALARMS:.0f}% false alarms, posterior")
+    def recall_at_false_alarms_by_posterior(self) -> Measurement | None:
+        """Measure the same of the posterior."""
+        return self._recall_at_false_alarms(METHODS.index("posterior"))
+
+    @measure("plaintext")
+    def read_plaintext(self) -> Measurement | None:
+        """Judge what example counts and metrics tell by themselves: secure aggregation lets them through."""
+        common = set.intersection(*(set(case.plaintext) for case in self.cases))
+        metrics = [metric for metric in self.cases[0].plaintext if metric in common]
+        if not metrics or not self.decisions:
+            return None
+        values = []
+        for case in self.cases:
+            values.append(np.stack([case.plaintext[metric][case.seen] for metric in metrics]))
+        areas = _average_areas(values, self.each(lambda case: case.has[None]))[0]
+        # Either direction may tell, and the most telling metric is chosen after seeing all.
+        distances = np.abs(areas - 0.5)
+        best = int(distances.argmax())
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            drawn = _average_areas(values, self.each(lambda case: case.exchanged(rng, count)))
+            return np.asarray(np.abs(drawn - 0.5).max(axis=1))
+
+        rows = []
+        for metric, value in zip(metrics, areas.tolist(), strict=True):
+            rows.append({"metric": metric, "auc": value, "low": None, "high": None})
+        return Measurement(
+            label=f"What is sent in plaintext tells by itself: {metrics[best]}",
+            reason="area under the ROC curve of the most telling of the example counts and metrics that pass secure "
+            "aggregation in plaintext, averaged over rounds, in its better direction",
+            value=float(0.5 + distances[best]),
+            n=self.decisions,
+            interval=self._area_interval([of_case[best] for of_case in values], areas[best] >= 0.5, len(metrics)),
+            null=null_of((0.5 + self._draw_exchanges(draw)).tolist(), self.decisions),
+            chance=0.5,
+            units="AUC",
+            test=self._test(float(distances[best]), draw),
+            chosen_among=len(metrics),
+            series={"plaintext": rows},
+        )
+
+    @measure("false-alarms")
+    def count_false_alarms(self) -> Measurement | None:
+        """Count how often a client is named for what nobody has, or else a client without the property."""
+        empty = self.each(lambda case: np.setdiff1d(np.arange(len(case.positives)), case.asked_of))
+        null = all(map(len, empty))
+        alarms = []
+        for case, questions in zip(self.cases, empty, strict=True):
+            chosen = questions if null else case.asked_of
+            alarms.append(case.named[0, chosen, -1][case.observed[-1] & ~case.positives[chosen]])
+        rate = Rate.of(alarms)
+        if not all(rate.sizes):
+            return None
+        whose = "for something that nobody has" if null else "without the property"
+        return rate.measured(
+            "a rate of errors, to read the others with; it is no leak by itself",
+            label=f"False alarms: clients named {whose}",
+            here=UNKNOWN,
+            verdict=NOT_APPLICABLE,
+        )
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
@@ -216,27 +235,11 @@ class PropertyJudge(Judge[PropertyCase]):
         clients, positive = len(answered), int(answered.sum())
         enough = positive + smallest(lambda others: math.comb(positive + others, positive) * needed >= 1)
         return Reach(
-            least_p(_arrangements(has)),
+            least_p(count_arrangements(has)),
             f"{clients} clients, {positive} of them with the property",
             f"{enough} clients, {positive} of them with the property",
             f"clients={enough}",
         )
-
-    def findings(self) -> list[Finding]:
-        """State F1 of each method, then what else is known of PROLIN's answers."""
-        findings: list[Finding | None] = []
-        if self.decisions:
-            findings += [self._rate("f1", method) for method in range(len(METHODS))]
-            findings += [self._rate("precision", 0), self._rate("recall", 0)]
-            findings += [self._at_false_alarms(0), self._at_false_alarms(METHODS.index("posterior"))]
-            findings.append(self._plaintext())
-        elif any(len(case.seen) for case in self.cases):
-            reason = "no client that took part has the property: a null run, of which the false alarms speak"
-            findings.append(self._unmeasured(reason, self._series()))
-        else:
-            findings.append(self._unmeasured("no client took part in any round, so that nobody could be named", {}))
-        findings.append(self._false_alarms())
-        return [finding for finding in findings if finding is not None]
 
     def listings(self) -> Iterator[Listing]:
         """List every answer about a client."""
@@ -244,189 +247,96 @@ class PropertyJudge(Judge[PropertyCase]):
             "clients",
             "one row for each client that took part and each question; named and score are PROLIN's, after all rounds",
             ("seed", "question", "client", "has", "named", "score", "posterior", "low", "high", "rounds"),
-            self._answers(),
+            self._list_answers(),
         )
 
-    def _answers(self) -> Iterator[tuple[Cell, ...]]:
+    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.cases:
             places = product(range(len(case.positives)), case.seen.tolist())
-            for (question, column), entry in zip(places, _posteriors_of(case), strict=True):
+            for (question, column), entry in zip(places, case.list_posteriors(), strict=True):
                 posterior = (entry["posterior"], entry["low"], entry["high"], entry["rounds"])
                 named = bool(case.named[0, question, -1, column])
                 score = float(case.score[0, question, -1, column])
                 yield case.seed, entry["target"], entry["client"], entry["positive"], named, score, *posterior
 
     @cached_property
-    def arrangements(self) -> float:
-        """How many different truths the exchanges give; clients with the same properties are alike."""
-        return _arrangements([case.has for case in self.cases])
+    def _arrangements(self) -> float:
+        return count_arrangements(self.each(lambda case: case.has))
 
     def _test(self, observed: float, draw: Draw) -> Significance:
-        rng = np.random.default_rng((self.cases[0].seed, _EXCHANGING))
-        sizes: dict[str, Any] = {"arrangements": self.arrangements, "draws": self.draws, "at_once": self.at_once}
-        return significance_of(observed, draw, rng, _HOW, **sizes)
+        return significance_of(
+            observed,
+            draw,
+            self.rng(_EXCHANGING),
+            "the clients of each run exchanged",
+            arrangements=self._arrangements,
+            draws=self.draws,
+            at_once=self.at_once,
+        )
 
-    def _exchanged(self, draw: Draw) -> Floats:
+    def _draw_exchanges(self, draw: Draw) -> Floats:
         """Return the statistics (n,) of some exchanges, of which a null is made."""
-        rng = np.random.default_rng((self.cases[0].seed, _SHUFFLING))
+        rng = self.rng(_SHUFFLING)
         drawn = []
-        for start in range(0, _SHUFFLES, self.at_once):
-            drawn.append(draw(rng, min(self.at_once, _SHUFFLES - start)))
+        for start in range(0, self.shuffles, self.at_once):
+            drawn.append(draw(rng, min(self.at_once, self.shuffles - start)))
         return np.concatenate(drawn)
 
-    def _claimed(self, finding: Finding) -> Finding:
-        """Take back what a detector seems to tell that tells nothing apart."""
-        at_chance = all(case.at_chance[case.asked_of].all() for case in self.cases)
-        if not at_chance or finding.verdict not in (LEAK, NO_EVIDENCE):
-            return finding
-        reason = "the detector is at chance in every round, so nothing is claimed"
-        return replace(finding, verdict=NO_EVIDENCE, reason=reason)
-
-    def _rate(self, measure: str, method: int) -> Finding:
-        trials_of, read = _MEASURES[measure].trials, _MEASURES[measure].read
+    def measure_names(self, measure: str, method: int, **parts: Any) -> Measurement:
+        """Measure F1, precision or recall of a method after all rounds."""
+        naming = _NAMINGS[measure]
         counts = _Counts.of(self.cases, method, -1)
-        trials = trials_of(counts)
-        value, low, high = _pooled(counts.hits, trials, read)
-        draw = partial(_drawn_hits, [_matches(case, method) for case in self.cases])
-        metric, label = measure, _MEASURES[measure].label
-        if method > 0:
-            metric, label = f"{measure}-{METHODS[method].lower()}", f"{label}, {METHODS[method]}"
-        headline = metric == self.headline
-        finding = self.judged(
-            metric,
-            label,
-            (low, high),
-            null_of(self._null_rates(measure, counts, draw), self.decisions),
-            _MEASURES[measure].reason,
+        trials = naming.trials(counts)
+        draw = partial(_draw_hits, self.each(lambda case: _match(case, method)))
+        return Measurement(
+            reason=naming.reason,
+            n=self.decisions,
+            null=self._null_of_names(naming, counts, draw),
             # All three measures rise with the right names, and with nothing else that an exchange changes.
             test=self._test(float(counts.hits.sum()), draw),
-            here=_these_runs(counts.hits, trials, read),
-            value=value,
-            n=self.decisions,
-            chance=self._chance(measure, counts),
-            headline=headline,
-            series=self._series() if headline else {},
-            **over_seeds([float(read(hits / n)) for hits, n in zip(counts.hits, trials, strict=True) if n]),
+            chance=self._guess_names(measure, counts),
+            **_read_seeds(counts.hits, trials, naming.read),
+            **parts,
         )
-        return self._claimed(finding)
 
-    def _null_rates(self, measure: str, counts: _Counts, draw: Draw) -> list[float]:
-        """Return a measure of the same names for each of some exchanges."""
-        exchanged = _Counts(self._exchanged(draw), counts.named.sum(), counts.positive.sum())
-        trials = _MEASURES[measure].trials(exchanged)
-        rates: list[float] = _MEASURES[measure].read(exchanged.hits / np.maximum(trials, 1)).tolist()
-        return rates
+    def _null_of_names(self, naming: _Naming, counts: _Counts, draw: Draw) -> Null:
+        """Sum up a measure of the same names for each of some exchanges."""
+        exchanged = _Counts(self._draw_exchanges(draw), counts.named.sum(), counts.positive.sum())
+        rates = naming.read(exchanged.hits / np.maximum(naming.trials(exchanged), 1))
+        return null_of(rates.tolist(), self.decisions)
 
-    def _chance(self, measure: str, counts: _Counts) -> float:
+    def _guess_names(self, measure: str, counts: _Counts) -> float:
         """Naming everybody is the best that guessing can do for F1; precision is then the share of positives."""
         share = float(counts.positive.sum() / self.decisions)
         if measure == "f1":
-            return float(_f1_of(share))
+            return float(f1_of(share))
         if measure == "precision":
             return share
         return float(counts.named.sum() / self.decisions)
 
-    def _unmeasured(self, reason: str, series: Mapping[str, Any]) -> Finding:
-        return self.unmeasured("f1", _MEASURES["f1"].label, reason, headline=True, series=series)
-
-    def _false_alarms(self) -> Finding | None:
-        """How often a client is named for a question to which nobody is the answer, or else a client without it."""
-        empty = [np.setdiff1d(np.arange(len(case.positives)), case.asked_of) for case in self.cases]
-        null = all(map(len, empty))
-        alarms, trials = [], []
-        for case, questions in zip(self.cases, empty, strict=True):
-            chosen = questions if null else case.asked_of
-            negative = case.observed[-1] & ~case.positives[chosen]
-            alarms.append(float((case.named[0, chosen, -1] & negative).sum()))
-            trials.append(int(negative.sum()))
-        if not all(trials):
-            return None
-        low, high = rate_interval(alarms, trials)
-        what = "for something that nobody has" if null else "without the property"
-        return self.finding(
-            "false-alarms",
-            f"False alarms: clients named {what}",
-            value=sum(alarms) / sum(trials),
-            low=low,
-            high=high,
-            n=sum(trials),
-            verdict=NOT_APPLICABLE,
-            reason="a rate of errors, to read the others with; it is no leak by itself",
-            headline=not self.decisions,
-        )
-
-    def _at_false_alarms(self, method: int) -> Finding | None:
-        """State recall at the threshold at which a few of the clients without the property are named."""
+    def _recall_at_false_alarms(self, method: int) -> Measurement | None:
         hits, trials, scores = [], [], []
         for case in self.cases:
             score = case.score[method, :, -1][:, case.seen]
             positive = int(case.has.sum())
-            if not positive or positive == case.has.size:
+            if not self.decisions or not positive or positive == case.has.size:
                 return None
-            hits.append(float(_found(score, case.has[None])[0]))
+            hits.append(float(_find_above(score, case.has[None])[0]))
             trials.append(positive)
             scores.append(score)
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
             found = np.zeros(count)
             for case, score in zip(self.cases, scores, strict=True):
-                found += _found(score, case.exchanged(rng, count))
+                found += _find_above(score, case.exchanged(rng, count))
             return found
 
-        name = METHODS[method]
-        finding = self.judged(
-            "recall-at-far" if method == 0 else f"recall-at-far-{name.lower()}",
-            f"Recall at {100 * _FALSE_ALARMS:.0f}% false alarms, {name}",
-            rate_interval(hits, trials),
-            null_of((self._exchanged(draw) / sum(trials)).tolist(), sum(trials)),
+        rate = Rate(hits, trials)
+        return rate.measured(
             f"the threshold lets {100 * _FALSE_ALARMS:.0f}% of the clients without the property pass",
+            null=null_of((self._draw_exchanges(draw) / rate.n).tolist(), rate.n),
             test=self._test(sum(hits), draw),
-            here=here_of(hits, trials),
-            value=sum(hits) / sum(trials),
-            n=sum(trials),
             chance=_FALSE_ALARMS,
-        )
-        return self._claimed(finding)
-
-    def _plaintext(self) -> Finding | None:
-        """Judge what example counts and metrics tell by themselves: secure aggregation lets them through."""
-        sent = list(map(_plaintext_of, self.cases))
-        common = set(sent[0]).intersection(*sent)
-        metrics = [metric for metric in sent[0] if metric in common]
-        if not metrics:
-            return None
-        values = []
-        for case, of_case in zip(self.cases, sent, strict=True):
-            values.append(np.stack([of_case[metric][case.seen] for metric in metrics]))
-        areas = _mean_areas(values, [case.has[None] for case in self.cases])[0]
-        # Either direction may tell, and the most telling metric is chosen after seeing all.
-        distances = np.abs(areas - 0.5)
-        best = int(distances.argmax())
-
-        def draw(rng: np.random.Generator, count: int) -> Floats:
-            drawn = _mean_areas(values, [case.exchanged(rng, count) for case in self.cases])
-            return np.asarray(np.abs(drawn - 0.5).max(axis=1))
-
-        return self.judged(
-            "plaintext",
-            f"What is sent in plaintext tells by itself: {metrics[best]}",
-            self._area_interval([of_case[best] for of_case in values], areas[best] >= 0.5, len(metrics)),
-            null_of((0.5 + self._exchanged(draw)).tolist(), self.decisions),
-            "area under the ROC curve of the most telling of the example counts and metrics that pass secure "
-            "aggregation in plaintext, averaged over rounds, in its better direction",
-            test=self._test(float(distances[best]), draw),
-            value=float(0.5 + distances[best]),
-            units="AUC",
-            n=self.decisions,
-            chance=0.5,
-            selected_after_the_fact=True,
-            comparisons=len(metrics),
-            series={
-                "plaintext": [
-                    {"metric": metric, "auc": auc, "low": None, "high": None}
-                    for metric, auc in zip(metrics, areas.tolist(), strict=True)
-                ]
-            },
         )
 
     def _area_interval(self, values: Sequence[Floats], upwards: bool, comparisons: int) -> tuple[float, float]:
@@ -462,20 +372,20 @@ class PropertyJudge(Judge[PropertyCase]):
         case = self.cases[0]
         question = int(case.asked_of[0]) if len(case.asked_of) else 0
         series: dict[str, Any] = {
-            "stability": self._stability(),
+            "stability": self._measure_stability(),
             "overlap": self._overlap(),
-            "distributions": _distributions(case, question),
-            "posteriors": self._posteriors(),
+            "distributions": case.list_distributions(question),
+            "posteriors": self._list_posteriors(),
         }
         scores = self._last_scores()
         if all(map(len, scores)):
-            series |= {"roc": curve(*scores, band=False), "scores": histogram(*scores)}
+            series |= separate(*scores)
         if self.decisions:
-            positives = sum(int(case.has.sum()) for case in self.cases)
+            positives = sum(self.each(lambda case: int(case.has.sum())))
             series["methods"] = {
                 "rounds": self.windows,
-                "methods": {name: self._over_rounds(method) for method, name in enumerate(METHODS)},
-                "chance": _f1_of(positives / self.decisions),
+                "methods": {name: self._measure_rounds(method) for method, name in enumerate(METHODS)},
+                "chance": f1_of(positives / self.decisions),
             }
         return series
 
@@ -489,16 +399,16 @@ class PropertyJudge(Judge[PropertyCase]):
                 without.append(score[~has])
         return np.concatenate(with_it), np.concatenate(without)
 
-    def _over_rounds(self, method: int) -> dict[str, list[float | None]]:
+    def _measure_rounds(self, method: int) -> dict[str, list[float | None]]:
         curves: dict[str, list[float | None]] = defaultdict(list)
         for window in range(len(self.windows)):
             counts = _Counts.of(self.cases, method, window)
-            for name, measure in _MEASURES.items():
-                n = float(measure.trials(counts).sum())
-                curves[name].append(float(measure.read(counts.hits.sum() / n)) if n else None)
+            for name, naming in _NAMINGS.items():
+                n = float(naming.trials(counts).sum())
+                curves[name].append(float(naming.read(counts.hits.sum() / n)) if n else None)
         return dict(curves)
 
-    def _stability(self) -> dict[str, Any]:
+    def _measure_stability(self) -> dict[str, Any]:
         shares: dict[str, list[float]] = defaultdict(list)
         for method, name in enumerate(METHODS):
             for window in range(len(self.windows)):
@@ -515,7 +425,7 @@ class PropertyJudge(Judge[PropertyCase]):
         rounds = min((case.scores.facts["rounds"] for case in self.cases), key=len)
 
         def over_questions(name: str) -> Floats:
-            return np.concatenate([case.scores.arrays[name][:, : len(rounds)] for case in self.cases])
+            return self.pool(lambda case: case.scores.arrays[name][:, : len(rounds)])
 
         overlap, checked = over_questions("overlap"), over_questions("checked")
         rows = np.flatnonzero(~np.isnan(checked).all(axis=0))
@@ -529,91 +439,23 @@ class PropertyJudge(Judge[PropertyCase]):
             "checked_accuracy": np.nanmedian(checked[:, rows], axis=0).tolist(),
         }
 
-    def _posteriors(self) -> list[dict[str, Any]]:
+    def _list_posteriors(self) -> list[dict[str, Any]]:
         """List all positives, and the most suspicious others."""
         entries: list[dict[str, Any]] = []
         for case in self.cases:
-            entries += _posteriors_of(case)
+            entries += case.list_posteriors()
         entries.sort(key=lambda entry: (-entry["posterior"], entry["seed"], entry["target"], entry["client"]))
         kept = [entry for index, entry in enumerate(entries) if entry["positive"] or index < _LISTED]
         return kept[: 2 * _LISTED]
 
 
-def _posteriors_of(case: PropertyCase) -> Iterator[dict[str, Any]]:
-    arrays = case.scores.arrays
-    posterior = case.by_client(arrays["posterior"])
-    low, high = case.by_client(arrays["posterior_low"]), case.by_client(arrays["posterior_high"])
-    took_part = case.by_client((arrays["participation"] > 0).sum(axis=0))
-    for question, asked in enumerate(case.scores.facts["questions"]):
-        for column in np.flatnonzero(case.observed[-1]):
-            yield {
-                "client": case.clients[column],
-                "target": str(asked),
-                "seed": case.seed,
-                "posterior": float(posterior[question, column]),
-                "low": float(low[question, column]),
-                "high": float(high[question, column]),
-                "positive": bool(case.positives[question, column]),
-                "rounds": int(took_part[column]),
-            }
-
-
-def _distributions(case: PropertyCase, question: int) -> list[dict[str, Any]]:
-    arrays, facts = case.scores.arrays, case.scores.facts
-
-    def density(side: str, row: int) -> dict[str, float]:
-        mean, sd = arrays[f"{side}_mean"][question, row, 0], arrays[f"{side}_sd"][question, row, 0]
-        return {"mean": float(mean), "sd": float(sd)}
-
-    distributions = []
-    for index, number in enumerate(facts["shown"]):
-        row = facts["rounds"].index(number)
-        distributions.append(
-            {
-                "round": number,
-                "plus": density("plus", row),
-                "minus": density("minus", row),
-                "overlap": float(arrays["overlap"][question, row]),
-                "plus_sample": arrays["plus_sample"][question, index].tolist(),
-                "minus_sample": arrays["minus_sample"][question, index].tolist(),
-            }
-        )
-    return distributions
-
-
-def _plaintext_of(case: PropertyCase) -> _Sent:
-    """Average what each client sent in plaintext over rounds."""
-    sent: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for round_ in case.record:
-        for reply in round_.observations:
-            if reply.status != "ok":
-                continue
-            case.truth.check_nodes([reply.node], seed=case.seed)
-            for metric, value in {"num-examples": reply.num_examples, **reply.metrics}.items():
-                if isinstance(value, int | float) and np.isfinite(value):
-                    sent[str(metric)][case.truth.nodes[reply.node]].append(float(value))
-    means = {}
-    for metric, by_client in sent.items():
-        means[metric] = np.array([fmean(by_client.get(client, [np.nan])) for client in case.clients])
-    return means
-
-
-def _arrangements(runs: Sequence[Flags]) -> float:
-    """Count the truths that exchanges of clients give, of runs (questions, clients) of who has the property."""
-    logarithm = 0.0
-    for has in runs:
-        _, alike = np.unique(has, axis=1, return_counts=True)
-        logarithm += float(gammaln(has.shape[1] + 1) - gammaln(alike + 1).sum())
-    return count_of(logarithm)
-
-
-def _matches(case: PropertyCase, method: int) -> Floats:
+def _match(case: PropertyCase, method: int) -> Floats:
     """Count to how many questions the first client was named and the second is an answer, (seen, seen)."""
     named = case.named[method, :, -1][:, case.seen]
     return np.asarray(named.T.astype(np.float64) @ case.has)
 
 
-def _drawn_hits(matches: Sequence[Floats], rng: np.random.Generator, count: int) -> Floats:
+def _draw_hits(matches: Sequence[Floats], rng: np.random.Generator, count: int) -> Floats:
     """Count the right names (count,) of exchanges."""
     hits = np.zeros(count)
     for match in matches:
@@ -622,7 +464,7 @@ def _drawn_hits(matches: Sequence[Floats], rng: np.random.Generator, count: int)
     return hits
 
 
-def _found(score: Floats, has: Flags) -> NDArray[np.int64]:
+def _find_above(score: Floats, has: Flags) -> Any:
     """Count the positives above the threshold that lets :data:`_FALSE_ALARMS` of the others pass.
 
     The threshold is one of the others' scores. What equals it is not above it. The others are those of this very truth,
@@ -648,10 +490,10 @@ def _found(score: Floats, has: Flags) -> NDArray[np.int64]:
     rank = n - math.ceil((1 - _FALSE_ALARMS) * (n - 1))
     above = first_equal[(others >= rank).argmax(axis=1)]
     others_above = np.where(above > 0, others[np.arange(len(has)), above - 1], 0)
-    return np.asarray(above - others_above)
+    return above - others_above
 
 
-def _mean_areas(values: Sequence[Floats], truths: Sequence[Flags]) -> Floats:
+def _average_areas(values: Sequence[Floats], truths: Sequence[Flags]) -> Floats:
     """Return areas under the ROC curve, averaged over all questions of all seeds that have one.
 
     Parameters
@@ -680,17 +522,15 @@ def _mean_areas(values: Sequence[Floats], truths: Sequence[Flags]) -> Floats:
     return np.where(counted > 0, total / np.maximum(counted, 1), 0.5)
 
 
-def _pooled(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> tuple[float, float, float]:
+def _read_seeds(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> dict[str, Any]:
     """Pool over the seeds that had trials; a method that named nobody has a precision of nothing at all."""
     use = trials > 0
+    rate = Rate(hits[use].tolist(), trials[use].astype(int).tolist())
     if not use.any():
-        return 0.0, 0.0, 1.0
-    low, high = rate_interval(hits[use].tolist(), trials[use].astype(int).tolist())
-    return float(read(hits.sum() / trials.sum())), float(read(low)), float(read(high))
-
-
-def _these_runs(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> tuple[float, float] | None:
-    """Return the interval about these very runs, where several had trials."""
-    use = trials > 0
-    here = here_of(hits[use].tolist(), trials[use].astype(int).tolist())
-    return None if here is None else (float(read(here[0])), float(read(here[1])))
+        return {"value": 0.0, "interval": (0.0, 1.0)}
+    low, high = rate.interval()
+    found = {"value": float(read(rate.value)), "interval": (float(read(low)), float(read(high)))}
+    here_low, here_high = rate.here
+    if here_low is not None and here_high is not None:
+        found["here"] = (float(read(here_low)), float(read(here_high)))
+    return found | {"by_seed": [float(read(of_seed)) for of_seed in rate.by_seed]}

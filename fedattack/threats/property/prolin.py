@@ -10,7 +10,7 @@ a changing group of clients is a linear equation in each client's features. Four
 """
 
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -41,7 +41,7 @@ from fedattack.record.format import Arrays
 from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
-    Setting,
+    DetectorSetting,
     can_be_linear,
     divide,
     fit_detectors,
@@ -109,7 +109,7 @@ class _Sums:
     sums: NDArray[np.float32]
 
 
-class _Facts(TypedDict):
+class _ProlinFacts(TypedDict):
     clients: list[Name]
     rounds: list[Number]
     windows: list[Number]
@@ -147,7 +147,7 @@ class Prolin(ProlinOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_ProlinFacts),
         {
             "decisions": ArrayForm("b", ("methods", "questions", "windows", "clients")),
             "scores": ArrayForm("f", ("methods", "questions", "windows", "clients"), nan=True),
@@ -173,27 +173,13 @@ class Prolin(ProlinOptions, Attack):
         model, auxiliary, training = knowledge.model, knowledge.auxiliary, knowledge.training
         if model is None or auxiliary is None or training is None or knowledge.property is None:
             raise AssertionError("checked by run")
-        if knowledge.canaries:
-            raise NeedsError(
-                f"attack {self.name} takes sums apart by client, and those of {record.path} hold the replies of "
-                f"{len(knowledge.canaries)} canaries, too; take the record of a run without canaries"
-            )
-        asked, about = given(knowledge.property), knowledge.targets
-        if about is not None:
-            try:
-                x, own = padded_alike(about.x, auxiliary.x)
-            except ValueError as cause:
-                raise NeedsError(
-                    f"attack {self.name}: targets and auxiliary records: {short(str(cause), 200)}; give both as the "
-                    "model takes them"
-                ) from None
-            auxiliary = replace(auxiliary, x=own)
-            knowledge = replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary)
+        self._refuse_canaries(record, knowledge)
+        asked, about = given(knowledge.property), knowledge.asked()
+        knowledge, auxiliary = self._pad_alike(knowledge, auxiliary)
         architecture = model.build()
         check_model(architecture, record)
         notes: list[str] = []
         mode = self._mode(model, auxiliary, training)
-        torch_device = str(pick_device(device))
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
             usable = _usable_rounds(record, notes)
@@ -205,24 +191,15 @@ class Prolin(ProlinOptions, Attack):
             sizes, group = _groups(sums.counts)
             shares = _shares(group, sums.counts > 0, len(sizes))
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
-            setting = Setting(model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory)
+            torch_device = str(pick_device(device))
+            setting = DetectorSetting(
+                model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory
+            )
             setting = replace(setting, sketch=sketch)
             held = needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
-            setting = replace(setting, questions=())
-            work = partial(_detect, setting, asked, knowledge)
             tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
-            # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
-            workers = self.workers or int(held > self.memory)
-            fits = fan_out(
-                work,
-                tasks,
-                workers=workers,
-                memory=min(held, self.memory),
-                ray=self.ray,
-                device=torch_device,
-            )
             fitted = _Fitted.empty(len(properties), rounds)
-            for row, detectors in enumerate(fits):
+            for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
                 fitted.add(detectors, partial(_products, sums.sums, memory=self.memory))
                 _let_go(sums.starts)
                 progress(row + 1, steps)
@@ -236,26 +213,7 @@ class Prolin(ProlinOptions, Attack):
             progress(rounds + question + 1, steps)
         unknown = list(compress(record.nodes, ~np.any(sums.A, axis=0)))
         notes += _warnings(sums.A, unknown)
-        size = sums.starts.shape[1]
-        width = sketch_width(setting, size)
-        if sketch is not None:
-            notes.append(sketch.told("detectors were fitted"))
-        if width:
-            notes.append(
-                f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
-                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(self.memory)}"
-            )
-        steps_taken = STEPS if width else steps_within(self.memory, sketch.width if sketch else size)
-        if steps_taken < STEPS:
-            notes.append(
-                f"detectors are sought in {steps_taken} dimensions in place of {STEPS}, which do not fit into "
-                f"{shown_size(self.memory)}; more memory may find more"
-            )
-        silent = list(compress(sums.rounds, ~np.any(fitted.stacked("spread"), axis=0)))
-        if silent:
-            notes.append(
-                f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
-            )
+        notes += self._note_detectors(setting, sums, fitted)
         return Scores(
             attack=self.name,
             arrays=_arrays(fitted, evidence, answers, sums.A, shown),
@@ -267,16 +225,76 @@ class Prolin(ProlinOptions, Attack):
                 "property": asked,
                 "questions": [question.name for question in properties],
                 "mode": mode,
-                "targets": "" if about is None else about.fingerprint,
+                "targets": about,
                 "unknown": unknown,
                 "sizes": list(sizes),
                 "shown": np.array(sums.rounds)[shown].tolist(),
                 "share": knowledge.positive_share,
-                "unseen": max(1, len(divide(len(auxiliary), seed)["test"]) // max(sizes)),
+                "unseen": _count_unseen(auxiliary, seed, sizes),
                 "lasting": [float(max(of_question.lasting)) for of_question in evidence],
             },
             notes=tuple(notes),
         )
+
+    def _refuse_canaries(self, record: Record, knowledge: Knowledge) -> None:
+        if knowledge.canaries:
+            raise NeedsError(
+                f"attack {self.name} takes sums apart by client, and those of {record.path} hold the replies of "
+                f"{len(knowledge.canaries)} canaries, too; take the record of a run without canaries"
+            )
+
+    def _pad_alike(self, knowledge: Knowledge, auxiliary: Targets) -> tuple[Knowledge, Targets]:
+        """Pad targets and auxiliary records to one length, where examples are sequences."""
+        about = knowledge.targets
+        if about is None:
+            return knowledge, auxiliary
+        try:
+            x, own = padded_alike(about.x, auxiliary.x)
+        except ValueError as cause:
+            raise NeedsError(
+                f"attack {self.name}: targets and auxiliary records: {short(str(cause), 200)}; give both as the "
+                "model takes them"
+            ) from None
+        auxiliary = replace(auxiliary, x=own)
+        return replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary), auxiliary
+
+    def _fit(
+        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_Task"], held: float
+    ) -> Iterator[list[Detector]]:
+        """Fit the detectors of each round; so many bytes are held meanwhile."""
+        # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
+        workers = self.workers or int(held > self.memory)
+        memory = min(held, self.memory)
+        work = partial(_detect, replace(setting, questions=()), asked, knowledge)
+        return fan_out(work, tasks, workers=workers, memory=memory, ray=self.ray, device=setting.device)
+
+    def _note_detectors(self, setting: DetectorSetting, sums: _Sums, fitted: "_Fitted") -> list[str]:
+        """Note what detectors were fitted on, and which of them say nothing."""
+        notes = []
+        sketch, size = setting.sketch, sums.starts.shape[1]
+        width, given_size = sketch_width(setting, size), size
+        if sketch is not None:
+            notes.append(sketch.told("detectors were fitted"))
+            given_size = sketch.width
+        steps = STEPS
+        if width:
+            notes.append(
+                f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
+                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(self.memory)}"
+            )
+        else:
+            steps = steps_within(self.memory, given_size)
+        if steps < STEPS:
+            notes.append(
+                f"detectors are sought in {steps} dimensions in place of {STEPS}, which do not fit into "
+                f"{shown_size(self.memory)}; more memory may find more"
+            )
+        silent = list(compress(sums.rounds, ~np.any(fitted.stacked("spread"), axis=0)))
+        if silent:
+            notes.append(
+                f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
+            )
+        return notes
 
     def _mode(self, model: ModelKnowledge, auxiliary: Targets, training: LocalSGD) -> Mode:
         why = ""
@@ -291,6 +309,11 @@ class Prolin(ProlinOptions, Attack):
         return self.shadows
 
 
+def _count_unseen(auxiliary: Targets, seed: int, sizes: Sequence[int]) -> int:
+    """Count how many clients' worth of auxiliary records the detectors did not see."""
+    return max(1, len(divide(len(auxiliary), seed)["test"]) // max(sizes))
+
+
 @dataclass(frozen=True)
 class _Task:
     """One round to fit detectors for, with the parameters of :func:`fit_detectors`."""
@@ -301,7 +324,7 @@ class _Task:
     check: bool
 
 
-def _detect(setting: Setting, asked: str, knowledge: Knowledge, task: _Task) -> list[Detector]:
+def _detect(setting: DetectorSetting, asked: str, knowledge: Knowledge, task: _Task) -> list[Detector]:
     """Fit one round's detectors, in whatever process; the questions hold functions, which do not travel."""
     properties = questions(asked, setting.auxiliary, knowledge.targets)
     setting = replace(setting, questions=properties)
@@ -566,17 +589,28 @@ def _fault(round_: Round) -> str:
         return "there is no aggregate"
     if round_.common is None:
         return "the model that was sent is unknown"
-    known = {parameter.name: parameter.shape for parameter in round_.parameters}
-    if {name: array.shape for name, array in round_.common.items()} != known:
+    if not _fits_first_round(round_, round_.common):
         return "the model that was sent has other arrays than that of the first round"
     if round_.sketch is None and not _alike(round_.common, summed):
         return "the aggregate has other arrays than the model that was sent"
+    why = _fault_of_counts(counts)
+    if not why and not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
+        why = "the aggregate is not finite, or the model that was sent is not"
+    return why
+
+
+def _fits_first_round(round_: Round, common: Arrays) -> bool:
+    """Say whether the model that was sent has the arrays of that of the first round."""
+    known = {parameter.name: parameter.shape for parameter in round_.parameters}
+    return {name: array.shape for name, array in common.items()} == known
+
+
+def _fault_of_counts(counts: Sequence[float | None]) -> str:
+    """Say why participants' example counts are no weights; empty if they are."""
     if None in counts:
         return "a participant's example count is unknown, and with it its weight"
     if not all(map(_is_count, counts)):
         return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
-    if not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
-        return "the aggregate is not finite, or the model that was sent is not"
     return ""
 
 

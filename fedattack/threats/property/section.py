@@ -37,8 +37,7 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Lists, Section, Table, forms_beside
+from fedattack.report.section import Lists, Section, Table
 from fedattack.report.words import interval, level, shown
 
 _ROUNDS_SEEN = "Rounds that the server has seen"
@@ -460,7 +459,6 @@ SECTION = Section(
     question="Can the server tell which clients have the property, from sums alone?",
     strength={"f1": "its answer scores {value} in F1, naming everybody {chance}"},
     exposed=_named,
-    remedies=remedies_beside(__file__),
     sentences={
         "f1": "Which clients have the property? From sums alone the server's answer had an F1 score of {value}"
         "{interval}{chance}.",
@@ -478,6 +476,5 @@ SECTION = Section(
         ("stability", stability),
     ),
     tables=(("plaintext", _plaintext),),
-    forms=forms_beside(__file__),
     lists=_lists,
 )

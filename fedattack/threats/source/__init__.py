@@ -9,17 +9,5 @@ THREAT = Threat(
     attacks={"sia": "sia:SourceInference"},
     judges={"sia": "judge:SourceJudge"},
     options={"sia": "options:SourceOptions"},
-    findings={
-        "sia": (
-            "asr",
-            "asr-likelihood",
-            "asr-last-round",
-            "asr-best-round",
-            "asr-worst-client",
-            "asr-shared",
-            "asr-beyond-labels",
-            "asr-beyond-site",
-        )
-    },
     section="section:SECTION",
 )

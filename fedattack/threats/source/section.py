@@ -6,11 +6,13 @@ from typing import Any
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table, forms_beside
+from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import NOTHING, interval, level, shown
 
 _MOST_EXPOSED = 10
+
+# How the sentence begins that says that there is nothing beyond the hardest null.
+_NOT_SHOWN = "More than"
 
 
 def _combining(finding: Finding) -> Table:
@@ -103,15 +105,14 @@ def _shows_nothing(finding: Finding) -> bool:
     return finding.low is not None and finding.chance is not None and finding.low <= finding.chance
 
 
-def _explains(findings: Sequence[Finding]) -> Explained:
+def _explain(findings: Sequence[Finding]) -> Explained:
     """Take the success apart: what labels alone give, and labels and site together."""
+    headline = findings[0]
+    words = []
+    if "explained" in headline.series:
+        words.append(_say_parts(headline.series["explained"]))
     by_metric = {finding.metric: finding for finding in findings}
-    rows, words = [], []
-    if "explained" in findings[0].series:
-        explained = findings[0].series["explained"]
-        parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
-        compared = f"On the {explained['n']:,} targets that have all counterparts it is {shown(explained['value'])}"
-        words.append(f"{compared}. In points: {', '.join(parts)}.")
+    rows = []
     hardest = None
     for metric, name in (("asr-beyond-labels", "labels alone"), ("asr-beyond-site", "labels and site")):
         finding = by_metric.get(metric)
@@ -124,24 +125,40 @@ def _explains(findings: Sequence[Finding]) -> Explained:
         )
         return Explained(rows, words)
     finding, name = hardest
-    there, asked = f"{finding.n:,}", f"{findings[0].n:,}"
-    if finding.n < findings[0].n:
-        words.append(f"Whether {name} explain it is decided on the {there} of {asked} targets that have counterparts.")
-    if finding.verdict == LEAK:
-        words.append(f"Single examples are traced, beyond {name}.")
-    elif findings[0].verdict == LEAK and _shows_nothing(finding):
-        words.append(
+    if finding.n < headline.n:
+        asked = f"{finding.n:,} of {headline.n:,}"
+        words.append(f"Whether {name} explain it is decided on the {asked} targets that have counterparts.")
+    decided = _say_beyond(headline, finding, name)
+    if decided:
+        words.append(decided)
+    short = ""
+    if decided.startswith(_NOT_SHOWN):
+        short = f"{name} explain it"
+    return Explained(rows, words, short=short)
+
+
+def _say_parts(explained: Mapping[str, Any]) -> str:
+    parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
+    compared = f"On the {explained['n']:,} targets that have all counterparts it is {shown(explained['value'])}"
+    return f"{compared}. In points: {', '.join(parts)}."
+
+
+def _say_beyond(headline: Finding, hardest: Finding, name: str) -> str:
+    """Say whether the success is more than what the hardest null gives; empty where there is nothing to explain."""
+    if hardest.verdict == LEAK:
+        return f"Single examples are traced, beyond {name}."
+    if headline.verdict != LEAK:
+        return ""
+    if _shows_nothing(hardest):
+        return (
             f"Whether it is more than {name} cannot be told: on these targets the attack itself is no better than "
             "guessing."
         )
-    elif findings[0].verdict == LEAK and finding.verdict == TOO_FEW:
-        words.append(f"Whether it is more than {name} cannot be told: there are too few targets.")
-    elif findings[0].verdict == LEAK and finding.verdict == NO_EVIDENCE:
-        words.append(
-            f"More than {name} is not shown: the server learns who holds which kind of example, not which one."
-        )
-        return Explained(rows, words, short=f"{name} explain it")
-    return Explained(rows, words)
+    if hardest.verdict == TOO_FEW:
+        return f"Whether it is more than {name} cannot be told: there are too few targets."
+    if hardest.verdict == NO_EVIDENCE:
+        return f"{_NOT_SHOWN} {name} is not shown: the server learns who holds which kind of example, not which one."
+    return ""
 
 
 SECTION = Section(
@@ -150,8 +167,7 @@ SECTION = Section(
         "asr": "{times} times as often as guessing",
         "asr-last-round": "{times} times as often as guessing",
     },
-    explained=_explains,
-    remedies=remedies_beside(__file__),
+    explained=_explain,
     sentences={
         "asr": "Given an example from the training data, the server named the client that holds it in {value} of cases"
         "{interval}{chance}.",
@@ -162,5 +178,4 @@ SECTION = Section(
     },
     figures=(PER_ROUND, PER_CLIENT, RELIABILITY, ("roc", roc), ("scores", scores)),
     tables=(("explained", _explained), ("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
-    forms=forms_beside(__file__),
 )

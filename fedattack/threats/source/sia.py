@@ -31,7 +31,7 @@ from fedattack.record import Record
 from fedattack.threats.source.options import SourceOptions
 
 
-class _Facts(TypedDict):
+class _SourceFacts(TypedDict):
     clients: list[Name]
     rounds: list[Number]
     targets: Name
@@ -54,7 +54,7 @@ class SourceInference(SourceOptions, Attack):
     """
 
     form: ClassVar[Form] = Form(
-        TypeAdapter(_Facts),
+        TypeAdapter(_SourceFacts),
         {
             "losses": ArrayForm("f", ("rounds", "targets", "clients"), nan=True),
             "combined": ArrayForm("f", ("targets", "clients"), nan=True),
@@ -73,29 +73,15 @@ class SourceInference(SourceOptions, Attack):
         if knowledge.targets is None:
             raise AssertionError("checked by run")
         targets = knowledge.targets
-        columns = {node: column for column, node in enumerate(record.nodes)}
         notes: list[str] = []
         strange: list[str] = []
-        found: Iterable[tuple[Group, NDArray[np.float64]]]
-        if knowledge.answers is not None:
-            losses_of = knowledge.answers.losses
-            found = ((group, losses_of[rows]) for group, rows in answered_groups(record, knowledge.answers))
-        else:
-            found = self._computed(record, knowledge, seed, pick_device(device), notes)
-        by_round: dict[int, NDArray[np.float64]] = {}
-        counts = np.ones(len(columns))
-        for group, values in found:
-            of_round = by_round.setdefault(group.position, np.full((len(targets), len(columns)), np.nan))
-            for node, count, of_client in zip(group.nodes, group.counts, values, strict=True):
-                of_round[:, columns[node]] = of_client
-                counts[columns[node]] = count or 1
-                if not np.isfinite(of_client).all():
-                    strange.append(f"round {group.number}, client {node}: its model gives losses that are not finite")
-            progress(group.position, len(record))
-        progress(len(record), len(record))
-        seen = {position: of_round for position, of_round in by_round.items() if not np.isnan(of_round).all()}
-        rounds = [record.rounds[position].number for position in seen]
-        losses = [*seen.values()]
+        counts = np.ones(len(record.nodes))
+        by_round = self._collect_losses(record, knowledge, seed, device, counts, notes, strange, progress)
+        rounds, losses = [], []
+        for position, of_round in by_round.items():
+            if not np.isnan(of_round).all():
+                rounds.append(record.rounds[position].number)
+                losses.append(of_round)
         if not losses:
             raise NeedsError(
                 f"attack {self.name} needs at least one usable reply, and {record.path} holds none{why_left_out(notes)}"
@@ -104,7 +90,7 @@ class SourceInference(SourceOptions, Attack):
         # The score takes exp(−loss), a probability where labels are classes: other losses have any scale.
         scale = 1.0 if knowledge.answers is None else max(1.0, float(np.nanmedian(stacked)))
         combined = combine_rounds(stacked / scale)
-        prior = np.full(len(columns), 1 / len(columns))
+        prior = np.full(len(counts), 1 / len(counts))
         if knowledge.prior == "examples":
             prior = counts / counts.sum()
         return Scores(
@@ -124,6 +110,40 @@ class SourceInference(SourceOptions, Attack):
             },
             notes=(*notes, *strange),
         )
+
+    def _collect_losses(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        seed: int,
+        device: str,
+        counts: NDArray[np.float64],
+        notes: list[str],
+        strange: list[str],
+        progress: Progress,
+    ) -> dict[int, NDArray[np.float64]]:
+        """Return the losses (targets, clients) by the place of a round; ``counts`` is filled with clients' examples."""
+        columns = {node: column for column, node in enumerate(record.nodes)}
+        by_round: dict[int, NDArray[np.float64]] = {}
+        for group, values in self._losses_of_groups(record, knowledge, seed, device, notes):
+            of_round = by_round.setdefault(group.position, np.full((values.shape[1], len(columns)), np.nan))
+            for node, count, of_client in zip(group.nodes, group.counts, values, strict=True):
+                of_round[:, columns[node]] = of_client
+                counts[columns[node]] = count or 1
+                if not np.isfinite(of_client).all():
+                    strange.append(f"round {group.number}, client {node}: its model gives losses that are not finite")
+            progress(group.position, len(record))
+        progress(len(record), len(record))
+        return by_round
+
+    def _losses_of_groups(
+        self, record: Record, knowledge: Knowledge, seed: int, device: str, notes: list[str]
+    ) -> Iterable[tuple[Group, NDArray[np.float64]]]:
+        """Return the losses (clients, targets) of groups of replies: answered by the app, or computed."""
+        if knowledge.answers is None:
+            return self._computed(record, knowledge, seed, pick_device(device), notes)
+        losses = knowledge.answers.losses
+        return ((group, losses[rows]) for group, rows in answered_groups(record, knowledge.answers))
 
     def _computed(
         self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]

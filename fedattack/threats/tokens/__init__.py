@@ -9,6 +9,5 @@ THREAT = Threat(
     attacks={"tokens": "tokens:MovedRows"},
     judges={"tokens": "judge:TokensJudge"},
     options={"tokens": "options:TokensOptions"},
-    findings={"tokens": ("f1", "precision", "recall")},
     section="section:SECTION",
 )

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.finding import Finding
-from fedattack.audit.intervals import here_of, rate_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.judge import Case, Judge
 from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
@@ -25,21 +24,26 @@ Floats = NDArray[np.float64]
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _TESTING = 1, 2
-_SHUFFLES = 1_000
 
 # Clients of the first run that the page shows.
 _SHOWN = 20
 
-_LABELS = {
-    "f1": "Rows named, F1 score",
-    "precision": "Named rows that the client holds",
-    "recall": "Rows that the client holds and that are named",
-}
-
 
 @dataclass(frozen=True)
 class TokensCase(Case):
-    """One seed's named rows beside its truth."""
+    """One seed's named rows beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores name tables or clients that they do not list.
+    """
+
+    def __post_init__(self) -> None:
+        arrays, facts = self.scores.arrays, self.scores.facts
+        known = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
+        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
+            raise DataError(f"seed {self.seed}: the scores name tables or clients that they do not list; attack again")
 
     @cached_property
     def answers(self) -> Mapping[str, NDArray[Any]] | None:
@@ -106,11 +110,11 @@ class TokensCase(Case):
         }[metric]
         return np.asarray(common / np.maximum(below, 1))
 
-    def guess(self, metric: str) -> Floats:
-        """Return (clients,): the same for whoever names all rows of each client."""
+    def guess(self) -> Floats:
+        """Return (clients,): the F1 score of whoever names all rows of each client."""
         rows = int((self.scores.arrays["asked_tables"] == 0).sum())
         used = self.counts(0)[2]
-        return {"f1": 2 * used / (rows + used), "precision": used / rows, "recall": np.ones(len(used))}[metric]
+        return np.asarray(2 * used / (rows + used))
 
 
 def _as_matrix(whose: NDArray[np.int64], rows: NDArray[np.int64], clients: int, width: int) -> "csr_array[Any]":
@@ -140,7 +144,7 @@ def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[st
     if not fits:
         raise DataError(
             f"seed {seed}: the truth's answer {THREAT!r}: expected names, rows, tables, owners and whole, as "
-            "fedattack.threats.tokens.truths gives them; write it again"
+            "fedattack.attacks.lookups gives them; write it again"
         )
     return answers
 
@@ -152,44 +156,46 @@ class TokensJudge(Judge[TokensCase]):
     """
 
     case = TokensCase
-    headline = "f1"
     notes = ("The null of tokens.f1 is the same named rows beside other clients' examples.",)
 
-    def findings(self) -> list[Finding]:
-        """State all findings."""
-        self.asked = [case for case in self.cases if case.asked]
-        if not self.asked:
-            reason = "of no client all training examples are known, so that nobody knows which rows it uses"
-            return [self.unmeasured(self.headline, _LABELS["f1"], reason, headline=True)]
-        series = {"tables": [*self._tables()], "clients": [*self._clients()]}
-        return [
-            self._found("f1", headline=True, series=series),
-            self._found("precision"),
-            self._found("recall"),
-        ]
+    @cached_property
+    def asked(self) -> list[TokensCase]:
+        """The seeds in which all examples of a client are known."""
+        return [case for case in self.cases if case.asked]
 
-    def _found(self, metric: str, **parts: Any) -> Finding:
-        fits = Fits([case.fits(metric) for case in self.asked])
-        null = fits.draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
+    @measure("f1", "Rows named, F1 score", headline=True)
+    def find_f1(self) -> Measurement:
+        """Score the named rows by precision and recall together."""
+        if not self.asked:
+            return no_value("of no client all training examples are known, so that nobody knows which rows it uses")
         # Whoever names all rows misses none: the guess bars the F1 score alone.
-        guessed = float(np.concatenate([case.guess(metric) for case in self.asked]).mean())
-        bars = {EVERYTHING: guessed} if metric == "f1" else {}
-        n = sum(fits.sizes)
-        return self.judged(
-            metric,
-            _LABELS[metric],
-            rate_interval(fits.sums, fits.sizes),
-            null_of(null.tolist(), n),
+        bars = {EVERYTHING: float(np.concatenate([case.guess() for case in self.asked]).mean())}
+        series = {"tables": [*self._tables()], "clients": [*self._clients()]}
+        return self._hold_against_others("f1", bars=bars, baselines=bars, series=series)
+
+    @measure("precision", "Named rows that the client holds")
+    def find_precision(self) -> Measurement | None:
+        """Count the named rows that the client holds."""
+        return self._hold_against_others("precision") if self.asked else None
+
+    @measure("recall", "Rows that the client holds and that are named")
+    def find_recall(self) -> Measurement | None:
+        """Count the rows that the client holds and that are named."""
+        return self._hold_against_others("recall") if self.asked else None
+
+    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
+        """Hold the named rows against those of the client, and against those of others."""
+        fits = Fits([case.fits(metric) for case in self.asked])
+        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
+        rate = fits.rate
+        return rate.measured(
             f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples",
             value=float(fits.own.mean()),
-            n=n,
+            null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
-            test=fits.test(np.random.default_rng((self.cases[0].seed, _TESTING))),
-            here=here_of(fits.sums, fits.sizes),
-            baselines=bars,
-            bars=bars,
+            test=fits.test(self.rng(_TESTING)),
+            by_seed=rate.by_seed,
             **parts,
-            **over_seeds([total / size for total, size in zip(fits.sums, fits.sizes, strict=True)]),
         )
 
     def _tables(self) -> Iterator[dict[str, Any]]:

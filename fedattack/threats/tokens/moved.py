@@ -41,7 +41,7 @@ _FEWEST = 20
 
 
 @dataclass(frozen=True)
-class Movement:
+class RowMovement:
     """How the rows of a table moved.
 
     Attributes
@@ -68,7 +68,7 @@ class Movement:
     width: int
 
 
-def measure(start: NDArray[Any], end: NDArray[Any], *, is_gradient: bool = False) -> Movement:
+def measure(start: NDArray[Any], end: NDArray[Any], *, is_gradient: bool = False) -> RowMovement:
     """Measure how rows moved, some at a time.
 
     Parameters
@@ -82,7 +82,8 @@ def measure(start: NDArray[Any], end: NDArray[Any], *, is_gradient: bool = False
     """
     parts = [*_measure_parts(start, end, is_gradient)]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Movement(columns[0].astype(np.bool_), *columns[1:], width=start.shape[1])
+    still, lengths, slope, spread, step, uneven = columns
+    return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, start.shape[1])
 
 
 def _measure_parts(start: NDArray[Any], end: NDArray[Any], is_gradient: bool) -> Iterator[tuple[Floats, ...]]:
@@ -112,7 +113,7 @@ def _measure_rows(before: Floats, moved: Floats, rounding: Floats) -> tuple[Floa
     return still.astype(np.float64), lengths, slope, spread, step, uneven
 
 
-def find_moved(movement: Movement, *, tied: bool, false_alarms: float) -> tuple[Flags, str]:
+def find_moved(movement: RowMovement, *, tied: bool, false_alarms: float) -> tuple[Flags, str]:
     """Return which rows examples moved (rows,), and how the others were told.
 
     Parameters
@@ -137,7 +138,7 @@ def find_moved(movement: Movement, *, tied: bool, false_alarms: float) -> tuple[
     return movement.lengths > 0, ALL
 
 
-def _find_decayed(movement: Movement) -> Flags:
+def _find_decayed(movement: RowMovement) -> Flags:
     """Return which rows moved by decay alone: by the same factor of themselves, or the same length against signs."""
     nothing = np.zeros(len(movement.lengths), dtype=np.bool_)
     if movement.width < 2:

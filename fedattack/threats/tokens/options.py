@@ -13,11 +13,11 @@ class TokensOptions:
 
     name: ClassVar[str] = "tokens"
     title: ClassVar[str] = "Rows of embeddings, item tables and one-hot layers that moved"
-    paper: ClassVar[str] = "Melis et al. 2019, Exploiting unintended feature leakage, Section 4.1"
+    paper: ClassVar[str] = "Melis et al. 2019, Exploiting unintended feature leakage"
     needs: ClassVar[Needs] = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),
-        knowledge=("model",),
+        knowledge=(),
         takes=("rounds", "clients", "frozen", "structures"),
     )
 

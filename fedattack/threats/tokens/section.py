@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Section, Table, forms_beside
+from fedattack.report.section import Section, Table
 from fedattack.report.words import shown
 
 
@@ -45,8 +44,8 @@ def _exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server name the words, items or categories that a client holds?",
+    strength={"f1": "rows are named with an F1 score of {value}, where guessing gives {chance}"},
     exposed=_exposed,
-    remedies=remedies_beside(__file__),
     sentences={
         "f1": "The rows that are named of a client match those that its examples use with an F1 score of "
         "{value}{interval}{chance}.",
@@ -54,5 +53,4 @@ SECTION = Section(
         "recall": "Of the rows that a client uses {value}{interval} are named{chance}.",
     },
     tables=(("tables", _tables), ("clients", _clients)),
-    forms=forms_beside(__file__),
 )

@@ -1,6 +1,6 @@
 """Read which rows of a model's tables moved: the words, items or categories that a client holds."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -14,17 +14,17 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, is_finite
-from fedattack.attacks.replies import replied, spread_replies, why_left_out
+from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
+from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
-from fedattack.record import Record, Round
+from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.tokens.moved import Flags, find_moved, measure
 from fedattack.threats.tokens.options import TokensOptions
-from fedattack.threats.tokens.tables import TokenTable, find_tables
 from fedattack.threats.tokens.tracing import trace
 
-_NO_TABLE = "it needs an embedding, or a first linear layer whose inputs are 0 or 1, and this model has none"
+_NO_TABLE = "it needs an embedding, or ten inputs of 0 or 1 in a first linear layer, and this model has neither"
 
 
 class _TableFacts(TypedDict):
@@ -62,25 +62,27 @@ class MovedRows(TokensOptions, Attack):
         },
         {"clients": "clients"},
     )
-    knows: ClassVar[tuple[str, ...]] = ("the model's architecture", "what a row of a table stands for")
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture, or its names of arrays",
+        "what a row of a table stands for",
+    )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where a model has no table."""
         found, known = self.needs.unfit(record, knowledge), knowledge.model
-        if known is None or isinstance(known.spec, Asked):
+        if known is not None and isinstance(known.spec, Asked):
             return found
         try:
-            tables = find_tables(known.build(), knowledge)
+            tables = tables_of(None if known is None else known.build(), knowledge, record)
         except FedAttackError as cause:
             return [*found, str(cause)]
         return found if tables else [*found, _NO_TABLE]
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.model is None:
-            raise AssertionError("checked by run")
-        model = knowledge.model.build()
-        check_model(model, record)
-        tables = find_tables(model, knowledge)
+        model = None if knowledge.model is None else knowledge.model.build()
+        if model is not None:
+            check_model(model, record)
+        tables = tables_of(model, knowledge, record)
         if not tables:
             raise NeedsError(f"attack {self.name}: {_NO_TABLE}")
         notes: list[str] = []
@@ -94,12 +96,7 @@ class MovedRows(TokensOptions, Attack):
                 f"attack {self.name} needs updates of a table, and {record.path} holds none that can be used"
                 f"{why_left_out(notes)}"
             )
-        named: list[NDArray[np.int64]] = []
-        for place, part in enumerate(parts):
-            for client in range(len(part.named)):
-                rows = tables[place].rows[np.flatnonzero(part.of(client))]
-                named.append(np.stack([rows, np.full(len(rows), place), np.full(len(rows), client)]))
-        rows, which, whose = np.concatenate(named, axis=1)
+        rows, which, whose = _join_named(tables, parts)
         facts = []
         for table, part in zip(tables, parts, strict=True):
             facts.append({"name": table.name, "rows": len(table.rows), "how": sorted(part.how)})
@@ -153,8 +150,20 @@ class _FoundRows:
         return np.unpackbits(self.named[client], count=self.count).astype(np.bool_)
 
 
-def _is_tied(model: nn.Module, table: TokenTable) -> bool:
-    """Say whether another layer shares the table's array."""
+def _join_named(tables: Sequence[TokenTable], parts: Sequence[_FoundRows]) -> NDArray[np.int64]:
+    """Return (3, named): of each row that is named its number, its table and whose it is."""
+    named: list[NDArray[np.int64]] = []
+    for place, part in enumerate(parts):
+        for client in range(len(part.named)):
+            rows = tables[place].rows[np.flatnonzero(part.of(client))]
+            named.append(np.stack([rows, np.full(len(rows), place), np.full(len(rows), client)]))
+    return np.concatenate(named, axis=1)
+
+
+def _is_tied(model: nn.Module | None, table: TokenTable) -> bool:
+    """Say whether another layer shares the table's array, as far as that is known."""
+    if model is None:
+        return False
     own = model.get_submodule(table.module).weight
     holders = 0
     for layer in model.modules():
@@ -172,7 +181,7 @@ def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: b
     sums: list[Flags] = []
     count = len(record) if record.view == "aggregate" else attack.replies
     for round_ in record:
-        for who, start, sent, where in _list_updates(round_, chosen.get(round_.seq, set())):
+        for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
             false_alarms, is_gradient = attack.false_alarms / count, round_.protocol == "fedsgd"
             moved = _read_table(table, start, sent, is_gradient, tied, false_alarms, where)
             if isinstance(moved, str):
@@ -180,7 +189,7 @@ def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: b
                 continue
             held, how = moved
             taking_part = np.zeros(len(nodes), dtype=np.bool_)
-            taking_part[[nodes[node] for node in who]] = True
+            taking_part[[nodes[reply.node] for reply in replies]] = True
             found.seen |= taking_part
             found.rounds.add(round_.number)
             found.how.add(how)
@@ -192,19 +201,6 @@ def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: b
     if sums:
         found.named = np.stack([np.packbits(held) for held in trace(np.stack(part), np.stack(sums))])
     return found
-
-
-def _list_updates(
-    round_: Round, nodes: set[str]
-) -> Iterator[tuple[tuple[str, ...], Arrays | None, Arrays | None, str]]:
-    """Yield who is in an update, what was sent, what came back, and how the update is called."""
-    if round_.aggregate is not None:
-        yield round_.participants, round_.common, round_.aggregate, f"round {round_.number} left out"
-        return
-    for reply in filter(replied, round_.observations):
-        if reply.node in nodes:
-            where = f"round {round_.number}, client {reply.node} left out"
-            yield (reply.node,), reply.received, reply.arrays, where
 
 
 def _read_table(

@@ -36,7 +36,7 @@ def trace(part: Flags, moved: Flags) -> Iterator[Flags]:
 
 def find_possible(part: Flags, pattern: Flags) -> Flags:
     """Return who may hold a row (clients,): all that took part, and never in a sum in which it did not move."""
-    return part.any(axis=0) & ~part[~pattern].any(axis=0)
+    return np.asarray(part.any(axis=0) & ~part[~pattern].any(axis=0))
 
 
 def _trace_row(part: Flags, pattern: Flags) -> Flags:

@@ -9,6 +9,5 @@ THREAT = Threat(
     attacks={"trees": "trees:TreesOfTables"},
     judges={"trees": "judge:TreesJudge"},
     options={"trees": "options:TreesOptions"},
-    findings={"trees": ("rows", "values", "columns", "linked")},
     section="section:SECTION",
 )

@@ -210,33 +210,33 @@ def _read_tree(form: Mapping[str, object], features: int, where: str) -> Tree:
             raise DataError(f"{where}: {name} has {size:,} entries, and left_children {count:,}; {_HINT}")
     if not count:
         raise DataError(f"{where}: it has no node; {_HINT}")
-    whole = _read_whole(form, where)
-    value, cover, weight = (_read_floats(form[name], where, name) for name in _NUMBERS)
-    tree = Tree(*whole[:3], value, cover, weight, whole[3] != 0)
-    if (cover < 0).any():
-        raise DataError(f"{where}: sum_hessian: expected 0 or more, got {cover.min():g}; {_HINT}")
+    tree = Tree(
+        left=_read_whole(form, where, "left_children"),
+        right=_read_whole(form, where, "right_children"),
+        feature=_read_whole(form, where, "split_indices"),
+        value=_read_floats(form, where, "split_conditions"),
+        cover=_read_floats(form, where, "sum_hessian"),
+        weight=_read_floats(form, where, "base_weights"),
+        by_category=_read_whole(form, where, "split_type") != 0,
+    )
+    if (tree.cover < 0).any():
+        raise DataError(f"{where}: sum_hessian: expected 0 or more, got {tree.cover.min():g}; {_HINT}")
     if int((tree.left == _NO_CHILD).sum()) * features > MOST_NUMBERS:
         raise DataError(f"{where}: it has too many leaves for {features:,} columns; {_HINT}")
     _check_nodes(tree, features, where)
     return tree
 
 
-_NUMBERS = ("split_conditions", "sum_hessian", "base_weights")
-
-
-def _read_whole(form: Mapping[str, object], where: str) -> list[Places]:
-    found = []
-    for name in ("left_children", "right_children", "split_indices", "split_type"):
-        try:
-            found.append(np.array(form[name], dtype=np.int64))
-        except OverflowError:
-            raise DataError(f"{where}: {name} holds a number that is no node and no column; {_HINT}") from None
-    return found
-
-
-def _read_floats(values: object, where: str, name: str) -> Floats:
+def _read_whole(form: Mapping[str, object], where: str, name: str) -> Places:
     try:
-        numbers = np.array(values, dtype=np.float64)
+        return np.array(form[name], dtype=np.int64)
+    except OverflowError:
+        raise DataError(f"{where}: {name} holds a number that is no node and no column; {_HINT}") from None
+
+
+def _read_floats(form: Mapping[str, object], where: str, name: str) -> Floats:
+    try:
+        numbers = np.array(form[name], dtype=np.float64)
     except OverflowError:
         numbers = np.array([math.inf])
     # XGBoost itself holds no more than single precision.

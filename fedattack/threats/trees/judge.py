@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import Finding
-from fedattack.audit.intervals import here_of, rate_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.judge import Case, Judge
 from fedattack.audit.listing import Cell, Listing
-from fedattack.audit.significance import Significance, arrangements_within, exchange_within, significance_of
+from fedattack.audit.measures import Measurement, Rate, measure, no_value
+from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
@@ -26,20 +25,12 @@ Floats = NDArray[np.float64]
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _TESTING = 1, 2
-_SHUFFLES = 1_000
 
 # Rows of a client that are looked at: each is held against each that was put together, for all pairs of clients.
 _MOST_ROWS = 300
 
 # Clients of the first run that the page shows.
 _SHOWN = 20
-
-_LABELS = {
-    "rows": "Whole rows read off trees",
-    "values": "Values of rows read off trees",
-    "columns": "Values of columns that are thresholds",
-    "linked": "Trees of the common model that a participant puts to their client",
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +85,7 @@ class TreesCase(Case):
     @cached_property
     def tolerance(self) -> Floats:
         """(columns,): by how much a value of a row may be off."""
-        return TOLERANCE * np.concatenate(self.tables).std(axis=0)
+        return np.asarray(TOLERANCE * np.concatenate(self.tables).std(axis=0))
 
     @cached_property
     def read(self) -> list[Floats]:
@@ -113,7 +104,7 @@ class TreesCase(Case):
         columns, cuts = arrays["cut_columns"][own], arrays["cuts"][own]
         return [np.sort(cuts[columns == column]) for column in range(self.scores.facts["features"])]
 
-    def measure(self, rows: Floats, true: Floats) -> Floats:
+    def count_met(self, rows: Floats, true: Floats) -> Floats:
         """Return (2,): the share of true rows of which all values are met, and the share of their values."""
         met = match_rows(rows, true, self.tolerance)
         return np.array([met.all(axis=1).mean(), met.mean()])
@@ -123,16 +114,16 @@ class TreesCase(Case):
         table = np.empty((2, len(self.asked), len(self.asked)))
         for row, read in enumerate(self.read):
             for column, true in enumerate(self.tables):
-                table[:, row, column] = self.measure(read, true)
+                table[:, row, column] = self.count_met(read, true)
         return table
 
     def guess(self) -> Iterator[tuple[str, Floats]]:
         """Yield what guessing is called, and (2,): the same for whoever guesses the rows of a client."""
         for place, true in enumerate(self.tables):
-            yield MIDDLE, self.measure(np.tile(self.middle, (len(true), 1)), true)
+            yield MIDDLE, self.count_met(np.tile(self.middle, (len(true), 1)), true)
             for other, rows in enumerate(self.tables):
                 if other != place:
-                    yield OTHERS, self.measure(rows, true)
+                    yield OTHERS, self.count_met(rows, true)
 
     def compare_columns(self) -> Floats:
         """Return (clients, clients): of a client (columns) the share of values that another one's trees (rows) hold."""
@@ -175,100 +166,105 @@ class TreesJudge(Judge[TreesCase]):
     """States how much of clients' tables their trees give away: whole rows, values of rows, values of columns.
 
     Each is the mean over clients. The test exchanges clients: the same trees beside other clients' tables. The last
-    finding is about a participant, who sees the common model alone.
+    measure is about a participant, who sees the common model alone.
     """
 
     case = TreesCase
-    headline = "rows"
     notes = (
         "The null of trees.rows, trees.values and trees.columns is the same trees beside other clients' tables.",
         f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
     )
 
-    def findings(self) -> list[Finding]:
-        """State all findings."""
-        self.asked = [case for case in self.cases if case.asked]
-        if not self.asked:
-            reason = "of no client whose trees were read is any row known"
-            return [self.unmeasured(self.headline, _LABELS["rows"], reason, headline=True)]
+    @cached_property
+    def asked(self) -> list[TreesCase]:
+        """The seeds in which rows of a client are known whose trees were read."""
+        return [case for case in self.cases if case.asked]
+
+    @cached_property
+    def fits(self) -> dict[str, Fits]:
+        """For each measure what was read of each client beside each client's table."""
         of_rows = [case.compare_rows() for case in self.asked]
-        self.fits = {
+        return {
             "rows": Fits([tables[0] for tables in of_rows]),
             "values": Fits([tables[1] for tables in of_rows]),
             "columns": Fits([case.compare_columns() for case in self.asked]),
         }
-        guesses: dict[str, list[Floats]] = {}
+
+    @cached_property
+    def guesses(self) -> dict[str, Floats]:
+        """For each way to guess (2,): the shares of rows and of values that it meets, the mean over clients."""
+        found: dict[str, list[Floats]] = {}
         for case in self.asked:
             for name, shares in case.guess():
-                guesses.setdefault(name, []).append(shares)
-        means = {name: np.mean(shares, axis=0) for name, shares in guesses.items()}
+                found.setdefault(name, []).append(shares)
+        return {name: np.mean(shares, axis=0) for name, shares in found.items()}
+
+    @measure("rows", "Whole rows read off trees", headline=True)
+    def find_rows(self) -> Measurement:
+        """Count the rows of which all values are read."""
+        if not self.asked:
+            return no_value("of no client whose trees were read is any row known")
+        bars = {name: float(shares[0]) for name, shares in self.guesses.items()}
         series = {"clients": [*self._clients()], "columns": [*self._columns()]}
-        return [
-            self._found(
-                "rows", {name: float(shares[0]) for name, shares in means.items()}, headline=True, series=series
-            ),
-            self._found("values", {name: float(shares[1]) for name, shares in means.items()}),
-            self._found("columns", {}),
-            *self._linked(),
-        ]
+        return self._hold_against_others("rows", bars=bars, baselines=bars, series=series)
 
-    def _found(self, metric: str, bars: Mapping[str, float], **parts: Any) -> Finding:
-        fits = self.fits[metric]
-        null = fits.draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
-        n = sum(fits.sizes)
-        return self.judged(
-            metric,
-            _LABELS[metric],
-            rate_interval(fits.sums, fits.sizes),
-            null_of(null.tolist(), n),
-            "the null is the same trees beside other clients' tables",
-            value=float(fits.own.mean()),
-            n=n,
-            chance=float(null.mean()),
-            test=fits.test(np.random.default_rng((self.cases[0].seed, _TESTING))),
-            here=here_of(fits.sums, fits.sizes),
-            baselines=bars,
-            bars=bars,
-            **parts,
-            **over_seeds([total / size for total, size in zip(fits.sums, fits.sizes, strict=True)]),
-        )
+    @measure("values", "Values of rows read off trees")
+    def find_values(self) -> Measurement | None:
+        """Count the values of rows that are read."""
+        if not self.asked:
+            return None
+        bars = {name: float(shares[1]) for name, shares in self.guesses.items()}
+        return self._hold_against_others("values", bars=bars, baselines=bars)
 
-    def _linked(self) -> Iterator[Finding]:
-        """State how many trees of the common model a participant puts to the client that made them."""
+    @measure("columns", "Values of columns that are thresholds")
+    def find_columns(self) -> Measurement | None:
+        """Count the values of which a threshold is close by."""
+        return self._hold_against_others("columns") if self.asked else None
+
+    @measure("linked", "Trees of the common model that a participant puts to their client")
+    def find_linked(self) -> Measurement | None:
+        """Count the trees that shared thresholds put to the client that made them."""
         cases = [case for case in self.cases if len(case.scores.arrays["linked"]) and len(case.clients) > 1]
         if not cases:
-            return
+            return None
         linked = np.concatenate([case.scores.arrays["linked"] for case in cases])
         owners = np.concatenate([case.scores.arrays["owners"] for case in cases])
-        sizes = [len(case.scores.arrays["linked"]) for case in cases]
-        runs = np.repeat(np.arange(len(cases)), sizes)
-        right = linked == owners
-        sums = [float(right[runs == run].sum()) for run in range(len(cases))]
+        rate = Rate.of([case.scores.arrays["linked"] == case.scores.arrays["owners"] for case in cases])
+        runs = np.repeat(np.arange(len(cases)), rate.sizes)
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
             return np.asarray((linked[exchange_within(runs, rng, count)] == owners).mean(axis=1))
 
-        test: Significance = significance_of(
-            float(right.mean()),
+        test = significance_of(
+            rate.value,
             draw,
-            np.random.default_rng((self.cases[0].seed, _TESTING)),
+            self.rng(_TESTING),
             "the trees of each run exchanged",
             arrangements=arrangements_within(runs, linked),
         )
-        null = draw(np.random.default_rng((self.cases[0].seed, _SHUFFLING)), _SHUFFLES)
-        yield self.judged(
-            "linked",
-            _LABELS["linked"],
-            rate_interval(sums, sizes),
-            null_of(null.tolist(), len(linked)),
+        null = draw(self.rng(_SHUFFLING), self.shuffles)
+        return rate.measured(
             "by shared thresholds alone; where trees are put together, a participant reads what the server reads",
-            value=float(right.mean()),
-            n=len(linked),
+            null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
             test=test,
-            here=here_of(sums, sizes),
-            **over_seeds([total / size for total, size in zip(sums, sizes, strict=True)]),
+            by_seed=rate.by_seed,
+        )
+
+    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
+        """Hold what was read against the table of the client, and against those of others."""
+        fits = self.fits[metric]
+        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
+        rate = fits.rate
+        return rate.measured(
+            "the null is the same trees beside other clients' tables",
+            value=float(fits.own.mean()),
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=fits.test(self.rng(_TESTING)),
+            by_seed=rate.by_seed,
+            **parts,
         )
 
     def _clients(self) -> Iterator[dict[str, Any]]:

@@ -170,7 +170,7 @@ def share_out(cover: Floats, count: int) -> Places:
         leaf = largest[place % len(largest)]
         found[leaf] -= found[leaf] > (count >= len(cover))
         place += 1
-    return found
+    return np.asarray(found)
 
 
 def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count: int, share: float = 1.0) -> Table:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Section, Table, forms_beside
+from fedattack.report.section import Section, Table
 from fedattack.report.words import shown
 
 
@@ -47,7 +46,6 @@ def _exposed(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server read a client's table off the trees that it sends?",
     exposed=_exposed,
-    remedies=remedies_beside(__file__),
     sentences={
         "rows": "Of a client's rows {value}{interval} are read whole{chance}.",
         "values": "Of the values of a client's rows {value}{interval} are read{chance}.",
@@ -56,5 +54,4 @@ SECTION = Section(
         "them{chance}.",
     },
     tables=(("clients", _clients), ("columns", _columns)),
-    forms=forms_beside(__file__),
 )

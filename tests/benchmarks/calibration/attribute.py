@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, PartialRecords, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Attributes, Truth
-from fedattack.threats.attribute.judge import BASELINES, AttributeCase, AttributeJudge
+from fedattack.threats.attribute.case import BASELINES, AttributeCase
+from fedattack.threats.attribute.judge import AttributeJudge
 from tests.benchmarks.calibration.drawn import study
 
 Rows = NDArray[np.int64]

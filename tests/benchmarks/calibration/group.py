@@ -13,7 +13,8 @@ import numpy as np
 from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import ClientAttribute, Truth
-from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge
+from fedattack.threats.group.case import PrivateAttributeCase
+from fedattack.threats.group.judge import PrivateAttributeJudge
 from tests.benchmarks.calibration.drawn import study
 
 _NAME = "colour"

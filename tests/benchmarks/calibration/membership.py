@@ -21,8 +21,9 @@ from fedattack.audit import exchanges
 from fedattack.audit.finding import Finding
 from fedattack.audit.significance import significance_of
 from fedattack.audit.truth import NOBODY, Truth
-from fedattack.threats.membership import judge
-from fedattack.threats.membership.judge import MembershipCase, MembershipJudge
+from fedattack.threats.membership import blind, judge
+from fedattack.threats.membership.case import MembershipCase
+from fedattack.threats.membership.judge import MembershipJudge
 from tests.benchmarks.calibration.drawn import measured
 
 CLASSES = 5
@@ -167,7 +168,7 @@ def quick() -> Iterator[None]:
 
     with (
         patch.object(exchanges, "significance_of", partial(significance_of, draws=DRAWS)),
-        patch.object(judge, "RandomForestClassifier", forest),
+        patch.object(blind, "RandomForestClassifier", forest),
         patch.object(judge, "_NULL_DRAWS", 20),
     ):
         yield

@@ -13,7 +13,8 @@ import numpy as np
 from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Truth
-from fedattack.threats.property.judge import PropertyCase, PropertyJudge
+from fedattack.threats.property.case import PropertyCase
+from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
 from tests.benchmarks.calibration.drawn import study
 

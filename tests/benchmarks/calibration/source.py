@@ -15,7 +15,8 @@ from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.significance import decided, significance_of
 from fedattack.audit.truth import Truth
-from fedattack.threats.source.judge import SourceCase, SourceJudge
+from fedattack.threats.source.case import SourceCase
+from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.source.sia import combine_rounds
 from tests.benchmarks.calibration.drawn import share
 

@@ -95,6 +95,13 @@ FEDMIA_AUTHORS = Clone(
     "2644868a4418ee038a72590bc6da8a1e4050bc19",
     ("mia_attack_auto.py",),
 )
+LEAKPRO = Clone(
+    "LeakPro",
+    "LeakPro",
+    "https://github.com/aidotse/LeakPro",
+    "c47752fad0fb48cba7d4d03023cdcedf267501c4",
+    ("leakpro/attacks/gia_attacks/modular/components/label_inference.py",),
+)
 
 
 def load_aijack(peers: Path | None, *packages: str) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedattack.defences import Batch as Handed
 from fedattack.defences.soteria import Soteria
 from fedattack.learning.soft_losses import soft_targets
-from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, Batch, ClientModel, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, ClientModel, ReplyBatch, Search, invert
 from fedattack.threats.inversion.images import peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE
@@ -174,7 +174,7 @@ def inverted(tasks: Sequence[Task], gradients: Sequence[Gradient]) -> list[float
     state = {name: value.numpy() for name, value in client.model.state_dict().items()}
     batches = []
     for task, gradient in zip(tasks, gradients, strict=True):
-        batches.append(Batch(state, gradient, 1, np.array([task.y])))
+        batches.append(ReplyBatch(state, gradient, 1, np.array([task.y])))
     how = Search("cos", EVALUATIONS, variation=VARIATION["cos"], box=BOX)
     ratios = []
     for task, found in zip(tasks, invert(client, batches, SHAPE, how), strict=True):

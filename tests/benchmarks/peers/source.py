@@ -18,7 +18,7 @@ from torch import Tensor
 from fedattack.attacks import ATTACKS, Knowledge, Targets
 from fedattack.audit.truth import Truth
 from fedattack.record import Record
-from fedattack.threats.source.judge import credits_of
+from fedattack.threats.source.case import credits_of
 from tests.benchmarks.peers.getting import SIA_AUTHORS, PeerMissingError, load_file, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
 from tests.benchmarks.peers.runs import recorded

@@ -51,3 +51,14 @@ def test_breast_cancer_has_a_binary_column():
     numbers = load_breast_cancer(as_frame=True).frame["symmetry error"]
     codes = sensitive_column(data, data.sensitive).codes(x)
     assert codes.sum() == (numbers > numbers.median()).sum()
+
+
+def test_digits_as_words_have_one_word_for_each_pixel():
+    """Written out slowly: which value each pixel has."""
+    data, images = load_dataset("digit-words", seed=0), load_digits().data.astype(int)
+    x = np.concatenate([data.x_train, data.x_test])
+    assert x.shape == (len(images), 1088)
+    assert ((x == 0) | (x == 1)).all()
+    assert (x.sum(axis=1) == 64).all()
+    expected = {tuple(17 * pixel + value for pixel, value in enumerate(image)) for image in images}
+    assert {tuple(np.flatnonzero(row)) for row in x} == expected

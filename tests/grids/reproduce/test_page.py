@@ -4,28 +4,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedattack.grids.reproduce.page import to_markdown
-from fedattack.grids.reproduce.picture import to_picture
+from fedattack.grids.cell import Number
+from fedattack.grids.measure import measure
+from fedattack.grids.reproduce.design import write_table_page
+from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from tests.grids.reproduce.test_spec import SPEC
 
-EMPTY = dict.fromkeys(
-    (
-        "value",
-        "seed_mean",
-        "seed_sd",
-        "low",
-        "high",
-        "level",
-        "comparisons",
-        "chance",
-        "null",
-        "n",
-        "paper",
-        "difference",
-    )
-)
-OURS = EMPTY | {
+OURS = measure(Number("asr", "rate", finding="sia.asr"), [], {}) | {
     "value": 0.25,
     "seed_mean": 0.24,
     "seed_sd": 0.012,
@@ -82,7 +68,7 @@ def what(tmp_path) -> Reproduction:
 
 
 def test_ours_and_the_papers_stand_side_by_side(what):
-    page = to_markdown(
+    page = write_table_page(
         what,
         results(
             cell(("us", "digits", 1.0), OURS | {"paper": PAPER, "difference": -0.045}),
@@ -115,17 +101,17 @@ def test_ours_and_the_papers_stand_side_by_side(what):
 
 
 def test_without_the_papers_numbers_there_are_no_columns_for_them(what):
-    page = to_markdown(what, results(cell(("us", "digits", 1.0), OURS)), picture=False)
+    page = write_table_page(what, results(cell(("us", "digits", 1.0), OURS)), picture=False)
     assert "| who | dataset | alpha | ours, rate (%) | chance |" in page
     assert "svg" not in page
 
 
 def test_with_nothing_done_there_is_a_list_alone(what):
     lacking = results(missing(("us", "digits", 1.0), "not reached yet"))
-    page = to_markdown(what, lacking, picture=False)
+    page = write_table_page(what, lacking, picture=False)
     assert "| us |" not in page
     assert "- 1 cell (dataset digits; alpha 1): not reached yet" in page
-    assert to_picture(what, lacking) == ""
+    assert draw_results(what, lacking) == ""
 
 
 def texts(svg: str) -> set[str]:
@@ -153,7 +139,7 @@ def test_pictures_name_what_they_show(tmp_path, figure, there):
     (tmp_path / "some.toml").write_text(SPEC.replace('kind = "points"\npanels = ["dataset"]', figure))
     spec = Reproduction.read(tmp_path / "some.toml")
     done = [cell(("us", "digits", alpha), OURS | {"paper": PAPER}) for alpha in (1.0, 0.1)]
-    svg = to_picture(spec, results(*done))
+    svg = draw_results(spec, results(*done))
     assert there <= texts(svg)
     assert "us · digits · 1: 24.0 ± 1.2 (21.3–28.6)" in svg, "the numbers in words"
 
@@ -166,5 +152,5 @@ def test_several_numbers_are_drawn_in_one_panel_and_far_places_on_a_logarithmic_
     done = [cell(("us", "digits", alpha), OURS | {"paper": None}) for alpha in (1.0, 0.01)]
     for entry in done:
         entry["numbers"]["other"] = entry["numbers"]["asr"] | {"value": None if entry is done[0] else 0.5}
-    found = texts(to_picture(Reproduction.read(tmp_path / "some.toml"), results(*done)))
+    found = texts(draw_results(Reproduction.read(tmp_path / "some.toml"), results(*done)))
     assert {"rate", "another rate", "alpha", "1", "0.01"} <= found

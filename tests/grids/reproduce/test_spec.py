@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedattack.base.errors import ConfigError
-from fedattack.grids.reproduce.spec import Reproduction, Stated, load_reproduction, reproduction_names, shown
+from fedattack.grids.cell import Stated, write_value
+from fedattack.grids.reproduce.spec import Reproduction, load_reproduction, reproduction_names
 from fedattack.runs.pipeline import choose_attacks
 from fedattack.runs.presets import load_preset, preset_names
 from fedattack.runs.settings import load_settings
@@ -149,7 +150,7 @@ def test_settings_are_known(name):
     assert cells
     for cell in cells:
         for key, value in cell.settings.items():
-            known[key].parse(shown(value))
+            known[key].parse(write_value(value))
         choose_attacks(load_preset(cell.preset).attacks, cell.options)
 
 

@@ -20,19 +20,10 @@ def tradeoff(*words, cwd):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("nope",), "unknown preset 'nope'"),
-        (("quickstart", "--defence", "magic"), "unknown defence 'magic'"),
-        (("quickstart", "--defence", "sparsify=2"), "above 0 and at most 1, got 2"),
-        (("quickstart", "--set", "defence=none"), "choose them with --defence"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, words, message):
-    done = tradeoff(*words, "--out", "out", cwd=tmp_path)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+    done = tradeoff("quickstart", "--defence", "magic", "--out", "out", cwd=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert "unknown defence 'magic'" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedattack.base.errors import FedAttackError
-from fedattack.grids.tradeoff.cost import Cost, measure_cost, peak_memory, side_by_side, told
+from fedattack.grids.tradeoff.cost import Cost, measure_cost, measure_peak_memory, summarise_cost, time_side_by_side
 from fedattack.runs.presets import load_preset, resolve_settings
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")
@@ -24,7 +24,7 @@ def test_actions_are_timed_in_turn():
 
         return act
 
-    costs = side_by_side({"short": action("short", 0.001), "long": action("long", 0.02)}, seconds=0.0)
+    costs = time_side_by_side({"short": action("short", 0.001), "long": action("long", 0.02)}, seconds=0.0)
     assert order[:8] == ["short", "long"] * 4, "once to warm up, and three turns even when the time is up"
     assert len(costs["short"].seconds) == len(costs["long"].seconds) == 3
     assert 0.001 <= median(costs["short"].seconds) < 0.02 <= median(costs["long"].seconds)
@@ -32,20 +32,20 @@ def test_actions_are_timed_in_turn():
 
 @LINUX
 def test_memory_is_what_was_needed_at_most_and_not_what_is_kept():
-    peak_memory(lambda: np.ones(1_000_000))
+    measure_peak_memory(lambda: np.ones(1_000_000))
     for _ in range(2):
         # What was freed before is no memory at hand.
-        found = peak_memory(lambda: [np.ones(5_000_000) for _ in range(4)] and None)
+        found = measure_peak_memory(lambda: [np.ones(5_000_000) for _ in range(4)] and None)
         assert 150e6 < found < 200e6
-        in_turn = peak_memory(lambda: [float(np.ones(5_000_000).sum()) for _ in range(4)])
+        in_turn = measure_peak_memory(lambda: [float(np.ones(5_000_000).sum()) for _ in range(4)])
         assert 35e6 < in_turn < 80e6
-    assert peak_memory(lambda: None) < 5e6
+    assert measure_peak_memory(lambda: None) < 5e6
 
 
 def test_a_cost_beyond_another_one_is_their_difference_turn_by_turn():
-    found = told(Cost([3.0, 5.0, 4.0], 100), less=Cost([1.0, 1.0, 2.0], 30))
+    found = summarise_cost(Cost([3.0, 5.0, 4.0], 100), less=Cost([1.0, 1.0, 2.0], 30))
     assert found == {"seconds": 2.0, "fastest": 2.0, "slowest": 4.0, "turns": 3, "memory": 70}
-    assert told(Cost([1.0], None))["memory"] is None
+    assert summarise_cost(Cost([1.0], None))["memory"] is None
 
 
 @pytest.fixture(scope="module")

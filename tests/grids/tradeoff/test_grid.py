@@ -9,8 +9,8 @@ import pytest
 from fedattack.base.errors import ConfigError
 from fedattack.defences import DEFENCES, DP_SGD, defence_of
 from fedattack.grids.tradeoff import grid
-from fedattack.grids.tradeoff.grid import choose_strengths, load_ladders, make_grid
-from fedattack.runs import presets, settings
+from fedattack.grids.tradeoff.grid import choose_strengths, load_ladders, make_cells
+from fedattack.runs import presets
 from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names
 from fedattack.runs.settings import load_settings
@@ -49,17 +49,17 @@ def test_every_preset_has_a_grid(name):
 def test_no_defence_comes_first_and_then_each_from_weak_to_strong():
     strengths = choose_strengths(QUICKSTART, ["sparsify=0.9,0.5", "dp-sgd=1", "sparsify=0.5,0.99"])
     assert strengths == {"sparsify": [0.5, 0.9, 0.99], "dp-sgd": [1.0]}
-    grid = make_grid(QUICKSTART, strengths, {"clients": 10, "dataset": "digits"})
-    assert [tuple(cell.place.values()) for cell in grid.cells] == [
+    cells = make_cells("quickstart", strengths)
+    assert [tuple(cell.place.values()) for cell in cells] == [
         ("none", 0.0),
         ("sparsify", 0.5),
         ("sparsify", 0.9),
         ("sparsify", 0.99),
         ("dp-sgd", 1.0),
     ]
-    assert grid.cells[0].name == "quickstart_defence-none_defence-strength-0"
+    assert cells[0].name == "quickstart_defence-none_defence-strength-0"
     known = load_settings()
-    assert all(key in known for cell in grid.cells for key in cell.settings)
+    assert all(key in known for cell in cells for key in cell.settings)
 
 
 def test_a_preset_s_own_strengths_go_before_the_defaults_and_the_command_line_s_before_both():
@@ -96,9 +96,10 @@ def test_what_is_no_defence_or_strength_is_refused_in_one_line(text, message):
 def test_a_preset_s_table_is_checked(tmp_path, monkeypatch):
     folder = tmp_path / "simulations" / "presets"
     folder.mkdir(parents=True)
-    for name in ("settings.toml", "tradeoff.toml"):
-        (tmp_path / "simulations" / name).write_text((app_folder() / "simulations" / name).read_text())
-    for module in (settings, presets, grid):
+    (tmp_path / "simulations" / "tradeoff.toml").write_text(
+        (app_folder() / "simulations" / "tradeoff.toml").read_text()
+    )
+    for module in (presets, grid):
         monkeypatch.setattr(module, "app_folder", lambda: tmp_path)
     text = 'help = "h"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n[tradeoff]\n'
     (folder / "mine.toml").write_text(text + "sparsify = [0.25, 1]")

@@ -12,7 +12,7 @@ from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.attribute.aia import METHODS, beliefs_of, mark_largest, smallest_loss
-from fedattack.threats.attribute.judge import lower_bound
+from fedattack.threats.attribute.case import lower_bound
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps
 from tests.worlds.attributes import linear, partial_of, tables, values_of, write_attribute_run
 

@@ -9,7 +9,8 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.base.errors import DataError
 from fedattack.report.validate import validate_findings
-from fedattack.threats.attribute.judge import IMPUTATION, MAJORITY, AttributeCase, AttributeJudge, lower_bound
+from fedattack.threats.attribute.case import IMPUTATION, MAJORITY, AttributeCase, lower_bound
+from fedattack.threats.attribute.judge import AttributeJudge
 from tests.attacks.listed import tables_of
 from tests.benchmarks.calibration.attribute import NULLS, POWERS
 from tests.benchmarks.calibration.attribute import judged as judged_in

@@ -14,7 +14,8 @@ from fedattack.audit.truth import ClientAttribute, Truth, read_truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
-from fedattack.threats.group.judge import MAJORITY, PrivateAttributeCase, PrivateAttributeJudge, credits_of
+from fedattack.threats.group.case import PrivateAttributeCase, credits_of
+from fedattack.threats.group.judge import MAJORITY, PrivateAttributeJudge
 from tests.benchmarks.calibration.drawn import measured
 from tests.benchmarks.calibration.group import NULLS, POWERS
 from tests.benchmarks.calibration.group import judged as judged_in

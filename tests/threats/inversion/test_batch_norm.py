@@ -8,7 +8,7 @@ from torch import nn
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, step_weights, told
-from fedattack.threats.inversion.gradient_inversion import Batch, ClientModel, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert
 from fedattack.threats.inversion.images import paired, squared_error
 from tests.worlds.inversion import digits, normed
 
@@ -48,7 +48,7 @@ def sent(model, training, rows):
     before, after = trained(model, training, rows)
     moved = {name: (before[name] - after[name]) / np.float32(training.lr) for name, _ in model.named_parameters()}
     statistics = told(model, before, after, training.steps(len(rows)))
-    return Batch(before, moved, len(rows), np.sort(Y[rows]), statistics)
+    return ReplyBatch(before, moved, len(rows), np.sort(Y[rows]), statistics)
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.5, 1.0, None])
@@ -179,7 +179,7 @@ def test_the_objective_counts_the_statistics_by_their_logarithm():
 def test_without_weight_or_without_statistics_the_search_is_the_same(method):
     model, rows = network(), np.arange(3)
     client, batch = ClientModel(model, "cross-entropy", ONE_STEP), sent(model, ONE_STEP, rows)
-    untold = Batch(batch.received, batch.movement, 3, batch.labels)
+    untold = ReplyBatch(batch.received, batch.movement, 3, batch.labels)
     found = [
         invert(client, batches, (1, 8, 8), Search(method, 20, restarts=2, statistics=weight))[0]
         for batches, weight in (([batch], 0.0), ([untold], 0.0), ([untold], 1.0))
@@ -192,7 +192,7 @@ def test_without_weight_or_without_statistics_the_search_is_the_same(method):
 def test_batches_with_and_without_statistics_are_searched_each_by_what_is_known():
     model, rows = network(), np.arange(2)
     client, batch = ClientModel(model, "cross-entropy", ONE_STEP), sent(model, ONE_STEP, rows)
-    untold = Batch(batch.received, batch.movement, 2, batch.labels)
+    untold = ReplyBatch(batch.received, batch.movement, 2, batch.labels)
     how = Search("cos", 20, statistics=1.0)
     mixed = invert(client, [untold, batch, untold], (1, 8, 8), how)
     (alone,) = invert(client, [untold], (1, 8, 8), how)

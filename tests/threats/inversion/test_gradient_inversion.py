@@ -10,8 +10,8 @@ from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.gradient_inversion import (
     ONE_GRADIENT,
-    Batch,
     ClientModel,
+    ReplyBatch,
     Search,
     dealt,
     invert,
@@ -107,7 +107,7 @@ def test_total_variation_is_the_mean_difference_of_neighbours():
 def test_a_single_record_is_found_and_with_its_label(method, iterations, known):
     model = network(hidden=64)
     (gradient,) = gradients(model, [[3]])
-    batch = Batch(state(model), gradient, 1, restore_labels(model, gradient, 1) if known else None)
+    batch = ReplyBatch(state(model), gradient, 1, restore_labels(model, gradient, 1) if known else None)
     client = ClientModel(model, "cross-entropy", ONE_GRADIENT)
     (found,) = invert(client, [batch], (1, 8, 8), Search(method, iterations))
     assert found.y.tolist() == [Y[3]]
@@ -121,7 +121,7 @@ def test_a_record_is_found_behind_several_local_steps():
     before = state(model)
     train_local(model, X[3:4], Y[3:4], seed=0, **vars(training))
     moved = {name: (before[name] - after) / np.float32(training.lr) for name, after in state(model).items()}
-    batch = Batch(before, moved, 1, restore_labels(model, moved, 1))
+    batch = ReplyBatch(before, moved, 1, restore_labels(model, moved, 1))
     errors = [
         np.abs(invert(ClientModel(model, "cross-entropy", how), [batch], (1, 8, 8), Search("cos", 300))[0].x - X[3])
         for how in (training, ONE_GRADIENT)
@@ -134,7 +134,7 @@ def test_the_target_of_a_regression_is_found():
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
     x, y = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32), np.array([0.7], dtype=np.float32)
     gradient = full_gradient(model, x, y, loss="mse", seed=0).arrays
-    batch = Batch(state(model), gradient, 1)
+    batch = ReplyBatch(state(model), gradient, 1)
     (found,) = invert(ClientModel(model, "mse", ONE_GRADIENT), [batch], (6,), Search("l2", 500, restarts=3))
     np.testing.assert_allclose(found.x, x, atol=0.02)
     np.testing.assert_allclose(found.y, y[:, None], atol=0.02)
@@ -144,7 +144,7 @@ def test_batches_searched_together_are_found_as_alone():
     """Batches of different sizes, in groups by size and memory, and each with its own random start."""
     model, rows = network(), [[0], [1, 2], [3]]
     batches = [
-        Batch(state(model), gradient, len(own), np.sort(Y[own]))
+        ReplyBatch(state(model), gradient, len(own), np.sort(Y[own]))
         for own, gradient in zip(rows, gradients(model, rows), strict=True)
     ]
     client, how, done = ClientModel(model, "cross-entropy", ONE_GRADIENT), Search("cos", 20, restarts=2), []
@@ -164,7 +164,7 @@ def smooth():
     model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(512, 10))
     image = (X[3:4] - X.min()) / np.ptp(X)
     gradient = full_gradient(model, image, Y[3:4], seed=0).arrays
-    return ClientModel(model, "cross-entropy", ONE_GRADIENT), Batch(state(model), gradient, 1, Y[3:4]), image
+    return ClientModel(model, "cross-entropy", ONE_GRADIENT), ReplyBatch(state(model), gradient, 1, Y[3:4]), image
 
 
 BOX = np.zeros((1, 1, 1), dtype=np.float32), np.ones((1, 1, 1), dtype=np.float32)
@@ -249,7 +249,7 @@ def test_the_scale_of_a_movement_does_not_matter_to_the_numbers(method):
     (gradient,) = gradients(model, [[3]])
     tiny = {name: array * np.float32(1e-25) for name, array in gradient.items()}
     client = ClientModel(model, "cross-entropy", ONE_GRADIENT)
-    (found,) = invert(client, [Batch(state(model), tiny, 1, Y[3:4])], (1, 8, 8), Search(method, 3))
+    (found,) = invert(client, [ReplyBatch(state(model), tiny, 1, Y[3:4])], (1, 8, 8), Search(method, 3))
     assert np.isfinite(found.x).all()
 
 
@@ -260,12 +260,12 @@ def test_movements_that_say_nothing_are_refused():
     for factor in (0, np.nan):
         broken = {name: array * np.float32(factor) for name, array in gradient.items()}
         with pytest.raises(DataError, match="batch 0: expected at least one example and a movement"):
-            invert(client, [Batch(state(model), broken, 1, Y[:1])], (1, 8, 8), how)
+            invert(client, [ReplyBatch(state(model), broken, 1, Y[:1])], (1, 8, 8), how)
     with pytest.raises(DataError, match="at least one example"):
-        invert(client, [Batch(state(model), gradient, 0, Y[:0])], (1, 8, 8), how)
+        invert(client, [ReplyBatch(state(model), gradient, 0, Y[:0])], (1, 8, 8), how)
     own = ClientModel(model, "torch.nn.functional:cross_entropy", ONE_GRADIENT)
     with pytest.raises(NeedsError, match="labels can be searched for under cross-entropy and mse"):
-        invert(own, [Batch(state(model), gradient, 1)], (1, 8, 8), how)
+        invert(own, [ReplyBatch(state(model), gradient, 1)], (1, 8, 8), how)
 
 
 def parts_of(training, examples, seed):
@@ -311,7 +311,7 @@ def shuffled(seed, training):
     model = copy.deepcopy(client.model)
     train_local(model, x, y, seed=seed, **vars(training))
     after = state(model)
-    return client, x, Batch(before, {name: (before[name] - after[name]) / training.lr for name in before}, 4, y)
+    return client, x, ReplyBatch(before, {name: (before[name] - after[name]) / training.lr for name in before}, 4, y)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -14,7 +14,8 @@ from fedattack.base.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
 from fedattack.threats.inversion import exchange as exchanging
-from fedattack.threats.inversion.exchange import Attacked, exchange
+from fedattack.threats.inversion.case import InversionCase
+from fedattack.threats.inversion.exchange import AttackedClient, exchange
 from fedattack.threats.inversion.images import (
     IDENTICAL,
     paired,
@@ -23,7 +24,7 @@ from fedattack.threats.inversion.images import (
     squared_error,
     structural_similarity,
 )
-from fedattack.threats.inversion.judge import InversionCase, InversionJudge
+from fedattack.threats.inversion.judge import InversionJudge
 from tests.benchmarks.calibration import inversion as drawn
 from tests.benchmarks.calibration.drawn import measured
 from tests.worlds.inversion import write_inversion_run
@@ -206,7 +207,7 @@ def test_exchanges_are_all_choices_of_examples_of_the_labels(found):
     """The oracle goes through all 3 · 5 choices: one of label 0 among 1 + 2, one of label 1 among 1 + 4."""
     images, truth, others = drawn_images(found, 0), drawn_images(2, 1), drawn_images(8, 2)
     labels, of_others = np.array([0, 1]), np.array([0, 0, 1, 1, 1, 1, 2, 2])
-    attacked = [Attacked(truth, labels, [images])]
+    attacked = [AttackedClient(truth, labels, [images])]
     table = exchange(attacked, (others, of_others), 6.0, np.random.default_rng(0), 3_000)
 
     wanted = []
@@ -227,7 +228,7 @@ def test_exchanges_are_all_choices_of_examples_of_the_labels(found):
 
 def test_examples_of_one_label_within_a_client_have_no_order():
     labels = np.zeros(2, dtype=np.int64)
-    attacked = [Attacked(drawn_images(2, client), labels, [drawn_images(2, 9)]) for client in range(2)]
+    attacked = [AttackedClient(drawn_images(2, client), labels, [drawn_images(2, 9)]) for client in range(2)]
     table = exchange(attacked, (drawn_images(1, 7), labels[:1]), 20.0, np.random.default_rng(0), 10)
     assert table.arrangements == 5 * 6, "one of five is left out, and the first client has two of the other four"
 
@@ -238,7 +239,7 @@ def test_an_example_stays_one_over_its_rounds():
     labels, images = np.zeros(2, dtype=np.int64), drawn_images(2, 0)
     tables = []
     for rounds in (1, 2):
-        attacked = [Attacked(truth, labels, [images] * rounds)]
+        attacked = [AttackedClient(truth, labels, [images] * rounds)]
         tables.append(exchange(attacked, (others, np.zeros(9, dtype=np.int64)), 7.0, np.random.default_rng(0), 50))
     np.testing.assert_array_equal(tables[0].ratio, tables[1].ratio)
     np.testing.assert_array_equal(tables[0].recognised, tables[1].recognised)
@@ -248,7 +249,7 @@ def test_an_example_stays_one_over_its_rounds():
 def test_pairing_few_exchanges_at_once_changes_nothing(examples, found, monkeypatch):
     truth, others, images = drawn_images(examples, 1), drawn_images(30, 2), drawn_images(found, 0)
     labels = np.arange(examples) % 2
-    attacked = [Attacked(truth, labels, [images])]
+    attacked = [AttackedClient(truth, labels, [images])]
     pair_some, sizes = exchanging._paired, []
 
     def spy(cost):
@@ -273,7 +274,7 @@ def test_pairing_few_exchanges_at_once_changes_nothing(examples, found, monkeypa
 def test_clients_of_many_examples_are_exchanged_less_often(large, exchanges, monkeypatch):
     monkeypatch.setattr(exchanging, "_LARGE", large)
     monkeypatch.setattr(exchanging, "_PAIRINGS", 1)
-    attacked = [Attacked(drawn_images(4, 1), np.zeros(4, dtype=np.int64), [drawn_images(4, 0)])]
+    attacked = [AttackedClient(drawn_images(4, 1), np.zeros(4, dtype=np.int64), [drawn_images(4, 0)])]
     others = drawn_images(9, 2), np.zeros(9, dtype=np.int64)
     table = exchange(attacked, others, 6.0, np.random.default_rng(0), 9_999)
     assert len(table.ratio) == 1 + exchanges
@@ -299,8 +300,12 @@ def world_case(world, guess=None, seed=0):
     return case
 
 
+class WithoutReplay(InversionJudge):
+    measures = drawn.without_replay(InversionJudge)
+
+
 def of_scores(*cases):
-    return {finding.metric: finding for finding in InversionJudge(cases, setting={}, provenance={}).of_scores()}
+    return {finding.metric: finding for finding in WithoutReplay(cases, setting={}, provenance={}).findings()}
 
 
 def test_an_example_of_several_rounds_counts_once_with_its_median():

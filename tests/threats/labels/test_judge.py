@@ -1,14 +1,19 @@
 """Counts of labels are judged by hand, by exchanges, and where there is nothing to find."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
+from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth, write_truth
+from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
 from fedattack.threats.labels.judge import mean_error, share_named, share_right
 from fedattack.threats.labels.section import _clients, _exposed, _rules
-from tests.threats.labels.world import CLIENTS, judged, write_digits_run
+from tests.threats.labels.world import CLIENTS, attacked, judged, write_digits_run
 
 
 def test_measures_by_hand():
@@ -80,3 +85,20 @@ def test_of_clients_that_hold_nothing_known_nothing_is_said(tmp_path):
     found = judged(folder)["right"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
     assert found.reason == "of no client it is known which labels it holds"
+
+
+def test_scores_of_other_labels_than_the_truth_s_are_refused(tmp_path):
+    folder = write_digits_run(tmp_path)
+    scores = attacked(folder)
+    for facts, arrays, message in (
+        ({"classes": 9}, {}, "the scores do not count 9 labels, as they say"),
+        (
+            {"classes": 9},
+            {"counts": scores.arrays["counts"][..., :9], "prior": scores.arrays["prior"][:9]},
+            "the truth counts 10 labels, and the scores 9",
+        ),
+    ):
+        altered = replace(scores, facts={**scores.facts, **facts}, arrays={**scores.arrays, **arrays})
+        altered.save(folder / "scores" / "labels.npz")
+        with pytest.raises(DataError, match=f"seed 0: {message}"):
+            judge_attacks(read_evidence(folder), setting={}, provenance={})

@@ -9,10 +9,11 @@ from torch import nn
 
 from fedattack.base.errors import NeedsError
 from fedattack.learning import build_model, full_gradient
-from fedattack.threats.labels.last_layer import compute_outputs, find_last_layer, interpolate
+from fedattack.threats.labels.last_layer import Outputs, compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.rules import (
     MADE,
     apply_llg,
+    blend,
     find_terms,
     fit_mixture,
     give_labels,
@@ -139,9 +140,26 @@ def test_gradients_of_a_new_model_are_counted_almost_exactly(labels_known):
         if labels_known:
             shares = solve_shares([seen], Y[:300], last.join(gradient))
         else:
-            shares = mean_shares([seen], last.join(gradient))
+            shares = mean_shares([seen], last.join(gradient), np.full(10, 0.1))
         errors.append(np.abs(round_counts(shares, 50) - np.bincount(Y[rows], minlength=10)).mean())
     assert np.mean(errors) < (0.05 if labels_known else 0.5)
+
+
+def test_drawn_inputs_count_less_the_surer_a_model_is_of_them():
+    """By hand: two labels, a bias alone that moved by (−0.25, 0.25)."""
+    gradient, other = np.array([[0.0, -0.25], [0.0, 0.25]]), np.array([0.0, 1.0])
+    unsure = Outputs(np.full((4, 2), 0.5), np.ones((4, 1)), has_bias=True)
+    np.testing.assert_allclose(mean_shares([unsure], gradient, other), [0.75, 0.25])
+    sure = Outputs(np.array([[1.0, 0.0], [0.0, 1.0]]), np.ones((2, 1)), has_bias=True)
+    np.testing.assert_allclose(mean_shares([sure], gradient, other), other)
+    plain = Outputs(np.full((4, 2), 0.5), np.full((4, 1), 2.0), has_bias=False)
+    np.testing.assert_allclose(mean_shares([plain], np.array([[-0.5], [0.5]]), other), [0.75, 0.25])
+
+
+def test_the_mean_of_two_rules_counts_from_the_second_pass_on():
+    one, other = np.array([1.0, 0.0]), np.array([0.5, 0.5])
+    assert blend(one, other, 1).tolist() == [1.0, 0.0]
+    assert blend(one, other, 2).tolist() == [0.75, 0.25]
 
 
 def test_a_solution_is_that_of_all_gradients_written_out():

@@ -22,13 +22,9 @@ from fedattack.base.errors import DataError
 from fedattack.record import Record
 from fedattack.record.folder import find_parts
 from fedattack.report import validate_findings
-from fedattack.threats.membership import judge
-from fedattack.threats.membership.judge import (
-    AggregateCase,
-    AggregateMembershipJudge,
-    MembershipCase,
-    MembershipJudge,
-)
+from fedattack.threats.membership import blind, judge
+from fedattack.threats.membership.case import AggregateCase, MembershipCase, pair_owners
+from fedattack.threats.membership.judge import AggregateMembershipJudge, MembershipJudge
 from tests.benchmarks.calibration import membership as calibration
 from tests.worlds.federation import write_run, write_sums_run
 
@@ -41,7 +37,7 @@ LEAKY = ("tpr-at-1pct-fpr", "auc", "balanced-accuracy", "epsilon-implied")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """What is most of a judge's time is made short: the forest that sees no model, and the draws of nulls."""
-    monkeypatch.setattr(judge, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
+    monkeypatch.setattr(blind, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
     monkeypatch.setattr(judge, "_NULL_DRAWS", 40)
 
 
@@ -583,7 +579,7 @@ def pairs_at_most(sizes):
 def test_as_many_pairs_of_different_owners_as_can_be(sizes):
     draw = np.random.default_rng(3)
     owners = draw.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    first, second = judge.paired(owners, draw)
+    first, second = pair_owners(owners, draw)
     assert len(first) == pairs_at_most(sizes)
     assert len({*first, *second}) == 2 * len(first)
     assert (owners[first] != owners[second]).all()
@@ -593,7 +589,7 @@ def test_owners_are_paired_with_all_others():
     draw = np.random.default_rng(3)
     owners = np.repeat(np.arange(4), 5)
     met = {
-        tuple(sorted(owners[list(pair)])) for _ in range(50) for pair in zip(*judge.paired(owners, draw), strict=True)
+        tuple(sorted(owners[list(pair)])) for _ in range(50) for pair in zip(*pair_owners(owners, draw), strict=True)
     }
     assert len(met) == 6
 

@@ -6,8 +6,8 @@ import pytest
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError
+from fedattack.threats.plaintext.case import check_answers
 from fedattack.threats.plaintext.exchange import Nearest
-from fedattack.threats.plaintext.judge import _checked
 from fedattack.threats.plaintext.section import _apart, _beside, _explained, _vectors
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
 
@@ -137,14 +137,14 @@ def test_without_examples_nothing_is_said_of_vectors(tmp_path):
 
 def test_a_damaged_answer_is_refused():
     good = {"x": np.zeros((2, 3), np.float32), "owners": np.array(["a", ""])}
-    assert len(_checked(good, 0).x) == 2
+    assert len(check_answers(good, 0).x) == 2
     for bad in (
         {"x": good["x"]},
         good | {"owners": np.array(["a"])},
         good | {"x": np.full((2, 3), np.nan, np.float32)},
     ):
         with pytest.raises(DataError, match="seed 0: the truth's answer 'plaintext'"):
-            _checked(bad, 0)
+            check_answers(bad, 0)
 
 
 def test_exchanges_are_counted_by_hand():

@@ -18,7 +18,7 @@ from fedattack.threats.property import detectors
 from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
-    Setting,
+    DetectorSetting,
     can_be_linear,
     divide,
     fit_detectors,
@@ -51,18 +51,20 @@ def make(
     model: ModelKnowledge = SMALL,
     auxiliary: int = 2_000,
     seed: int = 0,
-) -> Setting:
+) -> DetectorSetting:
     known = blobs(auxiliary, np.random.default_rng(5))
-    return Setting(model, training, known, questions(asked, known, odd_record()), mode, sizes, seed, "cpu")
+    return DetectorSetting(model, training, known, questions(asked, known, odd_record()), mode, sizes, seed, "cpu")
 
 
-def fit(setting: Setting, *, start=None, number: int = 3, shares=ALONE, check: bool = False) -> Detector:
+def fit(setting: DetectorSetting, *, start=None, number: int = 3, shares=ALONE, check: bool = False) -> Detector:
     common = start_of(setting.model) if start is None else start
     (detector,) = fit_detectors(setting, common, shares, number, check=check)
     return detector
 
 
-def fresh(setting: Setting, has: bool, count: int, *, part: str = "test", size: int = 8, start=None) -> np.ndarray:
+def fresh(
+    setting: DetectorSetting, has: bool, count: int, *, part: str = "test", size: int = 8, start=None
+) -> np.ndarray:
     """Train clients exactly, each with a batch of its own from one part of the auxiliary records."""
     (asked,) = setting.questions
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], mean_loss(setting.model.loss))
@@ -86,7 +88,7 @@ def features(detector: Detector, updates: np.ndarray) -> np.ndarray:
     return updates.astype(np.float64) @ detector.weights + detector.offset
 
 
-def accuracy(detector: Detector, setting: Setting, count: int = 2_000, **where) -> float:
+def accuracy(detector: Detector, setting: DetectorSetting, count: int = 2_000, **where) -> float:
     having, lacking = (features(detector, fresh(setting, has, count, **where)) for has in (True, False))
     return float(((having > 0).mean() + (lacking <= 0).mean()) / 2)
 
@@ -308,7 +310,7 @@ import sys
 import numpy as np, torch
 from fedattack.learning import LocalSGD
 from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.threats.property.detectors import Setting, fit_detectors
+from fedattack.threats.property.detectors import DetectorSetting, fit_detectors
 from fedattack.threats.property.properties import questions
 
 def taken(name):
@@ -325,7 +327,7 @@ training = LocalSGD(epochs=1, batch_size=10, lr=0.01)
 
 def fit(auxiliary, memory):
     asked = questions("inversion", auxiliary, None)
-    setting = Setting(model, training, auxiliary, asked, "linear", (10,), 0, "cpu", memory=memory)
+    setting = DetectorSetting(model, training, auxiliary, asked, "linear", (10,), 0, "cpu", memory=memory)
     return fit_detectors(setting, start, np.ones(1), 1, check=True)[0]
 
 fit(Targets(known.x[:300], known.y[:300]), 300e6)  # what torch itself takes the first time

@@ -10,7 +10,8 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Truth
 from fedattack.base.errors import DataError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats.property.judge import PropertyCase, PropertyJudge
+from fedattack.threats.property.case import PropertyCase
+from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
 from tests.benchmarks.calibration import property as drawn
 from tests.benchmarks.calibration.drawn import measured

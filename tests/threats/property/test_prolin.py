@@ -12,7 +12,7 @@ from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from fedattack.threats.property.detectors import Setting, fit_detectors
+from fedattack.threats.property.detectors import DetectorSetting, fit_detectors
 from fedattack.threats.property.properties import questions
 from tests.worlds.federation import ONE_STEP, WEIGHTED_MEAN, write_property_run
 
@@ -150,7 +150,7 @@ def test_sums_are_those_of_the_clients_features(tmp_path):
     write_property_run(tmp_path / "each", view="individual", **options)
     folder = write_property_run(tmp_path / "sums", **options)
     scores, known = attack(folder), read_knowledge(folder / "knowledge")
-    setting = Setting(
+    setting = DetectorSetting(
         known.model,
         known.training,
         known.auxiliary,

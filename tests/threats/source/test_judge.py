@@ -6,7 +6,9 @@ import pytest
 from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.truth import NOBODY, SEVERAL, Truth
 from fedattack.base.errors import DataError
-from fedattack.threats.source.judge import SourceCase, SourceJudge, credits_of, fit_gamma
+from fedattack.threats.source.case import SourceCase, credits_of
+from fedattack.threats.source.confidence import fit_gamma
+from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds
 
 K = 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, base
-from fedattack.grids.tradeoff.cost import peak_memory
+from fedattack.grids.tradeoff.cost import measure_peak_memory
 from fedattack.threats.source.judge import SourceJudge
 from tests.threats.source.test_judge import K, case
 
@@ -52,4 +52,4 @@ def test_many_rounds_take_the_memory_of_few(tmp_path):
         return replace(made, scores=scores).combined
 
     assert size == 80_000_000
-    assert peak_memory(read) < 48e6
+    assert measure_peak_memory(read) < 48e6

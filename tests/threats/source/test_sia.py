@@ -6,7 +6,7 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledg
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats.source.judge import credits_of
+from fedattack.threats.source.case import credits_of
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 from tests.worlds.federation import CLIENTS, MODEL, write_run
 

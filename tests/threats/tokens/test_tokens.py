@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, read_knowledge
+from fedattack.attacks.lookups import used_rows
+from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
+from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.structured import pack
@@ -15,13 +18,13 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats.tokens.judge import _check_answers
 from fedattack.threats.tokens.section import _clients, _exposed, _tables
-from fedattack.threats.tokens.truths import used_rows
 from tests.threats.tokens.world import (
     CLIENTS,
     EMBEDDED,
     ONE_HOT,
     attacked,
     judged,
+    texts,
     write_sums_of_words,
     write_words_run,
 )
@@ -141,10 +144,27 @@ def texts_alone():
     return Knowledge(model=spec)
 
 
+def test_a_table_is_found_by_its_name_where_no_model_is_known(tmp_path):
+    folder = write_words_run(tmp_path)
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge", trusted=(str(EMBEDDED.spec),))
+    without = replace(known, model=None)
+    alone, asked = ATTACKS["tokens"].run(record, without), ATTACKS["tokens"].run(record, known)
+    assert alone.facts["tables"] == asked.facts["tables"]
+    np.testing.assert_array_equal(alone.arrays["rows"], asked.arrays["rows"])
+    _, ids, _ = texts()
+    by_model = used_rows(known, [("a", ids[:3]), ("b", ids[3:9])])
+    by_ids = used_rows(without, [("a", ids[:3]), ("b", ids[3:9])], record)
+    assert by_model.keys() == by_ids.keys()
+    for name, array in by_model.items():
+        np.testing.assert_array_equal(array, by_ids[name])
+    assert used_rows(without, [("a", np.zeros((2, 3), np.float32))], record) is None
+    assert used_rows(without, [("a", ids[:3])]) is None
+
+
 def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     attack = ATTACKS["tokens"]
     plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
-    with pytest.raises(NeedsError, match="needs an embedding, or a first linear layer whose inputs are 0 or 1"):
+    with pytest.raises(NeedsError, match="needs an embedding, or ten inputs of 0 or 1 in a first linear layer"):
         attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
     folder = write_words_run(
         tmp_path / "nan", known=ONE_HOT, alter=lambda name, array, start: np.full_like(array, np.nan)
@@ -154,5 +174,15 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     ):
         attacked(folder)
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    with pytest.raises(NeedsError, match="whose inputs are 0 or 1"):
+    with pytest.raises(NeedsError, match="ten inputs of 0 or 1"):
         attack.run(record, replace(known, targets=None))
+
+
+def test_scores_that_name_what_they_do_not_list_are_refused(tmp_path):
+    folder = write_words_run(tmp_path, known=ONE_HOT)
+    scores = attacked(folder)
+    for name, number in (("tables", 1), ("whose", CLIENTS), ("asked_tables", 1)):
+        altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
+        replace(scores, arrays=altered).save(folder / "scores" / "tokens.npz")
+        with pytest.raises(DataError, match="seed 0: the scores name tables or clients that they do not list"):
+            judge_attacks(read_evidence(folder), setting={}, provenance={})

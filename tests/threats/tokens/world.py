@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks.lookups import used_rows
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import note_node, write_truth
@@ -15,7 +16,6 @@ from fedattack.base.structured import pack
 from fedattack.data.sources.bundled import digit_words
 from fedattack.learning import LocalSGD, full_gradient, gradient_step, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from fedattack.threats.tokens.truths import used_rows
 
 CLIENTS, WORDS, LR = 6, 1088, 0.1
 

@@ -2,19 +2,18 @@
 
 import numpy as np
 
-from fedattack.audit.finding import Finding
-from fedattack.audit.intervals import rate_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.judge import Case, Judge
+from fedattack.audit.measures import Measurement, Rate, measure
 from fedattack.audit.significance import significance_of
 
 
 class ToyJudge(Judge[Case]):
     """States in how many seeds the largest client was named."""
 
-    headline = "named"
     notes = ("A toy: one answer a seed.",)
 
-    def findings(self) -> list[Finding]:
+    @measure("named", "Largest client named", headline=True)
+    def name_largest(self) -> Measurement:
         """State it."""
         hits, shares, named = [], [], []
         for case in self.cases:
@@ -24,29 +23,15 @@ class ToyJudge(Judge[Case]):
             shares.append(sum(size == max(held.values()) for size in held.values()) / len(held))
             named.append({"client": loudest, "records": held[loudest]})
 
-        def guessed(rng: np.random.Generator, count: int) -> np.ndarray:
+        def guess(rng: np.random.Generator, count: int) -> np.ndarray:
             return (rng.random((count, len(shares))) < shares).sum(axis=1)
 
-        test = significance_of(
-            sum(hits),
-            guessed,
-            np.random.default_rng(self.cases[0].seed),
-            "any client named in each run",
-            arrangements=float(np.prod(np.divide(1, shares))),
+        how, ways = "any client named in each run", float(np.prod(np.divide(1, shares)))
+        rate = Rate(hits, [1] * len(hits))
+        return rate.measured(
+            "one answer a seed",
+            test=significance_of(sum(hits), guess, self.rng(), how, arrangements=ways),
+            chance=float(np.mean(shares)),
+            series={"named": named},
+            by_seed=rate.by_seed,
         )
-        return [
-            self.judged(
-                "named",
-                "Largest client named",
-                rate_interval(hits, [1] * len(hits)),
-                None,
-                "one answer a seed",
-                test=test,
-                value=sum(hits) / len(hits),
-                n=len(hits),
-                chance=float(np.mean(shares)),
-                headline=True,
-                series={"named": named},
-                **over_seeds(hits),
-            )
-        ]

@@ -3,17 +3,6 @@
 from fedattack.audit.finding import Finding
 from fedattack.report.section import Section, Table
 
-FORMS = {
-    "named": {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["client", "records"],
-            "properties": {"client": {"type": "string"}, "records": {"type": "integer", "minimum": 0}},
-        },
-    }
-}
-
 
 def named(finding: Finding) -> Table:
     """Make a table of who was named."""
@@ -24,5 +13,4 @@ def named(finding: Finding) -> Table:
 SECTION = Section(
     sentences={"named": "The toy server named the largest client in {value} of runs{interval}{chance}."},
     tables=(("named", named),),
-    forms=FORMS,
 )

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.grids.reproduce.measure import measure, per_round, training_records
-from fedattack.grids.reproduce.spec import Number, Stated
+from fedattack.grids.cell import Number, Stated
+from fedattack.grids.measure import count_training_records, measure, per_round
 from tests.report import example
 
 CURVE = Number("c", "c", curve="accuracy")
@@ -65,8 +65,8 @@ def test_series_and_sizes():
         per_round(Number("a", "a", finding="sia.asr"), example.findings()) == example.findings()[0].series["per_round"]
     )
     assert per_round(Number("a", "a", finding="sia.nothing"), example.findings()) is None
-    assert training_records({"holdings": {"counts": [[1, 2], [3, 4]]}}) == 10
-    assert training_records({}) is None
+    assert count_training_records({"holdings": {"counts": [[1, 2], [3, 4]]}}) == 10
+    assert count_training_records({}) is None
 
 
 def test_a_baseline_of_a_finding_is_a_number_without_an_interval():

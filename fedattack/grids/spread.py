@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from fedattack.base.cluster import Cluster, Pieces, connect
 from fedattack.base.errors import FedAttackError, RunError
 from fedattack.base.files import make_private, open_private
-from fedattack.grids.reproduce.spec import Job
+from fedattack.grids.cell import Job, Request
 from fedattack.runs.settings import leads_out, nodes_of
 from fedattack.runs.watch import Watch
 
@@ -25,39 +26,14 @@ _FLOWER, _CLIENT = 2 * 2**30, 2**30
 
 
 @dataclass(frozen=True)
-class Making:
-    """What the cells of a study have in common.
-
-    Attributes
-    ----------
-    audit
-        Makes a cell's run folder.
-    device
-        Where attacks compute.
-    keep_records
-        Whether records come back, too.
-    """
-
-    audit: Callable[[Job, str, Watch], None]
-    device: str
-    keep_records: bool
-
-
-@dataclass(frozen=True)
-class Made:
+class Packed:
     """A cell that was made elsewhere: its files by path, and how long it took."""
 
     files: Files
     minutes: float
 
     def write(self, folder: Path) -> None:
-        """Write the files into a new folder.
-
-        Raises
-        ------
-        RunError
-            If a path leads out of it.
-        """
+        """Write the files into a new folder."""
         make_private(folder)
         for name, content in self.files.items():
             path = folder / name
@@ -68,71 +44,66 @@ class Made:
                 file.write(content.data)
 
 
-def made_elsewhere(
-    jobs: Sequence[Job], making: Making, address: str, memory: float
-) -> Iterator[tuple[Job, Made | FedAttackError]]:
-    """Make cells on a cluster; yields each when it ends, with what was made or why it could not be.
-
-    Parameters
-    ----------
-    jobs
-        The cells.
-    making
-        What they have in common.
-    address
-        The cluster's; see :func:`fedattack.base.cluster.connect`.
-    memory
-        Bytes that the work of an attack may hold.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such cluster, or its machines do not fit or lack a file of the cells' data.
-    """
-    paths = {path for job in jobs for path in leads_out(job.settings) if path.startswith("/")}
-    cluster = connect(address, sorted(paths))
-    cpus = _cpus(cluster, jobs)
-    room = _FLOWER + cpus * _CLIENT + memory
-    gpus = int(making.device.startswith("cuda"))
-    pieces = Pieces(cluster, _make, (making, cpus), jobs, cpus=cpus, memory=room, gpus=gpus)
+def make_on_cluster(
+    jobs: Sequence[Job], audit: Callable[[Job, str, Watch], None], request: Request
+) -> Iterator[tuple[Job, Callable[[], float]]]:
+    """Make cells on a cluster; yields each when it ends, with what puts it into its folder or raises why it cannot."""
+    paths: set[str] = set()
+    for job in jobs:
+        paths.update(filter(lambda path: path.startswith("/"), leads_out(job.settings)))
+    cluster = connect(request.cluster, sorted(paths))
+    cpus = _choose_cpus(cluster, jobs)
+    room = _FLOWER + cpus * _CLIENT + request.bytes_of_memory
+    gpus = int(request.device.startswith("cuda"))
+    shared = (audit, request.device, request.keep_records, cpus)
+    pieces = Pieces(cluster, _make, shared, jobs, cpus=cpus, memory=room, gpus=gpus)
     try:
         for index, made in pieces.as_they_end():
-            yield jobs[index], made
+            yield jobs[index], partial(_unpack, made, jobs[index].folder)
     finally:
         pieces.stop()
 
 
-def _cpus(cluster: Cluster, jobs: Sequence[Job]) -> int:
+def _unpack(made: Packed | FedAttackError, folder: Path) -> float:
+    """Put what came from elsewhere into its folder; returns how many minutes it took."""
+    if isinstance(made, FedAttackError):
+        raise made
+    made.write(folder)
+    return made.minutes
+
+
+def _choose_cpus(cluster: Cluster, jobs: Sequence[Job]) -> int:
     """Give a cell a CPU for each client that trains at the same time, where the smallest machine has so many."""
     clients = max(nodes_of(job.settings) for job in jobs)
     return max(1, min(clients, min(cluster.cpus, default=1)))
 
 
-def _make(shared: tuple[Making, int], job: Job) -> Made:
+def _make(shared: tuple[Callable[[Job, str, Watch], None], str, bool, int], job: Job) -> Packed:
     """Make a cell on this machine, of which nothing is left behind."""
-    making, cpus = shared
+    audit, device, keep_records, cpus = shared
     # Flower's clients, and the attacks' workers, take no more than Ray gave.
     os.environ["PYTHON_CPU_COUNT"] = str(cpus)
     started = time.monotonic()
     with TemporaryDirectory(prefix="fedattack-") as scratch:
         here = replace(job, folder=Path(scratch) / job.folder.name)
         try:
-            making.audit(here, making.device, Watch())
+            audit(here, device, Watch())
         except FedAttackError as problem:
             # Whoever reads it does not know this folder.
             raise type(problem)(str(problem).replace(scratch, str(job.folder.parent))) from None
-        files = _read(here.folder, making.keep_records)
-        return Made(files, (time.monotonic() - started) / 60)
+        files = _map_files(here.folder, keep_records)
+        return Packed(files, (time.monotonic() - started) / 60)
 
 
-def _read(folder: Path, keep_records: bool) -> Files:
+def _map_files(folder: Path, keep_records: bool) -> Files:
     """Map files into memory; they may be larger than it, and be removed meanwhile."""
     files: dict[str, NDArray[Any]] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if not path.is_file() or (name.parts[0] == "record" and not keep_records):
             continue
-        empty = np.empty(0, dtype=np.uint8)
-        # Ray copies arrays of the plain kind alone without pickling them.
-        files[str(name)] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) if path.stat().st_size else empty
+        files[str(name)] = np.empty(0, dtype=np.uint8)
+        if path.stat().st_size:
+            # Ray copies arrays of the plain kind alone without pickling them.
+            files[str(name)] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     return files

@@ -2,7 +2,6 @@
 
 import json
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -10,11 +9,11 @@ import pytest
 
 from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, DataError, ModelError, RunError
-from fedattack.grids.tradeoff import page, study
-from fedattack.grids.tradeoff.picture import to_picture
-from fedattack.grids.tradeoff.study import tradeoff
-from fedattack.record.folder import write_study
-from fedattack.runs.watch import Watch
+from fedattack.grids.cell import Request
+from fedattack.grids.tradeoff import page
+from fedattack.grids.tradeoff.design import tradeoff
+from fedattack.grids.tradeoff.picture import draw_results, separate_rounds
+from tests.grids.cells import begin_cell, end_cell
 from tests.report import example
 
 COST = {
@@ -51,8 +50,7 @@ class Audits:
 
     def __call__(self, job, device, watch) -> None:
         name, strength = job.cell.place["defence"], float(job.cell.place["strength"])
-        (job.folder / "record").mkdir(parents=True)
-        write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds)})
+        begin_cell(job)
         key = f"{name} {strength:g}"
         if key in self.errors:
             raise self.errors[key]
@@ -70,14 +68,13 @@ class Audits:
         findings.append(replace(template, metric="count", headline=False, units="AUC", series={}))
         if self.reconstructs:
             findings.append(reconstruction(0.01 + strength))
-        (job.folder / "findings.json").write_text(json.dumps([finding.to_dict() for finding in findings]))
         loss = None if key in self.diverged else self.base + strength
         run = example.run()
         seeds = {str(seed): [1.0, loss] for seed in job.seeds}
         run["loss"] = {"rounds": [1, 2], "seeds": seeds, "what": "w"}
         run["accuracy"] = {"rounds": [2], "seeds": {str(seed): [0.9 - strength / 2] for seed in job.seeds}, "what": "w"}
         run.pop("privacy", None)
-        (job.folder / "run.json").write_text(json.dumps(run))
+        end_cell(job, findings, run)
 
 
 def reconstruction(value: float) -> Finding:
@@ -106,20 +103,12 @@ def audits():
 @pytest.fixture
 def go(audits, tmp_path, monkeypatch):
     """Run a small study into one folder; returns the results. Figures, which take longest, have a test of their own."""
-    monkeypatch.setattr(study, "to_picture", lambda results, columns=2: "<svg/>" if results["numbers"] else "")
-    monkeypatch.setattr(page, "to_plots", lambda results: [])
+    monkeypatch.setattr(page, "draw_results", lambda results, columns=2: "<svg/>" if results["numbers"] else "")
+    monkeypatch.setattr(page, "list_plots", lambda results: [])
 
     def run(wanted=("sparsify=0.25,0.5", "soteria=0.25,0.5"), cost=lambda settings, strengths: COST, **words):
-        words = {"seeds": 2, "device": "cpu", **words}
-        return tradeoff(
-            "quickstart",
-            tmp_path / "out",
-            wanted=wanted,
-            watching=lambda: nullcontext(Watch()),
-            audit=audits,
-            cost=cost,
-            **words,
-        )
+        request = Request(tmp_path / "out", **{"seeds": 2, "device": "cpu", **words})
+        return tradeoff("quickstart", request, wanted=wanted, audit=audits, cost=cost)
 
     return run
 
@@ -147,18 +136,6 @@ def test_every_cell_is_made_once_and_the_files_say_the_same(go, audits, tmp_path
     assert audits.made == ALL, "nothing is run again"
     go(wanted=["sparsify=0.25,0.75"])
     assert audits.made == [*ALL, "sparsify 0.75"], "and what is new alone"
-
-
-def test_what_was_interrupted_is_run_again_and_nothing_else(go, audits, tmp_path):
-    audits.errors = {"sparsify 0.5": KeyboardInterrupt()}
-    with pytest.raises(KeyboardInterrupt):
-        go()
-    kept = json.loads((tmp_path / "out" / "tradeoff-quickstart.json").read_text())
-    assert [name for name, state in states(kept).items() if state == "done"] == ALL[:2]
-    assert kept["cost"] is None
-    audits.errors = {}
-    assert set(states(go()).values()) == {"done"}
-    assert audits.made == ALL
 
 
 def test_a_defence_that_the_preset_cannot_take_is_named_and_the_others_go_on(go, audits, tmp_path):
@@ -251,7 +228,7 @@ def test_clients_without_a_common_model_have_a_table_and_no_comparison(go, audit
     audits.diverged = set(ALL)
     results = go()
     assert all(cell["attacks"]["sia.asr"]["value"] is not None for cell in results["cells"])
-    assert to_picture(results) == ""
+    assert draw_results(results) == ""
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
     assert "no learning loss at which to compare" in text
     assert not any(results["fronts"].values())
@@ -312,12 +289,6 @@ def test_bad_arguments_are_one_line_before_any_work(go, audits, tmp_path, words,
     assert not (tmp_path / "out").exists()
 
 
-def test_other_settings_are_refused(go):
-    go()
-    with pytest.raises(ConfigError, match="was run with clients = 10, and now it is 5"):
-        go(wanted=["sparsify=0.75"], changes=["clients=5"])
-
-
 def texts(root) -> set[str]:
     return {element.text for element in root.iter() if element.tag.endswith("text") and element.text}
 
@@ -325,12 +296,12 @@ def texts(root) -> set[str]:
 def test_the_picture_and_the_page_name_what_they_show(go, tmp_path, monkeypatch):
     results = go()
     monkeypatch.undo()
-    root = ElementTree.fromstring(to_picture(results))  # noqa: S314 our own
+    root = ElementTree.fromstring(draw_results(results))  # noqa: S314 our own
     found = texts(root)
     assert {"sia.asr", "sia.stru-nn-adaptive", "Learning loss", "Success (%)", "chance", "null"} <= found
     assert {"sparsify", "soteria", "no defence"} <= found
     assert "soteria 0.5: loss 1, success 65.0%" in "".join(root.itertext()), "the numbers in words"
-    text = page.to_html(results, page.sections_of(results))
+    text = page.make_page(results, page.make_tables(results)).to_html()
     for there in ("In short", "At equal learning loss", "Pareto front", "sia.stru-nn-adaptive", "<svg", "Cost"):
         assert there in text
     assert "src=" not in text.replace("img-src", ""), "self-contained"
@@ -359,9 +330,9 @@ def test_what_costs_hardly_any_loss_is_told_first():
         cell("lost", 1.0, 3.0, 0.0),
         cell("blind", 1.0, 1.0, None),
     ]
-    (told,) = page._for_little({"numbers": [number], "cells": cells}, number)
+    (told,) = page._describe_cheapest({"numbers": [number], "cells": cells}, number)
     assert told.endswith("each defence at its best leaves free 2 10.0%, dear 1 80.0% (point values).")
-    assert page._for_little({"numbers": [number], "cells": cells[:1] + cells[5:]}, number) == []
+    assert page._describe_cheapest({"numbers": [number], "cells": cells[:1] + cells[5:]}, number) == []
 
 
 def test_attacks_on_a_few_rounds_are_drawn_by_round():
@@ -377,7 +348,7 @@ def test_attacks_on_a_few_rounds_are_drawn_by_round():
         {"cell": "c", "state": "done", "attacks": {number["name"]: attacked([0.6, 0.8])}},
     ]
     results = {"numbers": [number, other], "cells": cells}
-    staged, most = study.by_round(results)
+    staged, most = separate_rounds(results)
     assert most == 2
     assert [item["title"] for item in staged["numbers"]] == ["An SVM, round 1", "An SVM, round 5"]
     first, second = (item["name"] for item in staged["numbers"])
@@ -385,7 +356,7 @@ def test_attacks_on_a_few_rounds_are_drawn_by_round():
     assert staged["cells"][0]["attacks"][first]["high"] == 0.9
     assert "attacks" not in cells[1]
     cells[2]["attacks"][number["name"]] = attacked([0.6, 0.8], (1, 6))
-    assert study.by_round(results) == (
+    assert separate_rounds(results) == (
         {**results, "numbers": [], "cells": [{**cell, "attacks": {}} for cell in cells]},
         1,
     )

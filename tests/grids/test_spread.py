@@ -1,39 +1,34 @@
 """Cells that are made on a cluster."""
 
-import json
 import time
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedattack.base.errors import RunError
-from fedattack.grids.reproduce.engine import Job, reproduce
+from fedattack.grids.cell import Job, Request
+from fedattack.grids.engine import run_grid
+from fedattack.grids.reproduce.design import Reproducing
 from fedattack.grids.reproduce.spec import Reproduction
-from fedattack.grids.reproduce.spread import Made
-from fedattack.record.folder import read_study, write_study
+from fedattack.grids.spread import Packed
+from fedattack.record.folder import read_study
 from fedattack.runs.watch import Watch
+from tests.grids.cells import begin_cell, end_cell
 from tests.grids.reproduce.test_spec import SPEC
-from tests.report import example
 
 SMALL = 100_000_000
 
 
 def made_up(job: Job, device: str, watch: Watch) -> None:
     """Stand for the training: write a realistic run folder in a moment; one cell cannot be made if it is asked to."""
-    (job.folder / "record").mkdir(parents=True)
-    (job.folder / "record" / "big.bin").write_bytes(b"x")
+    begin_cell(job)
     if job.cell.place["alpha"] == 0.1 and job.settings["hidden"] == 7:
         raise RunError(f"{job.folder} has no clients")
     time.sleep(0.5)
     (job.folder / "scores").mkdir()
     (job.folder / "scores" / "empty").touch()
-    write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds), "options": dict(job.options)})
-    findings = [replace(finding, seeds=list(job.seeds)).to_dict() for finding in example.findings()]
-    (job.folder / "findings.json").write_text(json.dumps(findings))
-    (job.folder / "run.json").write_text(json.dumps(example.run()))
+    end_cell(job)
 
 
 def reproduced(out: Path, **words):
@@ -41,8 +36,10 @@ def reproduced(out: Path, **words):
     out.mkdir()
     (out.parent / "some.toml").write_text(SPEC)
     what = Reproduction.read(out.parent / "some.toml")
-    words |= {"audit": made_up, "watching": lambda: nullcontext(Watch()), "write": lambda *pages: None}
-    return reproduce(what, out, seeds=3, **words)
+    request = Request(out, seeds=3, **words)
+    design = Reproducing(name=what.name, request=request, cells=what.cells, audit=made_up, spec=what)
+    design.write_pages = lambda results: {}
+    return run_grid(design)
 
 
 def states(results) -> list[str]:
@@ -87,7 +84,7 @@ def test_a_cell_that_fails_elsewhere_says_so_and_the_others_are_kept(machine, tm
 
 
 def test_a_file_that_would_leave_the_cells_folder_is_refused(tmp_path):
-    made = Made({"../elsewhere": np.zeros(3, dtype=np.uint8)}, 1.0)
+    made = Packed({"../elsewhere": np.zeros(3, dtype=np.uint8)}, 1.0)
     with pytest.raises(RunError, match=r"the file '../elsewhere', which leads out of the cell's folder"):
         made.write(tmp_path / "cell")
     assert not (tmp_path / "elsewhere").exists()

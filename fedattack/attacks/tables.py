@@ -1,7 +1,7 @@
 """The tables of a model: embeddings, and a first linear layer whose inputs are 0 or 1."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,16 @@ from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.structured import fields
+from fedattack.record import Record
+from fedattack.record.format import Parameter
 
 Rows = NDArray[np.int64]
+
+# What layers are called that are tables: embed, embedding, embeddings, token_emb.
+_EMBEDDING = "emb"
+
+FEWEST = 10
+"""Rows of the smallest table: of fewer, hardly any client leaves one out."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,29 @@ class TokenTable:
         return array.T if self.by_column else array
 
 
-def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
-    """Find the tables of a model, the one with most words first.
+def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | None) -> list[TokenTable]:
+    """Find the tables of the clients' model, or of a record where the attacker can build no model."""
+    if model is not None:
+        return find_tables(model, knowledge)
+    return [] if record is None else find_named_tables(record.parameters)
 
-    An embedding's row for padding is not asked about, since it never moves. A first linear layer is a table where the
-    attacker's examples are 0 or 1 in some inputs: those that are not are not asked about.
+
+def find_named_tables(parameters: Sequence[Parameter]) -> list[TokenTable]:
+    """Find the tables among named arrays: matrices whose layer is called an embedding."""
+    found = []
+    for parameter in parameters:
+        module, _, last = parameter.name.rpartition(".")
+        is_named = _EMBEDDING in module.lower() and last == "weight"
+        if is_named and len(parameter.shape) == 2 and parameter.shape[0] >= FEWEST:
+            found.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
+    return sorted(found, key=lambda table: -len(table.rows))
+
+
+def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
+    """Find the tables of a model of :data:`FEWEST` words or more, the one with most words first.
+
+    An embedding's row for padding is not asked about, since it never moves, and neither is a table that is frozen. A
+    first linear layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
     """
     found: list[TokenTable] = []
     seen: set[int] = set()
@@ -57,7 +83,8 @@ def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
                 rows = np.delete(rows, layer.padding_idx)
             found.append(TokenTable(_name_of(name), name, False, rows))
     found += _find_one_hot(model, knowledge)
-    return sorted(found, key=lambda table: -len(table.rows))
+    asked = [table for table in found if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
+    return sorted(asked, key=lambda table: -len(table.rows))
 
 
 def _find_one_hot(model: nn.Module, knowledge: Knowledge) -> Iterator[TokenTable]:
@@ -73,12 +100,17 @@ def _find_one_hot(model: nn.Module, knowledge: Knowledge) -> Iterator[TokenTable
 
 
 def _find_binary_inputs(knowledge: Knowledge) -> Rows:
-    """Return the inputs that are 0 or 1 in all examples of the attacker's, and not always 1."""
+    """Return the inputs that are 0 or 1 in all examples of the attacker's, and not always 1.
+
+    There are none if fewer than :data:`FEWEST` are ever 1: pixels at the rim of images are always 0, and no words.
+    """
     known = [each.x for each in (knowledge.targets, knowledge.auxiliary) if each is not None and len(each)]
     if not known or any(fields(x) or x.ndim != 2 for x in known):
         return np.zeros(0, dtype=np.int64)
     x = np.concatenate(known)
     is_binary = ((x == 0) | (x == 1)).all(axis=0) & (x == 0).any(axis=0)
+    if (is_binary & (x == 1).any(axis=0)).sum() < FEWEST:
+        return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(is_binary)
 
 

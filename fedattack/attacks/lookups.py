@@ -9,18 +9,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import MASK, fields
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.torch_utils import in_mode
-from fedattack.threats.tokens.tables import TokenTable, find_tables
+from fedattack.record import Record
 
 # Examples that are put through a model together.
 _AT_ONCE = 256
 
 
-def used_rows(knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]) -> Mapping[str, NDArray[Any]] | None:
+def used_rows(
+    knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]], record: Record | None = None
+) -> Mapping[str, NDArray[Any]] | None:
     """Return the rows that each client's examples use, by putting them through the model.
+
+    Where the attacker can build no model, an example's ids are taken for rows of the largest table of the record.
 
     Parameters
     ----------
@@ -28,6 +33,8 @@ def used_rows(knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]
         With the model, and the examples that say which inputs are 0 or 1.
     examples
         For each client of which all training examples are known, its name and these.
+    record
+        Whose arrays are looked at where there is no model.
 
     Returns
     -------
@@ -36,21 +43,21 @@ def used_rows(knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]
         that uses it; and ``whole`` (clients,), the clients that are spoken of. ``None`` where the model has no table,
         or cannot be built or called.
     """
-    if knowledge.model is None:
-        return None
     try:
-        model = knowledge.model.build()
+        model = None if knowledge.model is None else knowledge.model.build()
+        tables = tables_of(model, knowledge, record)
     except FedAttackError:
         return None
-    tables = find_tables(model, knowledge)
     if not tables:
         return None
+    if model is None:
+        tables = tables[:1]
     rows: list[NDArray[np.int64]] = []
     places: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
     for client, x in examples:
-        used = _list_used(model, tables, x)
+        used = _list_ids(tables[0], x) if model is None else _list_used(model, tables, x)
         if used is None:
             return None
         whole.append(client)
@@ -69,6 +76,21 @@ def used_rows(knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]
     }
 
 
+def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | None:
+    """Return the ids in examples (rows,), ascending, if there is a place that holds rows of a table; else ``None``."""
+    for name in sorted(fields(x), key=lambda name: name != "input_ids"):
+        ids = np.asarray(x[name])
+        if name != MASK and ids.dtype.kind in "iu" and ids.size and 0 <= ids.min() <= ids.max() < len(table.rows):
+            mask = np.asarray(x[MASK]) if MASK in fields(x) else None
+            return [np.unique(_unmasked(ids, mask)).astype(np.int64)]
+    return None
+
+
+def _unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]:
+    """Return the ids (m,) that no mask hides."""
+    return ids.reshape(-1) if mask is None or mask.shape != ids.shape else ids[mask > 0]
+
+
 def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) -> list[NDArray[np.int64]] | None:
     """Return for each table the rows that examples use, ascending; ``None`` if the model cannot be called."""
     used: list[set[int]] = [set() for _ in tables]
@@ -82,8 +104,7 @@ def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) 
             if table.by_column:
                 used[place].update(np.flatnonzero((part != 0).any(axis=0)).tolist())
             for ids in seen[place]:
-                is_there = np.ones(ids.shape, dtype=np.bool_) if mask is None or mask.shape != ids.shape else mask > 0
-                used[place].update(ids[is_there].tolist())
+                used[place].update(_unmasked(ids, mask).tolist())
     found = []
     for table, own in zip(tables, used, strict=True):
         found.append(np.intersect1d(np.array(sorted(own), dtype=np.int64), table.rows))

@@ -1,18 +1,19 @@
 """Reproductions stop and go on, and never mix settings."""
 
 import json
-from contextlib import nullcontext
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedattack.base.errors import ConfigError, RunError
-from fedattack.grids.reproduce import engine
-from fedattack.grids.reproduce.engine import Job, reproduce
+from fedattack.grids.cell import Job, Request
+from fedattack.grids.reproduce import design
+from fedattack.grids.reproduce.design import reproduce
 from fedattack.grids.reproduce.spec import Reproduction
-from fedattack.record.folder import write_study
 from fedattack.runs.watch import Watch
+from tests.grids.cells import begin_cell, end_cell
 from tests.grids.reproduce.test_spec import SPEC
 from tests.report import example
 
@@ -28,15 +29,11 @@ class Audits:
 
     def __call__(self, job: Job, device: str, watch: Watch) -> None:
         self.during()
-        (job.folder / "record").mkdir(parents=True)
-        (job.folder / "record" / "big.bin").write_bytes(b"x")
-        write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds)})
+        begin_cell(job)
         if job.cell.name == self.fail_at:
             raise self.error
         self.made.append(job.cell.name)
-        findings = [replace(finding, seeds=list(job.seeds)).to_dict() for finding in example.findings()]
-        (job.folder / "findings.json").write_text(json.dumps(findings))
-        (job.folder / "run.json").write_text(json.dumps(example.run()))
+        end_cell(job)
 
 
 DIGITS = ["quickstart_digits_alpha-1_rounds-2", "quickstart_digits_alpha-0.1_rounds-2"]
@@ -60,11 +57,11 @@ def audits():
 @pytest.fixture
 def go(what, audits, tmp_path, monkeypatch):
     """Reproduce into one folder; returns the results. Pictures, which take longest, have tests of their own."""
-    monkeypatch.setattr(engine, "to_picture", lambda what, results: "<svg/>")
+    monkeypatch.setattr(design, "draw_results", lambda spec, results: "<svg/>")
 
-    def run(*, spec=what, **words):
-        words = {"seeds": 3, **words}
-        return reproduce(spec, tmp_path / "out", watching=lambda: nullcontext(Watch()), audit=audits, **words)
+    def run(*, spec=what, only=(), data=(), **words):
+        request = Request(tmp_path / "out", **{"seeds": 3, **words})
+        return reproduce(spec, request, only=only, data=data, audit=audits)
 
     return run
 
@@ -269,5 +266,5 @@ def test_progress_counts_cells(go):
     go(only=["dataset=digits"], tell=lines.append)
     assert lines[0] == "4 cells: 0 are there, 2 to run"
     assert lines[1] == "cell 1 of 2: us · digits · 1"
-    assert ", paper 12.5, 0.0 min" in lines[2]
+    assert re.search(r", paper 12\.5, \d+\.\d min$", lines[2])
     assert lines[3] == "cell 2 of 2: us · digits · 0.1"

@@ -1,0 +1,185 @@
+"""Settings: fields of a model that say their type, bounds, default and help once.
+
+``rounds: int = setting(20, "rounds of training", ge=1)`` is the key ``rounds`` of a run config, and ``--set rounds=5``
+sets it. A ``_`` in a field's name is a ``-`` in its key.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedattack.base.errors import ConfigError, instead, short
+
+Value = str | int | float | bool
+"""Value of a setting in the run config."""
+
+_BOUNDS = {
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt}",
+    "less_than": "less than {lt}",
+}
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+@dataclass(frozen=True)
+class Words:
+    """Which words a text may be; one of several with commas between, if there may be ``several``.
+
+    A word that ends with a colon is the beginning of a text; a colon alone stands for any import path.
+    """
+
+    values: tuple[str, ...]
+    several: bool = False
+
+    def check(self, text: str) -> None:
+        """Check a text.
+
+        Raises
+        ------
+        ConfigError
+            If it is another; says which it may be.
+        """
+        begins = tuple(value for value in self.values if len(value) > 1 and value.endswith(":"))
+        words = list(filter(None, map(str.strip, text.split(",")))) if self.several else [text]
+        for word in words:
+            is_import = ":" in self.values and ":" in word
+            if word not in self.values and not word.startswith(begins) and not is_import:
+                raise ConfigError(f"{short(word, 60)!r}: {instead(word, self.values, listed=False)}")
+
+
+def setting(
+    default: Value,
+    help: str,  # noqa: A002 the word that users read
+    *,
+    key: str | None = None,
+    alias: str = "",
+    internal: bool = False,
+    words: Words | None = None,
+    **bounds: float,
+) -> Any:
+    """Declare a setting.
+
+    Parameters
+    ----------
+    key, alias
+        Its key where that is not its field's name, and a second name for it.
+    internal
+        Whether no user may choose it.
+    words
+        Which words it may be besides its default.
+    bounds
+        ``ge``, ``le``, ``gt``, ``lt``.
+    """
+    extra: dict[str, Any] = {"alias": alias, "internal": internal, "words": words}
+    return Field(default, alias=key, description=help, json_schema_extra=extra, **bounds)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class SettingField:
+    """One key of a run config, as its field declares it; see :func:`setting`."""
+
+    name: str
+    default: Value
+    help: str
+    alias: str
+    internal: bool
+    words: Words | None
+    adapter: TypeAdapter[Value]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The words that it may be; none where it is no word."""
+        return self.words.values if self.words else ()
+
+    def parse(self, text: str) -> Value:
+        """Read a value from the command line.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another type than the field, or out of range.
+        """
+        kind = type(self.default)
+        if kind is str:
+            return self.check(text)
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"--set {self.name}={text}: expected true or false")
+            return text.lower() == "true"
+        try:
+            return self.check(kind(text))
+        except ValueError:
+            raise ConfigError(f"--set {self.name}={text}: expected {_KINDS[kind]} ({self.help})") from None
+
+    def check(self, value: object) -> Value:
+        """Return ``value``, in the field's type, if it may be taken.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another type or out of range.
+        """
+        kind = type(self.default)
+        try:
+            checked = self.adapter.validate_python(value)
+        except ValidationError as cause:
+            error = cause.errors(include_url=False)[0]
+            expected = _BOUNDS.get(error["type"], _KINDS[kind]).format(**error.get("ctx", {}))
+            raise ConfigError(f"{self.name} = {short(repr(value), 60)}: expected {expected} ({self.help})") from None
+        if self.words is not None and checked != self.default:
+            try:
+                self.words.check(str(checked))
+            except ConfigError as cause:
+                raise ConfigError(f"{self.name} = {cause}") from None
+        return checked
+
+
+class SettingsModel(BaseModel):
+    """Some settings together, such as a defence's; what has several kinds of settings is a model of them all."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.replace("_", "-"))
+
+    @classmethod
+    def list_settings(cls) -> dict[str, SettingField]:
+        """Return what each key may be."""
+        return dict(_settings_of(cls))
+
+    @classmethod
+    def of(cls, run_config: Mapping[str, Any]) -> Self:
+        """Read a run config, which may leave out what has a default.
+
+        Raises
+        ------
+        ConfigError
+            If a key is unknown, or a value of another type or out of range.
+        """
+        known = _settings_of(cls)
+        for key in run_config:
+            if key not in known:
+                raise ConfigError(f"unknown setting {short(key, 60)!r}: {instead(key, known)}")
+        return cls(**{key: known[key].check(value) for key, value in run_config.items()})
+
+    def replace(self, **changes: Any) -> Self:
+        """Return these settings with some changed."""
+        return self.model_copy(update=changes)
+
+    def by_key(self, keys: Iterable[str]) -> dict[str, Value]:
+        """Return the settings of some keys of the run config, by key."""
+        values = self.model_dump(by_alias=True)
+        return {key: values[key] for key in keys}
+
+
+@cache
+def _settings_of(model: type[SettingsModel]) -> Mapping[str, SettingField]:
+    settings = {}
+    for info in model.model_fields.values():
+        extra, name = cast(dict[str, Any], info.json_schema_extra), str(info.alias)
+        kind: Any = Annotated[type(info.default), Field(), *info.metadata]
+        adapter: TypeAdapter[Value] = TypeAdapter(kind, config=_STRICT)
+        settings[name] = SettingField(name, info.default, info.description or "", **extra, adapter=adapter)
+    return settings

@@ -1,0 +1,128 @@
+"""What all grids have in common when they are shown: the page, its Markdown, and the look of figures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedattack.grids.engine import DONE
+from fedattack.report import drawing
+from fedattack.report.drawing import INK, column
+from fedattack.report.html import template
+from fedattack.report.words import level, markdown
+
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a page below a heading; a passage without items is left out.
+
+    Attributes
+    ----------
+    kind
+        ``lines``: sentences. ``figures``: figures, and small tables beside them. ``table``: one table. ``cards``:
+        tables whose captions are names. ``links``: texts by address. ``facts``: values by name.
+    heading, anchor
+        Its heading, and the id of that in the page.
+    items
+        What it shows.
+    """
+
+    kind: Literal["lines", "figures", "table", "cards", "links", "facts"]
+    heading: str
+    anchor: str
+    items: Any
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of a grid.
+
+    Attributes
+    ----------
+    kind
+        What kind of grid it is about.
+    title, about
+        Its title, and what to know first.
+    passages
+        In their order.
+    commands
+        Commands that do the same again.
+    """
+
+    kind: str
+    title: str
+    about: str = ""
+    passages: Sequence[Passage] = ()
+    commands: Sequence[str] = field(default_factory=list)
+
+    def to_html(self) -> str:
+        """Write one self-contained page."""
+        return template("grid.html.j2").render(page=self)
+
+
+def write_markdown(title: str, blocks: Iterable[str]) -> str:
+    """Write blocks of Markdown below a title; empty ones are left out."""
+    return "\n\n".join([f"# {markdown(title)}", *filter(None, blocks)]) + "\n"
+
+
+def write_list(lines: Iterable[str]) -> str:
+    """Write sentences as a list in Markdown."""
+    return "\n".join([f"- {markdown(line)}" for line in lines])
+
+
+def write_picture(title: str, file: str) -> str:
+    """Show a picture in Markdown."""
+    return f"![{markdown(title)}]({file})"
+
+
+def write_commands(words: str, commands: Sequence[str]) -> str:
+    """Write commands in Markdown, below what they are."""
+    return "\n".join([f"{words}:\n", "```", *commands, "```"])
+
+
+def list_commands(results: Results) -> list[str]:
+    """Return the command that makes all, and that of the first cell."""
+    commands = [results["command"]]
+    for cell in list_done(results)[:1]:
+        commands.append(cell["command"])
+    return commands
+
+
+def list_done(results: Results, *, done: bool = True) -> list[Any]:
+    """Return the cells that were run and judged, or the others."""
+    return [cell for cell in results["cells"] if (cell["state"] == DONE) == done]
+
+
+def name_levels(measured: Iterable[Results]) -> str:
+    """Name the levels of the intervals of measured numbers; empty where there is no interval."""
+    levels = {level(each["level"]) for each in measured if each.get("low") is not None}
+    return " and ".join(sorted(levels))
+
+
+def tell_apart(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Tell more names apart than there are colours: the markers of those that have to share one are hollow."""
+    looks, used = drawing.looks_of(names), set()
+    for look in looks.values():
+        if look["color"] in used:
+            look["fillstyle"] = "none"
+        used.add(look["color"])
+    return looks
+
+
+def finish_picture(canvas: Figure, grid: Sequence[Axes], name: str, title: str, words: str) -> str:
+    """Return a picture that stands by itself: with a legend, and a ground of its own, which in a page is the page's."""
+    drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
+    svg = drawing.to_svg(canvas, name, title, words)
+    return svg.replace("<svg ", '<svg width="760" style="background: white; color: black" ', 1)
+
+
+def draw_intervals(
+    axes: Axes, positions: Any, measured: Sequence[Mapping[str, Any]], scale: float, look: Mapping[str, Any]
+) -> None:
+    """Draw the intervals of measured numbers."""
+    low, high = scale * column(measured, "low"), scale * column(measured, "high")
+    axes.vlines(positions, low, high, color=look.get("color", INK), linewidth=4, alpha=0.3)

@@ -1,0 +1,78 @@
+"""What a caller asks of a reproduction, checked before anything is run, and without torch."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fedattack.base.errors import ConfigError, instead
+from fedattack.base.settings import Value
+from fedattack.grids.cell import Cell, list_data, write_value
+from fedattack.grids.reproduce.spec import Reproduction
+from fedattack.runs.checks import check_data
+from fedattack.runs.settings import open_settings
+
+
+def check_words(
+    spec: Reproduction, only: Sequence[str], changes: Sequence[str], data: Sequence[str]
+) -> tuple[list[Cell], dict[str, Path]]:
+    """Check which cells are asked for, what is changed in all of them, and which files stand for datasets.
+
+    Returns
+    -------
+    list of Cell
+        The cells.
+    dict
+        The files, by name of the dataset.
+    """
+    _check_changes(spec, changes)
+    return _select_cells(spec, only), _read_files(spec, data)
+
+
+def _select_cells(spec: Reproduction, only: Sequence[str]) -> list[Cell]:
+    wanted: dict[str, list[Value]] = {}
+    for text in only:
+        column, _, value = text.partition("=")
+        if column not in spec.columns:
+            words = instead(column, spec.columns, listed=False)
+            raise ConfigError(f"--only {text}: unknown column {column!r} of COLUMN=VALUE: {words}")
+        choices = {write_value(choice): choice for choice in spec.choices(column)}
+        with suppress(ValueError):
+            # As the grid's are shown: 1.0 as 1.
+            value = write_value(float(value))
+        if value not in choices:
+            raise ConfigError(f"--only {text}: {instead(value, choices, listed=False)}")
+        wanted.setdefault(column, []).append(choices[value])
+    cells = [cell for cell in spec.cells if cell.lies_in(wanted)]
+    if not cells:
+        raise ConfigError(f"--only {' '.join(only)}: {spec.name} has no such cell")
+    return cells
+
+
+def _check_changes(spec: Reproduction, changes: Sequence[str]) -> None:
+    known = open_settings()
+    for text in changes:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {text}: expected key=value")
+        if key not in known:
+            raise ConfigError(f"--set {text}: unknown key {key!r}: {instead(key, known)}")
+        if any(key in cell.settings for cell in spec.cells):
+            raise ConfigError(f"--set {text}: {key} belongs to the grid of {spec.name}; choose cells with --only")
+        known[key].parse(value)
+    check_data(changes)
+
+
+def _read_files(spec: Reproduction, data: Sequence[str]) -> dict[str, Path]:
+    names: set[str] = set()
+    for cell in spec.cells:
+        names.update(list_data(cell))
+    files = {}
+    for text in data:
+        name, _, path = text.partition("=")
+        if name not in names or not path.endswith((".npz", ".toml")):
+            words = instead(name, sorted(names), listed=False)
+            raise ConfigError(f"--data {text}: expected NAME=PATH.npz or .toml; as a name {words}")
+        files[name] = Path(path).expanduser().absolute()
+        if not files[name].is_file():
+            raise ConfigError(f"--data {text}: there is no such file; expected an .npz with x and y, or a .toml")
+    return files

@@ -1,0 +1,190 @@
+"""What runs of a preset and of somebody's app have in common: a locked folder, and one seed after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedattack.base.errors import ConfigError, FedAttackError, RunError, in_command
+from fedattack.base.files import FolderLock, make_private, open_private
+from fedattack.base.untrusted import remove_inside
+from fedattack.record import Record
+from fedattack.record.folder import STUDY, Part, read_study, write_study
+from fedattack.record.format import INDEX, MANIFEST
+from fedattack.runs.pace import TrainingPace
+from fedattack.runs.watch import Watch
+
+Run = Callable[[Callable[[], None]], None]
+"""Trains one seed to its end, and calls what it is given whenever a round may have been recorded."""
+
+
+def lock_folder(folder: Path) -> FolderLock:
+    """Lock a folder against other runs.
+
+    Raises
+    ------
+    ConfigError
+        If another is at work in it.
+    """
+    try:
+        return FolderLock(folder)
+    except BlockingIOError:
+        raise ConfigError(f"another run is at work in {folder}; wait for its end, or choose another folder") from None
+
+
+def check_free(out: Path) -> Path:
+    """Return the absolute path of a folder that may become a run folder: it is absent or empty.
+
+    Raises
+    ------
+    ConfigError
+        If it is not, or another run is at work in it.
+    """
+    out = out.expanduser().absolute()
+    if out.exists() and not out.is_dir():
+        raise _taken(out)
+    if out.is_dir() and any(out.iterdir()):
+        with lock_folder(out):
+            raise _taken(out)
+    return out
+
+
+def _taken(out: Path) -> ConfigError:
+    taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
+    if out.is_dir() and "preset" in read_study(out):
+        taken += f"; `fedattack resume {in_command(out)}` goes on with the run that is there"
+    return ConfigError(taken)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[None]:
+    """Make a run folder, and lock it. What ends early before its study is written leaves nothing in it.
+
+    Raises
+    ------
+    ConfigError
+        If it is taken or cannot be created.
+    """
+    check_free(out)
+    is_new = not out.exists()
+    try:
+        make_private(out)
+    except OSError as cause:
+        raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
+    with lock_folder(out):
+        if any(out.iterdir()):
+            raise _taken(out)
+        out.chmod(0o700)
+        try:
+            yield
+        except BaseException as cause:
+            if (out / STUDY).exists():
+                raise
+            # Nothing is recorded yet, and the same command, or the corrected one, may use the folder again.
+            for path in list(out.iterdir()):
+                remove_inside(out, path, ConfigError)
+            if is_new:
+                out.rmdir()
+            if isinstance(cause, RunError):
+                # There is nothing to resume, which is what a run that did not finish is told otherwise.
+                raise FedAttackError(f"{cause}; nothing is recorded yet: run the command again") from None
+            raise
+
+
+def is_recorded(part: Part, rounds: int = 1) -> bool:
+    """Whether a record is whole, and has so many rounds.
+
+    A server that was asked to end may have closed it in good order before that.
+
+    Raises
+    ------
+    RecordError
+        If what is recorded is damaged.
+    """
+    if not (part.record / MANIFEST).exists():
+        return False
+    record = Record(part.record)
+    return record.status == "complete" and max(whole_rounds(record), default=0) >= rounds
+
+
+def whole_rounds(record: Record) -> list[int]:
+    """List the rounds after which a run can go on; none if no client ever answered."""
+    return [] if record.silence else [item.number for item in record if not item.unfinished]
+
+
+def check_idle(part: Part) -> None:
+    """Check that no server writes a part's record: it may have outlived whoever started it.
+
+    Raises
+    ------
+    ConfigError
+        If one does.
+    """
+    if part.record.is_dir():
+        lock_folder(part.record).close()
+
+
+def run_in_turn(
+    out: Path, study: dict[str, Any], runs: Sequence[tuple[Part, Run]], rounds: int | None, watch: Watch
+) -> None:
+    """Train one seed after the other, say how far each is, and note in the study when all are done.
+
+    Raises
+    ------
+    RunError
+        If a run does not finish, or no client answers in it.
+    """
+    pace = None if rounds is None else TrainingPace(len(runs), rounds, watch.say)
+    for place, (part, run) in enumerate(runs):
+        what, index = f"train {part.name or 'rounds'}", part.record / INDEX
+
+        def advance(what: str = what, index: Path = index, place: int = place) -> None:
+            done = index.read_bytes().count(b"\n") if index.exists() else 0
+            watch.step(what, done, rounds)
+            if pace is not None:
+                pace.seen(place, done)
+
+        run(advance)
+    write_study(out, study | {"finished": now()})
+
+
+def open_log(out: Path) -> Path:
+    """Return the file of what Flower prints; its owner alone can read it."""
+    log = out / "flower.log"
+    open_private(log, "ab").close()
+    return log
+
+
+def check_clients(
+    part: Part,
+    client_error: str | None,
+    watch: Watch,
+    explain: Callable[[str, Record | None], str] = lambda problem, record: problem,
+) -> None:
+    """Warn of clients that failed.
+
+    Parameters
+    ----------
+    client_error
+        What a client failed by.
+    explain
+        Adds to such a problem what to do; given a record, to why nobody answered in it.
+
+    Raises
+    ------
+    RunError
+        If none answered in any round: there is nothing to attack.
+    """
+    record = Record(part.record) if (part.record / MANIFEST).exists() else None
+    if record is not None and (silence := record.silence):
+        if client_error is not None:
+            silence = f"{silence.partition(':')[0]}: {client_error}"
+        raise RunError(f"{part.label}: {explain(silence, record)}")
+    if client_error is not None:
+        watch.say("warning", f"a client failed: {explain(client_error, None)}")
+
+
+def now() -> str:
+    """Return the time as studies note it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,92 @@
+"""What the examples alone tell of who is a member, without any model: that is no leak of one.
+
+A classifier sees the examples and their labels, by cross-validation. It may miss some of what there is to see, so that
+upper ends of its success are the bars.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+
+from fedattack.audit.intervals import these_runs
+from fedattack.audit.measures import Sides
+from fedattack.audit.roc import Estimate, area
+from fedattack.base.structured import flat
+from fedattack.threats.membership.case import Floats, MembershipCase, Rows
+
+_FOREST = 14
+
+
+@dataclass(frozen=True)
+class Blind:
+    """What a classifier tells that sees the examples alone."""
+
+    cases: Sequence[MembershipCase]
+
+    @cached_property
+    def sides(self) -> Sides:
+        """Its scores, seed by seed."""
+        return Sides([_score_examples(case) for case in self.cases])
+
+    @cached_property
+    def area(self) -> Estimate:
+        """Its area under the ROC curve."""
+        return area(*self.sides.pooled)
+
+    def bars(self, upper_end: Callable[[Floats, Floats], float]) -> dict[str, float]:
+        """Return what the examples alone tell by some measure, where they do."""
+        if self.area.low <= 0.5:
+            return {}
+        return {"what the examples alone tell": upper_end(*self.sides.pooled)}
+
+    def most_exposed(self, fpr: float) -> float:
+        """Return the largest upper end of the rates at which clients' members are found.
+
+        One threshold serves all clients, as it does for the attack.
+        """
+        threshold = threshold_at(self.sides, fpr)
+        most = 0.0
+        for case, (found, _) in zip(self.cases, self.sides.seeds, strict=True):
+            columns = case.dealt[0].columns
+            for column in np.unique(columns):
+                above = found[columns == column] > threshold
+                most = max(most, these_runs([int(above.sum())], [len(above)])[1])
+        return most
+
+
+def threshold_at(sides: Sides, fpr: float) -> float:
+    """Return the score above which this share of the non-members is."""
+    others = np.sort(sides.pooled[1])[::-1]
+    return float(others[int(fpr * len(others))])
+
+
+def _score_examples(case: MembershipCase) -> tuple[Floats, Floats]:
+    targets = case.knowledge.targets
+    if targets is None:
+        raise AssertionError("checked by the attack")
+    members, others = case.dealt
+    rows = np.concatenate([members.rows, others.rows])
+    is_member = np.repeat([1, 0], [len(members), len(others)])
+    features = np.column_stack([flat(targets.x[rows]), case.labels[rows]])
+    forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced")
+    if case.among_clients:
+        # What it may know is whose data an example looks like.
+        asked = np.concatenate([members.columns, others.columns])
+        beliefs = _believe_owners(forest, features, case.owner[rows], asked)
+    else:
+        folds = StratifiedKFold(4, shuffle=True, random_state=_FOREST)
+        beliefs = cross_val_predict(forest, features, is_member, cv=folds, method="predict_proba")[:, 1]
+    return beliefs[is_member == 1], beliefs[is_member == 0]
+
+
+def _believe_owners(forest: RandomForestClassifier, features: Floats, owners: Rows, asked: Rows) -> Floats:
+    """Return by cross-validation how likely a classifier takes each example for one of the client who is asked."""
+    beliefs = np.zeros((len(owners), max(owners.max(), asked.max()) + 1))
+    for fit, test in KFold(4, shuffle=True, random_state=_FOREST).split(features):
+        forest.fit(features[fit], owners[fit])
+        beliefs[np.ix_(test, forest.classes_)] = forest.predict_proba(features[test])
+    return np.asarray(beliefs[np.arange(len(asked)), asked])
