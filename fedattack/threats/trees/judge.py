@@ -163,7 +163,7 @@ def _check_answers(answers: Mapping[str, NDArray[Any]], features: int, seed: int
 
 
 class TreesJudge(Judge[TreesCase]):
-    """States how much of clients' tables their trees give away: whole rows, values of rows, values of columns.
+    """States how much of clients' tables their trees give away: values of columns, whole rows, values of rows.
 
     Each is the mean over clients. The test exchanges clients: the same trees beside other clients' tables. The last
     measure is about a participant, who sees the common model alone.
@@ -200,27 +200,23 @@ class TreesJudge(Judge[TreesCase]):
                 found.setdefault(name, []).append(shares)
         return {name: np.mean(shares, axis=0) for name, shares in found.items()}
 
-    @measure("rows", "Whole rows read off trees", headline=True)
-    def find_rows(self) -> Measurement:
-        """Count the rows of which all values are read."""
+    @measure("columns", "Values of columns that are thresholds", headline=True)
+    def find_columns(self) -> Measurement:
+        """Count the values of which a threshold is close by."""
         if not self.asked:
             return no_value("of no client whose trees were read is any row known")
-        bars = {name: float(shares[0]) for name, shares in self.guesses.items()}
         series = {"clients": [*self._clients()], "columns": [*self._columns()]}
-        return self._hold_against_others("rows", bars=bars, baselines=bars, series=series)
+        return self._hold_against_others("columns", series=series)
+
+    @measure("rows", "Whole rows read off trees")
+    def find_rows(self) -> Measurement | None:
+        """Count the rows of which all values are read."""
+        return self._hold_against_guesses("rows", 0)
 
     @measure("values", "Values of rows read off trees")
     def find_values(self) -> Measurement | None:
         """Count the values of rows that are read."""
-        if not self.asked:
-            return None
-        bars = {name: float(shares[1]) for name, shares in self.guesses.items()}
-        return self._hold_against_others("values", bars=bars, baselines=bars)
-
-    @measure("columns", "Values of columns that are thresholds")
-    def find_columns(self) -> Measurement | None:
-        """Count the values of which a threshold is close by."""
-        return self._hold_against_others("columns") if self.asked else None
+        return self._hold_against_guesses("values", 1)
 
     @measure("linked", "Trees of the common model that a participant puts to their client")
     def find_linked(self) -> Measurement | None:
@@ -251,6 +247,13 @@ class TreesJudge(Judge[TreesCase]):
             test=test,
             by_seed=rate.by_seed,
         )
+
+    def _hold_against_guesses(self, metric: str, place: int) -> Measurement | None:
+        """Hold rows against other clients' tables, and against what guessing meets."""
+        if not self.asked:
+            return None
+        bars = {name: float(shares[place]) for name, shares in self.guesses.items()}
+        return self._hold_against_others(metric, bars=bars, baselines=bars)
 
     def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
         """Hold what was read against the table of the client, and against those of others."""

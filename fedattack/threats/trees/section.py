@@ -47,9 +47,9 @@ SECTION = Section(
     question="Can the server read a client's table off the trees that it sends?",
     exposed=_exposed,
     sentences={
+        "columns": "Of a client's values {value}{interval} stand in its own trees as thresholds{chance}.",
         "rows": "Of a client's rows {value}{interval} are read whole{chance}.",
         "values": "Of the values of a client's rows {value}{interval} are read{chance}.",
-        "columns": "Of a client's values {value}{interval} stand in its own trees as thresholds{chance}.",
         "linked": "Who sees the common model alone puts {value}{interval} of its later trees to the client that made "
         "them{chance}.",
     },

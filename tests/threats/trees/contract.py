@@ -7,5 +7,5 @@ RUNS = {("trees", "fedavg"): write_trees_run}
 
 def headline(tables):
     """Count the headline's value and n again from the tables."""
-    shares = [float(row["rows"]) for row in tables["clients"]]
+    shares = [float(row["columns"]) for row in tables["clients"]]
     return sum(shares) / len(shares), len(shares)

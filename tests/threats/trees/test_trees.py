@@ -104,14 +104,14 @@ def test_thresholds_of_diabetes_leak_and_the_page_says_so(tmp_path):
     assert (columns.verdict, columns.n) == (LEAK, CLIENTS)
     assert columns.p == pytest.approx(1 / 120, abs=1e-3)
     assert columns.value > columns.chance
-    assert (found["rows"].headline, found["rows"].n) == (True, CLIENTS)
+    assert (columns.headline, found["rows"].n) == (True, CLIENTS)
     assert {*found["values"].baselines} == {"the middle of each column", "rows of the other clients"}
     linked = found["linked"]
     assert linked.n == CLIENTS * (ROUNDS - 1)
     assert 0 <= linked.value <= 1
-    assert [row[0] for row in _clients(found["rows"]).rows] == list("01234")
-    assert len(_columns(found["rows"]).rows) == 10
-    assert "stand in its trees as thresholds" in _exposed([found["rows"]])
+    assert [row[0] for row in _clients(columns).rows] == list("01234")
+    assert len(_columns(columns).rows) == 10
+    assert "stand in its trees as thresholds" in _exposed([columns])
 
 
 def test_each_threshold_is_a_value_of_the_client_and_cyclic_trees_are_its_own_alone(tmp_path):
