@@ -60,6 +60,8 @@ class TreesOfTables(TreesOptions, Attack):
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where replies are no bytes."""
         found, sent = self.needs.unfit(record, knowledge), record.parameters
+        if not len(record):
+            return found
         # Before the first round there is no model, and its array is empty.
         if len(sent) == 1 and len(sent[0].shape) == 1 and (sent[0].dtype == "uint8" or sent[0].shape == (0,)):
             return found

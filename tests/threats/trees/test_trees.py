@@ -156,7 +156,7 @@ def test_without_tables_nothing_is_said(tmp_path):
         evaluation=None,
         targets=truth.targets,
     )
-    found = judged(folder)["rows"]
+    found = judged(folder)["columns"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
 
 
