@@ -23,6 +23,7 @@ from fedattack.threats.group.case import PrivateAttributeCase
 from fedattack.threats.group.judge import PrivateAttributeJudge
 from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.judge import InversionJudge
+from fedattack.threats.labels.judge import LabelsCase, LabelsJudge
 from fedattack.threats.membership import blind
 from fedattack.threats.membership import judge as membership
 from fedattack.threats.membership.case import AggregateCase, MembershipCase
@@ -33,6 +34,7 @@ from fedattack.threats.property.prolin import METHODS
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.source.sia import combine_rounds
+from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.inversion import without_replay
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
@@ -163,6 +165,39 @@ def inversion(others, seed):
     return InversionCase(seed, scores, truth, INDIVIDUAL, Knowledge())
 
 
+def labels(clients, seed):
+    """Each client holds one label more than the one before, and everything is counted right."""
+    counts = 1 + np.tri(clients, clients + 1, dtype=np.int64)
+    facts = {
+        "clients": [f"node{place}" for place in range(clients)],
+        "classes": clients + 1,
+        "rules": ["solved"],
+        "rounds": [1],
+        "targets": "",
+    }
+    arrays = {"counts": counts[None].astype(float), "prior": np.full(clients + 1, 1 / (clients + 1))}
+    classes = tuple(map(str, range(clients + 1)))
+    truth = truth_of(clients, classes=classes, counts=counts)
+    return LabelsCase(seed, Scores("labels", arrays, facts), truth, INDIVIDUAL, Knowledge())
+
+
+def tokens(clients, seed):
+    """Each client uses a row of its own, which alone is named."""
+    whose = np.arange(clients)
+    names = whose.astype(str)
+    facts = {
+        "clients": [f"node{place}" for place in range(clients)],
+        "tables": [{"name": "words", "rows": 50, "how": ["single replies"]}],
+        "targets": "",
+    }
+    none = np.zeros(clients, dtype=np.int64)
+    asked = {"asked": np.arange(50), "asked_tables": np.zeros(50, dtype=np.int64)}
+    arrays = {"rows": whose, "tables": none, "whose": whose, "seen": np.ones(clients, dtype=bool), **asked}
+    answers = {"names": np.array(["words"]), "rows": whose, "tables": none, "owners": names, "whole": names}
+    truth = truth_of(clients, answers={"tokens": answers})
+    return TokensCase(seed, Scores("tokens", arrays, facts), truth, INDIVIDUAL, Knowledge())
+
+
 class QuickInversion(InversionJudge):
     measures = without_replay(InversionJudge)
 
@@ -185,6 +220,8 @@ WORLDS = {
     "private-attribute": World(PrivateAttributeJudge, group, range(3, 9), 5),
     "aia": World(AttributeJudge, attribute, range(2, 9), 5),
     "inversion": World(QuickInversion, inversion, range(14, 30), 22),
+    "labels": World(LabelsJudge, labels, range(2, 8), 4),
+    "tokens": World(TokensJudge, tokens, range(2, 8), 4),
 }
 
 
@@ -224,6 +261,8 @@ def test_the_forecast_names_the_size_that_is_enough():
         "private-attribute": "5 clients with 3 values",
         "aia": "5 of them",
         "inversion": "beside 22 others",
+        "labels": "4 of them",
+        "tokens": "4 of them",
     }
     for attack, expected in words.items():
         world = WORLDS[attack]

@@ -1,5 +1,6 @@
 """Exchange clients, and see how well what was read of one then fits another one."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.measures import Rate
-from fedattack.audit.significance import Significance, arrangements_within, exchange_within, significance_of
+from fedattack.audit.reach import Reach, smallest
+from fedattack.audit.significance import Significance, arrangements_within, exchange_within, least_p, significance_of
 
 Floats = NDArray[np.float64]
 
@@ -63,3 +65,34 @@ class Fits:
     def _kinds(table: Floats) -> NDArray[np.int64]:
         """Say which clients are alike to whatever is read: exchanging these makes no difference."""
         return np.unique(table.round(12), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: str) -> Reach | None:
+    """Say what exchanging the clients of each run can show at best.
+
+    Parameters
+    ----------
+    kinds
+        For each run (clients,): which clients hold the same.
+    needed
+        The p that is needed.
+    words
+        What clients differ in: ``that hold other labels``.
+
+    Returns
+    -------
+    Reach or None
+        ``None`` where there is no client.
+    """
+    sizes = [len(of_run) for of_run in kinds]
+    if not sum(sizes):
+        return None
+    runs = np.repeat(np.arange(len(kinds)), sizes)
+    different = max(len(np.unique(of_run)) for of_run in kinds)
+    enough = smallest(lambda clients: math.factorial(clients) * needed >= 1, 2)
+    return Reach(
+        least_p(arrangements_within(runs, np.concatenate(kinds))),
+        f"{different} clients {words}",
+        f"{enough} of them",
+        f"clients={enough}" if enough > max(sizes) else "",
+    )

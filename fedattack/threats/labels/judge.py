@@ -1,6 +1,6 @@
 """Judge counts of labels: how many of a client's labels are counted right, and which labels are named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,9 +13,10 @@ from fedattack.audit.intervals import t_interval
 from fedattack.audit.judge import Case, Judge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, measure, no_value
+from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits
+from fedattack.threats.labels.exchange import Fits, reach_of_clients
 
 Floats = NDArray[np.float64]
 Score = Callable[[Floats, Floats], float]
@@ -216,6 +217,16 @@ class LabelsJudge(Judge[LabelsCase]):
                 "named": int((named & there).sum()),
                 "wrong": int((named & ~there).sum()),
             }
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """Count the ways to exchange clients whose shares of labels differ."""
+        kinds = []
+        for run in runs:
+            held = run.truth.counts[run.truth.counts.sum(axis=1) > 0]
+            shares = held / held.sum(axis=1, keepdims=True)
+            kinds.append(np.unique(shares, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
+        return reach_of_clients(kinds, needed, "that hold labels in other shares")
 
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every count beside the truth."""

@@ -1,6 +1,6 @@
 """Judge moved rows: how well the words, items or categories that are named of a client are those that it holds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,10 @@ from scipy.sparse import csr_array
 from fedattack.audit.judge import Case, Judge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
+from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits
+from fedattack.threats.labels.exchange import Fits, reach_of_clients
 
 THREAT = "tokens"
 
@@ -132,6 +133,17 @@ def _row_sums(matrix: "csr_array[Any]") -> Floats:
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).reshape(-1)
 
 
+def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Say of the clients of which all is known which use the same rows, (clients,)."""
+    numbers: dict[frozenset[tuple[int, int]], int] = {}
+    found = []
+    for client in answers["whole"].tolist():
+        own = answers["owners"] == client
+        rows = frozenset(zip(answers["tables"][own].tolist(), answers["rows"][own].tolist(), strict=True))
+        found.append(numbers.setdefault(rows, len(numbers)))
+    return np.array(found, dtype=np.int64)
+
+
 def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
     kinds = {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"}
     fits = answers.keys() == kinds.keys()
@@ -220,6 +232,16 @@ class TokensJudge(Judge[TokensCase]):
         for place, client in enumerate(case.asked[:_SHOWN]):
             own = int(common[place, place])
             yield {"client": client, "used": int(used[place]), "named": int(named[place]), "right": own}
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """Count the ways to exchange clients that use other rows."""
+        kinds = []
+        for run in runs:
+            answers = run.truth.answers.get(THREAT)
+            if answers is not None:
+                kinds.append(_kinds_of(answers))
+        return reach_of_clients(kinds, needed, "that use other rows") if kinds else None
 
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every row that is named or used."""
