@@ -92,14 +92,16 @@ class LabelsCase(Case):
     def fits(self, rule: str, score: Score) -> Floats:
         """Return (clients, clients): what a rule counted of a client beside what each other one holds.
 
-        What was counted of one is stretched to as many examples as the other one has.
+        For shares of counts, what was counted of one is stretched to as many examples as the other one has. Which
+        labels are named does not change with whom a client is held against: stretched, fewer would be, beside others.
         """
         counted = self.counted(rule)
-        counted /= np.maximum(counted.sum(axis=1, keepdims=True), 1e-12)
+        totals = np.maximum(counted.sum(axis=1), 1e-12)
         table = np.empty((len(self.asked), len(self.asked)))
-        for row, shares in enumerate(counted):
+        for row, own in enumerate(counted):
             for column, true in enumerate(self.true):
-                table[row, column] = score(shares * true.sum(), true)
+                stretched = own if score is share_named else own * true.sum() / totals[row]
+                table[row, column] = score(stretched, true)
         return table
 
     def guess(self, score: Score) -> Floats:

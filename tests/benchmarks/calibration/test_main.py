@@ -10,7 +10,16 @@ from tests.benchmarks.calibration import federations
 
 
 def test_every_threat_is_drawn():
-    assert study.threats() == ["attribute", "group", "inversion", "membership", "property", "source"]
+    assert study.threats() == [
+        "attribute",
+        "group",
+        "inversion",
+        "labels",
+        "membership",
+        "property",
+        "source",
+        "tokens",
+    ]
 
 
 def test_the_command_writes_what_was_asked_for(tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
 from fedattack.threats.labels.judge import mean_error, share_named, share_right
 from fedattack.threats.labels.section import _clients, _exposed, _rules
+from tests.benchmarks.calibration.labels import World, draw_case
 from tests.threats.labels.world import CLIENTS, attacked, judged, write_digits_run
 
 
@@ -21,6 +22,14 @@ def test_measures_by_hand():
     assert share_right(counted, true) == 0.5
     assert share_named(counted, true) == 0.5
     assert mean_error(counted, true) == pytest.approx(4 / 3)
+
+
+def test_which_labels_are_named_does_not_depend_on_how_many_examples_another_client_holds():
+    counts = np.array([[3.0, 1, 0], [60, 60, 1]])
+    case = draw_case(World(clients=2, classes=3, examples=4), 0, np.random.default_rng(0))
+    case.scores.arrays["counts"][:] = counts
+    case.truth.counts[:] = counts
+    assert case.fits("solved", share_named).tolist() == [[1, 2 / 3], [1, 1]]
 
 
 def test_exchanges_by_hand():

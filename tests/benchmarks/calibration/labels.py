@@ -1,0 +1,112 @@
+"""False alarms and power of the judge of labels, on drawn counts.
+
+In each null the counts are drawn without a look at the client whose update they are said to come from.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fedattack.attacks import Knowledge, Scores
+from fedattack.audit.finding import Finding
+from fedattack.audit.truth import Truth
+from fedattack.threats.labels.judge import LabelsCase, LabelsJudge
+from tests.benchmarks.calibration.drawn import study
+
+
+class _Judge(LabelsJudge):
+    """Draws fewer exchanges, so that a row takes seconds."""
+
+    draws = 999
+    shuffles = 20
+
+
+@dataclass(frozen=True)
+class World:
+    """What is drawn for one run.
+
+    Attributes
+    ----------
+    clients, classes, examples, seeds
+        How many clients, labels, examples of a client, and runs that are judged together.
+    alpha
+        Of the Dirichlet distribution of a client's labels: small where clients differ much.
+    leaking
+        Share of a client's counts that are its own; the rest are those of another draw.
+    sizes
+        Whether clients hold different numbers of examples, which the server sees.
+    """
+
+    clients: int = 10
+    classes: int = 10
+    examples: int = 60
+    seeds: int = 1
+    alpha: float = 0.5
+    leaking: float = 0.0
+    sizes: bool = False
+
+
+NULLS: Mapping[str, World] = {
+    "counts of other clients": World(),
+    "counts of other clients, 3 seeds": World(seeds=3),
+    "clients that hardly differ": World(alpha=100.0),
+    "clients of one label": World(alpha=0.01),
+    "clients of other sizes": World(sizes=True),
+    "3 clients": World(clients=3),
+    "3 clients, 3 seeds": World(clients=3, seeds=3),
+    "100 labels": World(classes=100),
+}
+
+POWERS: Mapping[str, World] = {
+    "a tenth is the client's own": World(leaking=0.1),
+    "a tenth is the client's own, 3 seeds": World(leaking=0.1, seeds=3),
+    "a half is the client's own": World(leaking=0.5),
+    "all of 5 clients": World(clients=5, leaking=1.0),
+    "all of clients that hardly differ": World(alpha=100.0, leaking=1.0),
+}
+
+
+def draw_case(world: World, seed: int, rng: np.random.Generator) -> LabelsCase:
+    """Draw labels and counts of one run."""
+    sizes = np.full(world.clients, world.examples)
+    if world.sizes:
+        sizes = rng.integers(world.examples // 4, 2 * world.examples, size=world.clients)
+    alphas = np.full(world.classes, world.alpha)
+    true = np.stack([rng.multinomial(size, rng.dirichlet(alphas)) for size in sizes])
+    others = np.stack([rng.multinomial(size, rng.dirichlet(alphas)) for size in sizes])
+    counts = np.round(world.leaking * true + (1 - world.leaking) * others)
+    clients = tuple(map(str, range(world.clients)))
+    truth = Truth(
+        clients=clients,
+        classes=tuple(map(str, range(world.classes))),
+        counts=true,
+        owners=np.zeros(0, dtype=np.str_),
+        evaluation=(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)),
+        nodes={f"node{client}": client for client in clients},
+        targets="",
+    )
+    facts = {
+        "clients": [*truth.nodes],
+        "classes": world.classes,
+        "rules": ["solved"],
+        "rounds": [1],
+        "drawn": False,
+        "targets": "",
+    }
+    arrays = {"counts": counts[None], "prior": np.full(world.classes, 1 / world.classes)}
+    record: Any = SimpleNamespace(view="individual")
+    return LabelsCase(seed, Scores("labels", arrays, facts), truth, record, Knowledge())
+
+
+def judged(world: World, rng: np.random.Generator) -> list[Finding]:
+    """Judge one drawing of a world."""
+    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
+    return _Judge(cases, setting={}, provenance={}).findings()
+
+
+def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Measure false alarms and power."""
+    return study(NULLS, POWERS, judged, repetitions, seed)
