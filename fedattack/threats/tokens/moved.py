@@ -1,12 +1,15 @@
 """Which rows of a table moved because examples moved them, and not by weight decay or noise.
 
-There are three cases, told apart by the rows themselves:
+There are five cases, told apart by the rows themselves:
 
+- An output layer shares the table, and most rows moved: it pushes all words one way that are not to be said. Those are
+  named that moved the other way, or aside. How far a row moved tells little: under Adam those that nobody uses move
+  furthest.
 - Some rows stand exactly still: the others were moved.
 - All rows moved, and some moved by one factor of themselves (weight decay of SGD and AdamW), or by one length against
   their signs (that of Adam): these stand still but for the decay, and the others were moved.
-- All rows moved otherwise. If most moved as normal noise does, those are named that moved further. If an output layer
-  shares the table, all rows move a little, and those are named that moved much further than most. Else all are named.
+- All rows moved, most as normal noise does: those are named that moved further.
+- Else all are named.
 """
 
 from collections.abc import Iterator
@@ -55,6 +58,9 @@ class RowMovement:
     step, uneven
         (rows,): how far it moved against its signs, and how much entries differ in that, as a share. Entries that are
         nearly 0 do not count.
+    along, aside
+        (rows,): how far it moved the way that most rows moved, and the squared length of the rest; ``None`` where no
+        output shares the table.
     width
         Entries of a row.
     """
@@ -65,10 +71,12 @@ class RowMovement:
     spread: Floats
     step: Floats
     uneven: Floats
+    along: Floats | None
+    aside: Floats | None
     width: int
 
 
-def measure(start: NDArray[Any], end: NDArray[Any], *, is_gradient: bool = False) -> RowMovement:
+def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: bool = False) -> RowMovement:
     """Measure how rows moved, some at a time.
 
     Parameters
@@ -77,25 +85,43 @@ def measure(start: NDArray[Any], end: NDArray[Any], *, is_gradient: bool = False
         (rows, width): the table as it was sent.
     end
         The table that came back, or its gradient.
+    tied
+        Whether an output layer shares the table.
     is_gradient
-        Which of both it is.
+        Which of both ``end`` is.
     """
-    parts = [*_measure_parts(start, end, is_gradient)]
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    still, lengths, slope, spread, step, uneven = columns
-    return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, start.shape[1])
-
-
-def _measure_parts(start: NDArray[Any], end: NDArray[Any], is_gradient: bool) -> Iterator[tuple[Floats, ...]]:
     epsilon = float(np.finfo(end.dtype).eps) if end.dtype.kind == "f" else 0.0
+    parts = []
+    for before, moved in _read_parts(start, end, is_gradient):
+        largest = np.abs(moved)
+        if not is_gradient:
+            largest = np.maximum(np.abs(before), np.abs(before + moved))
+        parts.append(_measure_rows(before, moved, largest * epsilon + 1e-300))
+    still, lengths, slope, spread, step, uneven = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    along = aside = None
+    if tied:
+        along = _measure_along(start, end, is_gradient)
+        aside = np.maximum(lengths - along**2, 0)
+    return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, along, aside, start.shape[1])
+
+
+def _read_parts(start: NDArray[Any], end: NDArray[Any], is_gradient: bool) -> Iterator[tuple[Floats, Floats]]:
+    """Yield rows before, and how they moved."""
     for first in range(0, len(start), _AT_ONCE):
         rows = slice(first, first + _AT_ONCE)
-        before, after = start[rows].astype(np.float64), end[rows].astype(np.float64)
-        largest = np.abs(after)
+        before, moved = start[rows].astype(np.float64), end[rows].astype(np.float64)
         if not is_gradient:
-            largest = np.maximum(largest, np.abs(before))
-            after -= before
-        yield _measure_rows(before, after, largest * epsilon + 1e-300)
+            moved -= before
+        yield before, moved
+
+
+def _measure_along(start: NDArray[Any], end: NDArray[Any], is_gradient: bool) -> Floats:
+    """Return (rows,): how far each moved along the mean way of all."""
+    way = np.zeros(start.shape[1])
+    for _, moved in _read_parts(start, end, is_gradient):
+        way += (moved / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-300)).sum(axis=0)
+    way /= max(float(np.linalg.norm(way)), 1e-300)
+    return np.concatenate([moved @ way for _, moved in _read_parts(start, end, is_gradient)])
 
 
 def _measure_rows(before: Floats, moved: Floats, rounding: Floats) -> tuple[Floats, ...]:
@@ -113,28 +139,29 @@ def _measure_rows(before: Floats, moved: Floats, rounding: Floats) -> tuple[Floa
     return still.astype(np.float64), lengths, slope, spread, step, uneven
 
 
-def find_moved(movement: RowMovement, *, tied: bool, false_alarms: float) -> tuple[Flags, str]:
+def find_moved(movement: RowMovement, *, false_alarms: float) -> tuple[Flags, str]:
     """Return which rows examples moved (rows,), and how the others were told.
 
     Parameters
     ----------
-    tied
-        Whether an output layer shares the table.
     false_alarms
         Where all rows move: of those that are named, the share that may be false on average.
     """
+    decayed = _find_decayed(movement)
+    if (
+        movement.along is not None
+        and movement.aside is not None
+        and 2 * (movement.still | decayed).sum() < len(decayed)
+    ):
+        return _find_pushed(movement.along, movement.aside, false_alarms), TIED
     if movement.still.any():
         return movement.lengths > 0, STILL
-    decayed = _find_decayed(movement)
     if decayed.any():
         return ~decayed & (movement.lengths > 0), DECAY
-    if len(movement.lengths) >= _FEWEST:
-        lengths, width = movement.lengths, movement.width
-        if _is_noise(lengths, width):
-            scale = float(np.median(lengths)) / stats.chi2.median(width)
-            return name_few(stats.chi2.sf(lengths / scale, width), false_alarms), NOISE
-        if tied:
-            return name_few(_tail_of_lengths(lengths), false_alarms), TIED
+    lengths, width = movement.lengths, movement.width
+    if len(lengths) >= _FEWEST and _is_noise(lengths, width):
+        scale = float(np.median(lengths)) / stats.chi2.median(width)
+        return name_few(stats.chi2.sf(lengths / scale, width), false_alarms), NOISE
     return movement.lengths > 0, ALL
 
 
@@ -160,14 +187,24 @@ def _is_noise(lengths: Floats, width: int) -> bool:
     return bool(scales.min() > 0 and scales.max() <= (1 + _ALIKE) * scales.min())
 
 
-def _tail_of_lengths(lengths: Floats) -> Floats:
-    """Return how likely a row is as long by accident, if logarithms of lengths are about normal.
+def _find_pushed(along: Floats, aside: Floats, false_alarms: float) -> Flags:
+    """Return which rows moved against the way of most, or far aside, in length and in direction."""
+    against = name_few(_tail(-along), false_alarms / 2) & (along < 0)
+    length, direction = _logarithm(aside), _logarithm(aside) - _logarithm(along**2)
+    return against | (name_few(_tail(length), false_alarms / 2) & name_few(_tail(direction), false_alarms / 2))
 
-    Only the shorter half says how wide they are: the longer ones may be moved.
+
+def _logarithm(values: Floats) -> Floats:
+    return np.asarray(np.log(np.maximum(values, 1e-300)))
+
+
+def _tail(values: Floats) -> Floats:
+    """Return how likely a value is as high by accident, if most are about normal.
+
+    Only the lower half says how wide they are: the higher ones may be of used rows.
     """
-    logarithms = np.log(np.maximum(lengths, 1e-300))
-    middle, low = np.quantile(logarithms, (0.5, 0.16))
-    return np.asarray(stats.norm.sf((logarithms - middle) / max(middle - low, 1e-12)))
+    middle, low = np.quantile(values, (0.5, 0.16))
+    return np.asarray(stats.norm.sf((values - middle) / max(middle - low, 1e-300)))
 
 
 def name_few(p: Floats, false_alarms: float) -> Flags:

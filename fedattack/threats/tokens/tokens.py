@@ -224,6 +224,6 @@ def _read_table(
     if not is_finite([before, after]):
         return f"{where}: {table.name} holds numbers that are not finite"
     before, after = table.orient(before), table.orient(after)
-    movement = measure(before, after, is_gradient=is_gradient)
-    moved, how = find_moved(movement, tied=tied, false_alarms=false_alarms)
+    movement = measure(before, after, tied=tied, is_gradient=is_gradient)
+    moved, how = find_moved(movement, false_alarms=false_alarms)
     return moved[table.rows], how
