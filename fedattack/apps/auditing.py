@@ -23,6 +23,7 @@ from fedattack.apps.place import copy_files
 from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
 from fedattack.attacks import ATTACKS, Attack, Knowledge, ModelKnowledge
+from fedattack.attacks.needs import InApps
 from fedattack.attacks.registry import threats
 from fedattack.audit.evidence import UNANSWERED
 from fedattack.audit.finding import ERROR
@@ -72,16 +73,10 @@ WITNESS = "witness"
 # Examples of each role that are kept of all clients, and of one: all of them are read at once.
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
-_FIRST = ("sia", "membership")
-_LAST = ("labels", "tokens", "plaintext")
-_INVERSION = "inversion"
 _SUMS = "aggregate"
 
-# Scores that stand beside those of others, and have no question of their own.
-_BESIDE = {"attribute": "attribute-baselines"}
-
-# Options by which an audit of an app takes minutes less, and finds hardly less; the guide has what was measured.
-_SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
+# What every app is asked first, and among how many headlines.
+_FIRST, _HEADLINES = "sia", 2
 
 # Kinds of messages of which a line says that they are not recorded.
 _FEW_GAPS = 2
@@ -91,9 +86,6 @@ _OF_QUERIES = (
     "Do the gradients that a party is sent give labels to it?",
 )
 """What nobody asks of arrays in replies to queries."""
-
-# Attacks that take minutes are not made where no outcome could be a leak.
-_LONG = ("prolin", "private-attribute")
 
 # Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
 _POSED = "posed.json"
@@ -167,13 +159,13 @@ def too_few(clients: int) -> str:
     counts = np.zeros((clients, 1), dtype=np.int64)
     nothing = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
     truth = Truth(names, ("all",), counts, np.array(names), nothing, nodes={}, targets="")
-    judge, needed = judge_of(_FIRST[0]), needed_of(len(_FIRST))
+    judge, needed = judge_of(_FIRST), needed_of(_HEADLINES)
     reach = judge.reach([Prepared(truth, Knowledge())], needed) if judge is not None else None
     if reach is None or reach.least <= needed:
         return ""
     outcome = "hardly any" if reach.least <= ERROR else "no"
     return (
-        f"{outcome} outcome of {_FIRST[0]} can be a leak: with {clients} clients p is {reach.least:.2g} at best, and "
+        f"{outcome} outcome of {_FIRST} can be a leak: with {clients} clients p is {reach.least:.2g} at best, and "
         f"{needed:.2g} is needed; take {reach.enough}, by --supernodes"
     )
 
@@ -508,7 +500,7 @@ def attack_all(
     spared: dict[str, str] = {}
     rounds = len(Record(parts[0].record, thinned=True))
     for attack in choose(_that_apply(parts, posed, failed)):
-        if attack.name == _INVERSION:
+        if attack.in_apps.of_few:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
         sparing = _sparing(attack, rounds)
         if sparing:
@@ -522,7 +514,8 @@ def attack_all(
         scored.append(attack.name)
         spared |= sparing
     if not scored:
-        tried = [name for name in _FIRST if name in failed] or [*failed]
+        by_place = sorted(failed, key=lambda name: ATTACKS[name].in_apps.place)
+        tried = [name for name in by_place if ATTACKS[name].in_apps.place < InApps().place] or by_place
         reasons = "; ".join(f"{name}: {failed[name]}" for name in tried)
         raise NeedsError(f"no attack could be made of {parts[0].record}: {reasons}")
     untried = _untried(scored, failed, parts[0], posed)
@@ -532,7 +525,7 @@ def attack_all(
     study.pop(UNANSWERED, None)
     # Whoever attacks the run again does so likewise, and asks about the same clients.
     options = spared | study.get("options", {})
-    if _INVERSION in scored:
+    if any(ATTACKS[name].in_apps.of_few for name in scored):
         options["clients"] = ",".join(posed[0].few)
     if options:
         study["options"] = options
@@ -549,9 +542,9 @@ def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watc
 
 
 def _sparing(attack: Attack, rounds: int) -> dict[str, str]:
-    """Return the options of :data:`_SPARING` that the caller did not choose, and that make a difference."""
+    """Return the options of audits of apps that the caller did not choose, and that make a difference."""
     sparing = {}
-    for key, value in _SPARING.get(attack.name, {}).items():
+    for key, value in attack.in_apps.options.items():
         if getattr(attack, key) is None and (key != "shadow_rounds" or value < rounds):
             sparing[key] = str(value)
     return sparing
@@ -597,32 +590,29 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
     record, knowledge, names = Record(parts[0].record, thinned=True), posed[0].knowledge, []
     for threat in threats().values():
         asked = [name for name in threat.judges if not _lacks(name, record, knowledge)]
-        if asked and threat.name in _BESIDE:
-            asked.append(_BESIDE[threat.name])
-        names += asked
-    if _INVERSION in names and (len(posed) > 1 or not posed[0].few):
-        names.remove(_INVERSION)
-        failed[_INVERSION] = (
-            f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
-        )
-    for name in _LONG:
-        if name in names and (why := _out_of_reach(name, parts, posed)):
-            names.remove(name)
-            failed[name] = why
-    return sorted(names, key=_place_of)
+        for name in asked:
+            if why := _not_made(name, parts, posed):
+                failed[name] = why
+            else:
+                names.append(name)
+        if asked:
+            # What is judged beside others has no question of its own.
+            names += [name for name in threat.attacks if name not in threat.judges]
+    return sorted(names, key=lambda name: (ATTACKS[name].in_apps.place, name))
 
 
-def _place_of(name: str) -> tuple[int, int, str]:
-    """Return by what attacks are sorted: the report begins with the first of them."""
-    first = _FIRST.index(name) if name in _FIRST else len(_FIRST)
-    last = _LAST.index(name) + 1 if name in _LAST else 0
-    return first, last, name
+def _not_made(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> str:
+    """Say why an attack whose needs are met is not made; empty if it is."""
+    how = ATTACKS[name].in_apps
+    if how.of_few and (len(posed) > 1 or not posed[0].few):
+        return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
+    return _out_of_reach(name, parts, posed) if how.is_slow else ""
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
     """Say what an attack lacks; a property is asked of sums, which single replies make."""
     missing = lacking(ATTACKS[name], record, knowledge)
-    if name == "prolin" and record.view != _SUMS:
+    if ATTACKS[name].in_apps.of_sums and record.view != _SUMS:
         missing = [line for line in missing if line != VIEWS[_SUMS]]
     return missing
 

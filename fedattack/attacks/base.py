@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import as_models, completed, how_named, named_for
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import Option, options_of
 from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import ConfigError, DataError, NeedsError, short
@@ -103,6 +103,7 @@ class Attack(ABC):
     title: ClassVar[str]
     paper: ClassVar[str]
     needs: ClassVar[Needs]
+    in_apps: ClassVar[InApps] = InApps()
     knows: ClassVar[tuple[str, ...]]
     """The assumed knowledge in words, for the report."""
     form: ClassVar[Form]

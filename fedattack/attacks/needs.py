@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import short
@@ -58,6 +59,31 @@ class Needs:
         if self.sgd and training is not None and training.optimizer != "SGD" and record.protocol != "fedsgd":
             found.append(f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}")
         return found
+
+
+@dataclass(frozen=True)
+class InApps:
+    """How an attack is made where an app is audited and nobody chooses.
+
+    Attributes
+    ----------
+    place
+        The report begins with the attack of the lowest place; those of one place stand by name.
+    options
+        Options by which it takes minutes less, and finds hardly less: a round's work, or numbers of rounds or searches.
+    is_slow
+        Whether it takes minutes, so that it is not made where no outcome could be a leak.
+    of_few
+        Whether it is asked about clients of few examples alone, by its option ``clients``, in one run.
+    of_sums
+        Whether it is asked of the sums that single replies make, where replies are seen.
+    """
+
+    place: int = 2
+    options: Mapping[str, int] = field(default_factory=dict)
+    is_slow: bool = False
+    of_few: bool = False
+    of_sums: bool = False
 
 
 _WHOLE = {

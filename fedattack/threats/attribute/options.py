@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.replies import UPDATES
 
 Relaxation = Literal["softmax", "gumbel"]
@@ -44,6 +44,7 @@ class GradientMatchingOptions(options.WorkersOptions, options.MemoryOptions):
         sgd=True,
         takes=("rounds", "clients"),
     )
+    in_apps: ClassVar[InApps] = InApps(options={"restarts": 1})
 
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
     restarts: int | None = options.whole(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 
 ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
 """The adversaries by name."""
@@ -34,6 +34,7 @@ class PrivateAttributeOptions(options.WorkersOptions, options.MemoryOptions):
         knowledge=("model", "training", "auxiliary", "attributes"),
         takes=("rounds", "clients", "sketch", "structures"),
     )
+    in_apps: ClassVar[InApps] = InApps(is_slow=True)
 
     updates: str = options.rounds(
         "stages",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 
 Method = Literal["cos", "l2"]
 METHODS: tuple[Method, ...] = ("cos", "l2")
@@ -37,6 +37,7 @@ class GradientInversionOptions(options.WorkersOptions, options.MemoryOptions):
         sgd=True,
         takes=("rounds", "clients"),
     )
+    in_apps: ClassVar[InApps] = InApps(of_few=True)
 
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
     clients: tuple[str, ...] = options.words(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class LabelsOptions:
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
     )
+    in_apps: ClassVar[InApps] = InApps(place=3)
 
     replies: int = options.whole(
         10, "replies of each client that are looked at, spread over the run; of sums all are", least=1

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 from fedattack.record.format import PROTOCOLS
 
 
@@ -21,6 +21,7 @@ class MembershipOptions(options.WorkersOptions, options.MemoryOptions):
         knowledge=("losses", "targets"),
         takes=("rounds", "clients", "frozen", "structures"),
     )
+    in_apps: ClassVar[InApps] = InApps(place=1, options={"shadow_rounds": 10})
 
     shadows: int = options.whole(
         8,

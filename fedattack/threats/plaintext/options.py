@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 from fedattack.record.format import PROTOCOLS
 
 
@@ -20,3 +20,4 @@ class PlaintextOptions:
         knowledge=(),
         takes=("rounds", "clients", "sketch", "frozen", "structures"),
     )
+    in_apps: ClassVar[InApps] = InApps(place=5)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 
 Mode = Literal["linear", "exact"]
 MODES: tuple[Mode, ...] = ("linear", "exact")
@@ -23,6 +23,7 @@ class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
         knowledge=("model", "auxiliary", "training", "property"),
         takes=("rounds", "sketch", "structures"),
     )
+    in_apps: ClassVar[InApps] = InApps(is_slow=True, of_sums=True)
 
     shadows: Mode | None = options.choice(
         None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES

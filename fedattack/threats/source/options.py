@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 from fedattack.record.format import PROTOCOLS
 
 
@@ -21,3 +21,4 @@ class SourceOptions(options.WorkersOptions):
         knowledge=("losses", "targets"),
         takes=("rounds", "clients", "frozen", "structures"),
     )
+    in_apps: ClassVar[InApps] = InApps(place=0)
