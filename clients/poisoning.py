@@ -22,11 +22,11 @@ class InvertingClient(FedAvgClient):
         learned = {name for name, _ in self._model.named_parameters()}
         sent = []
         for name, before, after in zip(self._model.state_dict(), parameters, trained, strict=True):
-            sent.append(_inverted(before, after) if name in learned else after)
+            sent.append(_invert(before, after) if name in learned else after)
         return sent, count, metrics
 
 
-def _inverted(before: NDArray, after: NDArray) -> NDArray:
+def _invert(before: NDArray, after: NDArray) -> NDArray:
     """Return w − Δ, in double precision and rounded once: −Δ, and not −Δ with the rounding of two steps."""
     return (2 * before.astype(np.float64) - after.astype(np.float64)).astype(after.dtype)
 

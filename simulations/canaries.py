@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.canaries import Canaries, Examples
-from fedattack.claims.canaries.directions import moved
+from fedattack.claims.canaries.directions import move_arrays
 from fedattack.data import Dataset
 from fedattack.defences.guarantee import NOISY
 from fedattack.runs.settings import RunSettings, StudySettings
@@ -48,4 +48,4 @@ def canaries_of(settings: RunSettings) -> Canaries:
 def move_by_canary(settings: RunSettings, number: int, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return what the canary of a number sends in place of what it received."""
     canaries = canaries_of(settings)
-    return moved(arrays, canaries.seed, number, canaries.clip or 0.0)
+    return move_arrays(arrays, canaries.seed, number, canaries.clip or 0.0)

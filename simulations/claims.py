@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedattack.claims import Claim, configured, make_claim
+from fedattack.claims import Claim, compute_epsilon, make_claim
 from fedattack.claims.canaries import CANARIES, write_canaries
 from fedattack.claims.figures import in_figures
 from fedattack.runs.settings import RunSettings
@@ -41,7 +41,7 @@ def central_notes(settings: RunSettings) -> list[str]:
     """Say what central noise guarantees, and towards whom."""
     if not settings.central_noise:
         return []
-    run = configured(central_claim(settings)).run
+    run = compute_epsilon(central_claim(settings)).run
     bound = in_figures(run.high) if run is not None else "infinity"
     return [
         f"central noise: ε = {bound} at δ = {settings.dp_delta:g} for a client in a run of {settings.rounds} rounds, "

@@ -77,19 +77,19 @@ def _measure(settings: RunSettings, strengths: Mapping[str, float]) -> dict[str,
     }
 
 
-def _received(study: Study) -> list[NDArray[Any]]:
+def _count_received(study: Study) -> list[NDArray[Any]]:
     """Return what the first client receives in the first round: no consensus, or the model."""
     return list(study.models.initial_arrays().values()) if study.framework.shares_model else []
 
 
 def _training(study: Study) -> Action:
-    received, client = _received(study), study.framework.load_client()
+    received, client = _count_received(study), study.framework.load_client()
     return lambda: client(study, 0).fit(received, {"server-round": 1})
 
 
 def _update(study: Study, sent: list[NDArray[Any]], names: tuple[str, ...]) -> dict[str, NDArray[np.float32]]:
     """Return what a defence changes of the arrays that the client sends."""
-    start = _received(study) if study.framework.sends == "model" else [np.zeros_like(array) for array in sent]
+    start = _count_received(study) if study.framework.sends == "model" else [np.zeros_like(array) for array in sent]
     update = {}
     for name, before, after in zip(names, start, sent, strict=True):
         if after.dtype.kind == "f":

@@ -85,7 +85,7 @@ def divide(data: Dataset, settings: StudySettings, *, public: Rows, positives: N
     else:
         # Without a number of records of their own, clients get all but what is set aside.
         set_aside = chosen[: count + settings.auxiliary]
-        parts = pools = _partitioned(data, settings, np.setdiff1d(rows, np.concatenate([set_aside, public])))
+        parts = pools = _partition(data, settings, np.setdiff1d(rows, np.concatenate([set_aside, public])))
     if count:
         parts = _with_targets(parts, held, positives, settings.seed)
     auxiliary = rows[:0]
@@ -118,7 +118,7 @@ def dividing_column(data: Dataset, settings: StudySettings) -> NDArray[Any] | No
     return column_values(data, settings.scheme.removeprefix(_BY_COLUMN))
 
 
-def _partitioned(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
+def _partition(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
     """Divide all of ``rows`` as the scheme says."""
     column = dividing_column(data, settings)
     labels, _ = data.labels
@@ -141,7 +141,7 @@ def _equal_parts(data: Dataset, settings: StudySettings, rows: Rows) -> tuple[li
     size, clients = settings.records_per_client, settings.clients
     shuffled = generator(settings.seed, RECORDS_STREAM).permutation(rows)
     if settings.scheme.startswith(_BY_COLUMN):
-        pools = _partitioned(data, settings, shuffled)
+        pools = _partition(data, settings, shuffled)
         fewest = min(map(len, pools))
         if fewest < size:
             raise DataError(

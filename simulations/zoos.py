@@ -50,7 +50,7 @@ def make_zoos(study: Study) -> None:
     width = settings.recup_zoo_width
     x, y = _records_of_defender(study)
     arrays = study.models.initial_arrays()
-    for name, (values, codes) in _protected(study, x, y).items():
+    for name, (values, codes) in _choose_protected(study, x, y).items():
         zoo = train_zoo_on_records(
             study.models.build(),
             arrays,
@@ -92,7 +92,7 @@ def _records_of_defender(study: Study) -> tuple[NDArray[np.float32], NDArray[Any
     return data.x_test, data.y_test
 
 
-def _protected(study: Study, x: NDArray[np.float32], y: NDArray[Any]) -> dict[str, Coded]:
+def _choose_protected(study: Study, x: NDArray[np.float32], y: NDArray[Any]) -> dict[str, Coded]:
     """Choose the attributes to protect: those that are asked for, or those that the attacker is after."""
     settings, data, rows = study.settings, study.data, study.division.auxiliary
     known: dict[str, Coded] = {}

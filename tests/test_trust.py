@@ -13,7 +13,7 @@ import pytest
 from fedattack.attacks import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from fedattack.base.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.learning import build_model, per_record_loss
-from fedattack.learning.importing import Asked, given
+from fedattack.learning.importing import Asked, trust_given
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import write_study
 from fedattack.runs import simulating
@@ -305,7 +305,7 @@ def test_without_the_truth_a_report_needs_no_model(call, tmp_path, monkeypatch):
 def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
     asked = Asked("model", "os:system", "knowledge.json")
     for action in (
-        lambda: given(asked),
+        lambda: trust_given(asked),
         lambda: build_model(asked, input_shape=(3,), classes=2),
         lambda: per_record_loss(asked),
         lambda: replace(MODEL, spec=asked).build(),

@@ -224,7 +224,7 @@ def refuse_masked(app: Path) -> None:
         If it does.
     """
     for path in app_files(app):
-        for name in _called(path) if path.suffix == ".py" else ():
+        for name in _list_called(path) if path.suffix == ".py" else ():
             if name in _MASKING:
                 raise ConfigError(
                     f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave --view out, so "
@@ -232,7 +232,7 @@ def refuse_masked(app: Path) -> None:
                 )
 
 
-def _called(path: Path) -> Iterator[str]:
+def _list_called(path: Path) -> Iterator[str]:
     """Yield the names of what a file calls; none of a file that is no Python."""
     try:
         tree = ast.parse(path.read_bytes())

@@ -19,7 +19,7 @@ from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.lookups import used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
-from fedattack.base.structured import fields, stacked
+from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -274,7 +274,7 @@ def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:
         ys.append(y)
     labels = np.array(ys, dtype=np.int64 if holding.kind == "i" else np.float32)
     if fields(holding.sample):
-        return Targets(stacked(xs) if xs else holding.sample[:0], labels)
+        return Targets(stack_examples(xs) if xs else holding.sample[:0], labels)
     return Targets(np.array(xs, dtype=np.float32).reshape(-1, *holding.shape), labels)
 
 

@@ -88,7 +88,7 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     RunError
         If none did.
     """
-    others = _unwitnessed(record, folder)
+    others = _list_unwitnessed(record, folder)
     if not others:
         return
     advice = (
@@ -100,5 +100,5 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     watch.say("warning", f"{len(others)} of {len(record.nodes)} clients run elsewhere, and are not witnessed; {advice}")
 
 
-def _unwitnessed(record: Record, folder: Path) -> Sequence[str]:
+def _list_unwitnessed(record: Record, folder: Path) -> Sequence[str]:
     return [node for node in record.nodes if not witness_file(folder, node).exists()]

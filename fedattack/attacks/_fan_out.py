@@ -118,7 +118,7 @@ def fan_out(
 def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int) -> Iterator[Result]:
     failed: list[Exception] = []
 
-    def given() -> Iterator[Item]:
+    def give_items() -> Iterator[Item]:
         # joblib takes most items in a thread of its own, where an error of theirs would be lost.
         try:
             yield from items
@@ -128,7 +128,7 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
     # It takes as many again from the items when one is done.
     pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
     try:
-        yield from pieces(joblib.delayed(_alone)(work, item) for item in given())
+        yield from pieces(joblib.delayed(_alone)(work, item) for item in give_items())
     except BrokenProcessPool:
         raise RunError(
             "a worker of the attack was killed, often for lack of memory; ask for fewer with the option workers"

@@ -14,14 +14,14 @@ from typing_extensions import TypedDict
 
 from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.matching import as_models, completed, how_named, named_for
+from fedattack.attacks.matching import as_models, complete_models, how_named, named_for
 from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import Option, options_of
 from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import ConfigError, DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import let_go
-from fedattack.base.untrusted import parse_json, read_npz, validated
+from fedattack.base.untrusted import parse_json, read_npz, validate
 from fedattack.record import Record
 
 KNOWS_MODEL = "the model's architecture and loss"
@@ -73,7 +73,7 @@ class Scores:
             value = parse_json(str(arrays.pop("facts")))
         except ValueError as cause:
             raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
-        saved = validated(_SAVED, value, str(path), DataError, _AGAIN)
+        saved = validate(_SAVED, value, str(path), DataError, _AGAIN)
         return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]))
 
 
@@ -125,7 +125,7 @@ class Attack(ABC):
         scores = Scores.load(path)
         if scores.attack != self.name:
             raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
-        facts = validated(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
+        facts = validate(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
         if fault := self.form.fault(facts, scores.arrays):
             raise DataError(f"{path}: {fault}; {_AGAIN}")
         for array in scores.arrays.values():
@@ -201,7 +201,7 @@ class Attack(ABC):
         if record.view == "individual" and record.silence:
             raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
         named = named_for(record, knowledge.model, knowledge.frozen or ())
-        whole = completed(named, knowledge, f"attack {self.name}")
+        whole = complete_models(named, knowledge, f"attack {self.name}")
         if whole is not named and "frozen" not in self.needs.takes:
             raise NeedsError(
                 f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "

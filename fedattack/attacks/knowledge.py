@@ -18,9 +18,9 @@ from fedattack.attacks.frozen import read_frozen
 from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz, write_sealed
 from fedattack.base.structured import fault, fields, finite, pack
-from fedattack.base.untrusted import Text, check_folder, read_npz, read_sealed, validated, verify_files
+from fedattack.base.untrusted import Text, check_folder, read_npz, read_sealed, validate, verify_files
 from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
-from fedattack.learning.importing import Asked, asked_unless, given, import_callable
+from fedattack.learning.importing import Asked, asked_unless, import_callable, trust_given
 from fedattack.learning.losses import OWN
 from fedattack.record.nodes import note_node, read_nodes
 
@@ -69,7 +69,7 @@ class ModelKnowledge:
     def build(self) -> nn.Module:
         """Build the architecture; its parameters are arbitrary."""
         return build_model(
-            given(self.spec),
+            trust_given(self.spec),
             input_shape=self.input_shape,
             classes=self.classes,
             hidden=self.hidden,
@@ -646,7 +646,7 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
 
 def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
     form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
-    checked = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
+    checked = dict(validate(form, settings, f"{where}: the defence", DataError, _HINT))
     if "loss" in checked:
         checked["loss"] = _read_name("loss", checked["loss"], LOSSES, trusted, where)
     return checked

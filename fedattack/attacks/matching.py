@@ -105,7 +105,7 @@ def _shortens(short_name: str, name: str) -> bool:
     return all(part in parts for part in short_name.split("."))
 
 
-def completed(record: Record, knowledge: Knowledge, what: str) -> Record:
+def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
     """Put frozen weights into every model of a record that does not hold them.
 
     Parameters
@@ -189,7 +189,7 @@ def is_zero(arrays: Iterable[NDArray[Any]]) -> bool:
     return not any(array.any() for array in arrays)
 
 
-def flattened(arrays: Mapping[str, Any], names: Iterable[str]) -> NDArray[np.float64]:
+def flatten_arrays(arrays: Mapping[str, Any], names: Iterable[str]) -> NDArray[np.float64]:
     """Return some of the arrays, or tensors, as one vector in float64."""
     return np.concatenate([np.asarray(arrays[name], dtype=np.float64).reshape(-1) for name in names])
 

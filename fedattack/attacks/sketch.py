@@ -44,7 +44,7 @@ class Sketch:
         """Sums of its sketch."""
         return sum(self.plan.widths[name] for name in self.names)
 
-    def told(self, whose: str) -> str:
+    def describe_use(self, whose: str) -> str:
         """Say for a report that what the record holds was used; ``whose`` names what was made of it."""
         return (
             f"{whose} on sketches, as the record holds them: random projections of updates of {self.size:,} numbers to "

@@ -16,7 +16,7 @@ from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.replies import replied
 from fedattack.base.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil_students
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 
@@ -59,7 +59,11 @@ class Students:
         """Return the students, as state dicts of arrays, of teachers of the round at ``seq`` that sent predictions."""
         known = self.model
         student = build_model(
-            given(known.spec), input_shape=known.input_shape, classes=known.classes, hidden=known.hidden, seed=self.seed
+            trust_given(known.spec),
+            input_shape=known.input_shape,
+            classes=known.classes,
+            hidden=known.hidden,
+            seed=self.seed,
         )
         start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
         order = int(np.random.SeedSequence((self.seed, seq)).generate_state(1)[0])

@@ -76,7 +76,7 @@ class ValueQuestions:
     runs: Rows
 
 
-def informed(
+def exchange_answers(
     answers: Rows,
     questions: ValueQuestions,
     known: Rows,

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.evidence import Evidence
-from fedattack.audit.numbers import counted
+from fedattack.audit.numbers import count_words
 from fedattack.base.errors import short
 from fedattack.data import DATASETS
 from fedattack.record import Record
@@ -34,7 +34,7 @@ def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "",
     question = threat.question if threat else "What does the server learn?"
     data = _file_or_name(str(setting["dataset"])) if "dataset" in setting else name
     clients = setting.get("clients")
-    facts = [counted(clients, "client")] if clients is not None else []
+    facts = [count_words(clients, "client")] if clients is not None else []
     if data:
         facts.append(data)
     if server != "passive":
@@ -102,12 +102,12 @@ def _clients(setting: Mapping[str, Any]) -> str:
 
 def _training(record: Record, setting: Mapping[str, Any]) -> str:
     rounds = len(record)
-    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {counted(rounds, 'round')}"
+    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {count_words(rounds, 'round')}"
     if _number(setting["rounds"]) > rounds:
         text += f" of {setting['rounds']} asked for,"
     epochs = _number(setting.get("local-epochs"))
     if epochs and record.protocol == "fedavg":
-        text += f" of {counted(round(epochs), 'local epoch')}"
+        text += f" of {count_words(round(epochs), 'local epoch')}"
     return f"{text}, model {short(str(setting['model']), 60)}" if "model" in setting else text
 
 

@@ -191,7 +191,7 @@ def _notes_of_truths(evidence: Sequence[Evidence]) -> list[str]:
     notes: list[str] = []
     for seed in evidence:
         if seed.truth is not None:
-            notes += _labelled(seed, seed.truth.notes)
+            notes += _label_notes(seed, seed.truth.notes)
     return notes
 
 
@@ -202,7 +202,7 @@ def _notes_of_attacks(evidence: Sequence[Evidence]) -> list[str]:
         if judge is not None:
             notes += judge.notes
         for seed in evidence:
-            notes += _labelled(seed, seed.scores[attack].notes)
+            notes += _label_notes(seed, seed.scores[attack].notes)
     return notes
 
 
@@ -235,10 +235,10 @@ def _notes_of_record(seed: Evidence) -> list[str]:
     notes += record.gaps
     for damage in record.damage:
         notes.append(f"left out as damaged: {damage}")
-    return _labelled(seed, notes)
+    return _label_notes(seed, notes)
 
 
-def _labelled(seed: Evidence, notes: Iterable[str]) -> list[str]:
+def _label_notes(seed: Evidence, notes: Iterable[str]) -> list[str]:
     """Say before each note what it is about."""
     return [f"{seed.part.label}: {note}" for note in notes]
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.attacks.matching import as_models, completed, named_for
+from fedattack.attacks.matching import as_models, complete_models, named_for
 from fedattack.attacks.replies import without_canaries
 from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
@@ -125,7 +125,7 @@ def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], tru
         # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
         record = named_for(record, knowledge.model, knowledge.frozen or ())
         if knowledge.frozen is not None:
-            record = completed(record, knowledge, "the judge")
+            record = complete_models(record, knowledge, "the judge")
         clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
         truth = replace(truth, nodes=clients_alone)
     scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}

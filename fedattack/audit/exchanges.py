@@ -136,7 +136,7 @@ class Exchanges:
             top = _before(above)
             width = top.shape[1]
             hits = (flags[:, :width] & top) @ one_hot[:width]
-            return np.asarray(standardised(hits, top @ one_hot[:width], members, sizes).max(axis=1))
+            return np.asarray(standardise(hits, top @ one_hot[:width], members, sizes).max(axis=1))
 
         return statistic
 
@@ -155,14 +155,14 @@ class Exchanges:
         def draw(rng: np.random.Generator, count: int) -> Floats:
             index = next(turn)
             if index == len(self._drawn):
-                self._drawn.append(np.packbits(_exchanged(self._members, self._alike, rng, count), axis=1))
+                self._drawn.append(np.packbits(_exchange(self._members, self._alike, rng, count), axis=1))
             flags = np.unpackbits(self._drawn[index], axis=1, count=len(self._scores))
             return statistic(flags.view(np.bool_))
 
         return draw
 
 
-def standardised(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> Floats:
+def standardise(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> Floats:
     """Return by how many standard deviations more of the marked are above than if it were an accident who is marked.
 
     Parameters
@@ -219,7 +219,7 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
         return np.asarray((members > threshold[:, None]).mean(axis=1))
 
     def draw(rng: np.random.Generator, count: int) -> Floats:
-        drawn = [run.asked(_exchanged(run.owners, same, rng, count)) for run, same in zip(runs, alike, strict=True)]
+        drawn = [run.asked(_exchange(run.owners, same, rng, count)) for run, same in zip(runs, alike, strict=True)]
         members, others = zip(*drawn, strict=True)
         return rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))
 
@@ -231,7 +231,7 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
     return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
 
 
-def _exchanged(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generator, count: int) -> NDArray[T]:
+def _exchange(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generator, count: int) -> NDArray[T]:
     """(count, n): the values, exchanged within the cells of :func:`_of_equal_size`."""
     exchanged = np.empty((count, len(values)), dtype=values.dtype)
     for places in alike:

@@ -280,7 +280,7 @@ def verdict(
     needed = {"a value": value, "a chance level": against or None, "a test": p}
     lacking = [what for what, part in needed.items() if part is None]
     if value is None or p is None or lacking:
-        return NOT_APPLICABLE, f"a verdict needs {listed(lacking, 'and')}, and there is none"
+        return NOT_APPLICABLE, f"a verdict needs {list_words(lacking, 'and')}, and there is none"
     cleared: list[str] = []
     missed: list[str] = []
     for name, bar in against.items():
@@ -295,10 +295,10 @@ def verdict(
             f"{p_in_words(least)}, and {ERROR:g} is needed"
         )
     if missed:
-        return NO_EVIDENCE, f"{in_units(value, units)} is not above {listed(missed, 'or')}"
+        return NO_EVIDENCE, f"{in_units(value, units)} is not above {list_words(missed, 'or')}"
     if p > ERROR:
         return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
-    return LEAK, f"{in_units(value, units)} is above {listed(cleared, 'and')}, and hardly by accident: {by_test}"
+    return LEAK, f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and hardly by accident: {by_test}"
 
 
 def p_in_words(p: float) -> str:
@@ -308,7 +308,7 @@ def p_in_words(p: float) -> str:
     return f"p = {p:.1g}" if p < 0.001 else f"p = {p:.2g}"
 
 
-def listed(items: Sequence[str], conjunction: str) -> str:
+def list_words(items: Sequence[str], conjunction: str) -> str:
     """Write a list as people do."""
     *first, last = items
     return f"{', '.join(first)} {conjunction} {last}" if first else last
@@ -376,7 +376,7 @@ class Condition:
         """What of the attack it is about; empty for all questions."""
         return self.name.partition(".")[2]
 
-    def crossed(self, findings: Sequence[Finding]) -> bool:
+    def is_crossed(self, findings: Sequence[Finding]) -> bool:
         """Whether the condition holds for a finding that it is about.
 
         Raises

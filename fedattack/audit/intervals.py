@@ -146,7 +146,7 @@ def these_runs(
         If the level is not in (0, 1) or `comparisons` is below 1.
     """
     corrected = _check_counts("these_runs", successes_per_seed, n_per_seed, level, comparisons)
-    return _pooled(successes_per_seed, n_per_seed, corrected)
+    return _pool(successes_per_seed, n_per_seed, corrected)
 
 
 def here_of(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> tuple[float, float] | None:
@@ -186,7 +186,7 @@ def rate_interval(
         As :func:`these_runs`.
     """
     corrected = _check_counts("rate_interval", successes_per_seed, n_per_seed, level, comparisons)
-    low, high = _pooled(successes_per_seed, n_per_seed, corrected)
+    low, high = _pool(successes_per_seed, n_per_seed, corrected)
     if len(n_per_seed) == 1:
         return low, high
     over_runs = mean_rate(np.asarray(successes_per_seed, float), np.asarray(n_per_seed, float), corrected)
@@ -212,7 +212,7 @@ def _check_counts(name: str, successes: Sequence[float], sizes: Sequence[int], l
     return 1 - (1 - level) / comparisons
 
 
-def _pooled(successes: Sequence[float], sizes: Sequence[int], level: float) -> tuple[float, float]:
+def _pool(successes: Sequence[float], sizes: Sequence[int], level: float) -> tuple[float, float]:
     # Sums of fractional credits can end a rounding error above n.
     total = sum(sizes)
     return clopper_pearson(min(math.fsum(successes), total), total, level)

@@ -111,7 +111,7 @@ def who_is_who(runs: Sequence[tuple[Holders, Floats]], rng: np.random.Generator)
     def statistic(exchanged: Sequence[Rows]) -> Floats:
         total = np.zeros(len(exchanged[0]))
         for table, who in zip(tables, exchanged, strict=True):
-            total += _named(table, who)
+            total += _average_named(table, who)
         return total
 
     return _by_exchanged_clients(statistic, list(map(len, tables)), rng, arrangements)
@@ -135,8 +135,8 @@ def best_round(
     def statistic(exchanged: Sequence[Rows]) -> Floats:
         total = np.zeros(len(exchanged[0]))
         for rounds, who in zip(tables, exchanged, strict=True):
-            measured = np.array([[_named(half, who) for half in halves] for halves in rounds])
-            chosen = crossed(measured)
+            measured = np.array([[_average_named(half, who) for half in halves] for halves in rounds])
+            chosen = cross_rounds(measured)
             for half in (0, 1):
                 total += np.take_along_axis(measured[:, half], chosen[half][None], axis=0)[0]
         return total
@@ -144,7 +144,7 @@ def best_round(
     return _by_exchanged_clients(statistic, sizes, rng, math.prod(map(math.factorial, sizes)))
 
 
-def crossed(measured: Floats) -> Rows:
+def cross_rounds(measured: Floats) -> Rows:
     """Choose a round for each half of the targets: the one that is best on the other half.
 
     Parameters
@@ -162,10 +162,10 @@ def crossed(measured: Floats) -> Rows:
 
 def own_rate(named: Floats) -> float:
     """Return the mean over clients of the credit for naming them, given what :func:`named_by_holder` gives."""
-    return float(_named(named, np.arange(len(named))[None])[0])
+    return float(_average_named(named, np.arange(len(named))[None])[0])
 
 
-def _named(table: Floats, who: Rows) -> Floats:
+def _average_named(table: Floats, who: Rows) -> Floats:
     """Average over clients how much each is named for the targets of the one whose place it has: (exchanges,)."""
     credit = table[np.arange(len(table)), who]
     known = ~np.isnan(credit)

@@ -5,7 +5,7 @@ from fedattack.audit.finding import PROPORTION, in_units
 NOTHING = "–"
 
 
-def counted(count: float, one: str, several: str = "") -> str:
+def count_words(count: float, one: str, several: str = "") -> str:
     """Write how many there are of something: ``1 run``, ``3 runs``."""
     return f"{count} {one}" if count == 1 else f"{count} {several or f'{one}s'}"
 

@@ -21,7 +21,7 @@ from fedattack.learning import (
     pick_device,
     r2_of_models,
 )
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.learning.losses import RecordLoss
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import PROTOCOLS, Arrays
@@ -109,7 +109,7 @@ def measure_quality(
     if knowledge.model is None or not len(truth.evaluation[1]):
         return Quality([], [], [], [])
     model, on, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
-    loss = per_record_loss(given(knowledge.model.loss))
+    loss = per_record_loss(trust_given(knowledge.model.loss))
     predicts = knowledge.model.predicts
     models_of = _local_models(record, knowledge, on) if predicts else None
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()

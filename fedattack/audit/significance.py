@@ -182,7 +182,7 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
     tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
     ps = [one.p for one in tested if one.p is not None]
     weights = _weights([one.headline for one in tested])
-    corrected = iter(enumerate(adjusted(ps, weights)))
+    corrected = iter(enumerate(adjust(ps, weights)))
     final = []
     for finding in findings:
         if finding.p is None or finding.verdict == TOO_FEW:
@@ -196,7 +196,7 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
                 verdict = NO_EVIDENCE
                 reason += ", which is not enough"
         if p > ERROR:
-            best = adjusted([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
+            best = adjust([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
             if best > ERROR:
                 verdict = TOO_FEW
                 reason += (
@@ -207,7 +207,7 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
     return final
 
 
-def adjusted(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
+def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Return Holm's adjusted p-values: each finding is a leak whose own is at most the error of them all.
 
     Parameters

@@ -24,7 +24,7 @@ from fedattack.base.untrusted import (
     read_npz,
     read_sealed,
     read_text,
-    validated,
+    validate,
     verify_files,
 )
 from fedattack.record.nodes import NODES, note_node, read_nodes
@@ -622,7 +622,7 @@ def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str
                 parsed = parse_json(line)
             except ValueError as cause:
                 raise DataError(f"{where} is no JSON ({short(str(cause), 100)}); {_HINT}") from None
-            noted = validated(_ACCURACY_NOTE, parsed, where, DataError, _HINT)
+            noted = validate(_ACCURACY_NOTE, parsed, where, DataError, _HINT)
             accuracy[noted["round"]][path.stem] = (noted["own"], noted["unheld"])
     return dict(accuracy)
 

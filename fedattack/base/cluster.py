@@ -124,7 +124,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
         asked = [(node, _ask(node["NodeID"], paths)) for node in machines]
         for node, answer in asked:
             facts = ray.get(answer, timeout=_PROBE_SECONDS)
-            if fault := misfit(facts, installed()):
+            if fault := misfit(facts, list_installed()):
                 raise ConfigError(
                     f"--cluster {address}: machine {node['NodeManagerHostname']} {fault}; give all machines one image"
                 )
@@ -192,14 +192,14 @@ def _ask(node: str, paths: Sequence[str]) -> Any:
             from fedattack.base import cluster
         except ImportError:
             return facts
-        return facts | cluster.installed()
+        return facts | cluster.list_installed()
 
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(list(paths))
 
 
 @cache
-def installed() -> dict[str, Any]:
+def list_installed() -> dict[str, Any]:
     """Say what this process has: versions, a digest of fedattack's code, and packages that are missing."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]

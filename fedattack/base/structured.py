@@ -192,7 +192,7 @@ def alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.dtype == other.dtype or (fields(one) != () and _form(one.dtype) == _form(other.dtype))
 
 
-def stacked(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def stack_examples(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Put examples together, each of no axis or all of one shape; sequences are padded to the longest."""
     widest = max(rows, key=lambda row: _width(row.dtype) or 0)
     if all(row.dtype == widest.dtype for row in rows):
@@ -223,7 +223,9 @@ def padded_alike(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], 
     if not alike(one, other):
         kinds = [", ".join(fields(x)) or str(x.dtype) for x in (one, other)]
         raise ValueError(f"expected examples of one structure; got {' and '.join(kinds)}")
-    together = stacked([*(one[row, ...] for row in range(len(one))), *(other[row, ...] for row in range(len(other)))])
+    together = stack_examples(
+        [*(one[row, ...] for row in range(len(one))), *(other[row, ...] for row in range(len(other)))]
+    )
     return together[: len(one)], together[len(one) :]
 
 

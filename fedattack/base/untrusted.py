@@ -215,18 +215,18 @@ def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) ->
                 f"{path} does not match its checksum: it was changed or damaged; put back the file as it was written, "
                 "or delete its key `check` to use it as it is"
             )
-    return validated(adapter, value, str(path), error, hint)
+    return validate(adapter, value, str(path), error, hint)
 
 
-def validated(adapter: TypeAdapter[T], value: Any, where: str, error: Error, hint: str) -> T:
+def validate(adapter: TypeAdapter[T], value: Any, where: str, error: Error, hint: str) -> T:
     """Check the form of parsed JSON, or raise ``error`` in one line that ends with ``hint``."""
     try:
-        return formed(adapter, value)
+        return validate_value(adapter, value)
     except ValidationError as cause:
         raise error(f"{where}: {fault(cause)}; {hint}") from None
 
 
-def formed(adapter: TypeAdapter[T], value: Any) -> T:
+def validate_value(adapter: TypeAdapter[T], value: Any) -> T:
     """Check the form of a value of Python's, and stop at the first fault.
 
     Pydantic alone would go on, and describe every fault: of 0.3 MB of wrong numbers in 1.6 GB.

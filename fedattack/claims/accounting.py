@@ -38,7 +38,7 @@ class Configured:
     lacks: str = ""
 
 
-def configured(claim: Claim) -> Configured:
+def compute_epsilon(claim: Claim) -> Configured:
     """Work out the ε of what a claim configures; :mod:`fedattack.privacy.epsilon` says how.
 
     Returns

@@ -6,7 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from fedattack.claims.accounting import configured
+from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.check import ClaimAnswer
 from fedattack.claims.claim import DP_SGD, Claim, classical_sigma
 from fedattack.claims.figures import in_figures
@@ -176,7 +176,7 @@ def multiplier_for(claim: Claim) -> float | None:
 
 
 def _check_multiplier(claim: Claim, multiplier: float) -> bool:
-    found = configured(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
+    found = compute_epsilon(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
     bounds = found.message if claim.epsilon_of == "message" else found.run
     return bounds is not None and bounds.high <= claim.epsilon
 
@@ -201,7 +201,7 @@ def _advise_another_number(claim: Claim, finding: ClaimFinding) -> list[NextStep
 
 def _bound_rounds(claim: Claim, rounds: int) -> float:
     """Return the ε of what is configured for so many rounds, at most; infinite if it cannot be worked out."""
-    run = configured(claim.model_copy(update={"rounds": rounds})).run
+    run = compute_epsilon(claim.model_copy(update={"rounds": rounds})).run
     return math.inf if run is None else run.high
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.base.errors import ConfigError
-from fedattack.claims.accounting import configured
+from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.arithmetic import describe_configured, judge_configured
 from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.result import CanaryResult
@@ -129,7 +129,7 @@ def check_claim(
     """
     name = name or "the mechanism"
     claim, notes = choose_claim(claim, mechanism, name, record)
-    found = configured(claim)
+    found = compute_epsilon(claim)
     findings = [judge_configured(claim, found)]
     sentences = [_describe_declared(claim), describe_configured(claim, found)]
     measured = recorded = shown = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fedattack.base.errors import ConfigError, instead, short
-from fedattack.base.untrusted import fault, formed, read_toml
+from fedattack.base.untrusted import fault, read_toml, validate_value
 
 UPDATE = ("gaussian", "laplace", "flower-localdp")
 """Mechanisms that clip a client's update, and add noise to it before it leaves the client."""
@@ -258,7 +258,7 @@ def make_claim(where: str, /, **values: Any) -> Claim:
         In one line, which begins with ``where``.
     """
     try:
-        return formed(_CLAIM, values)
+        return validate_value(_CLAIM, values)
     except ValidationError as cause:
         raise ConfigError(f"{where}: {_describe_fault(cause)}; {_HINT}") from None
 

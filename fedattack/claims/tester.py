@@ -296,13 +296,13 @@ def _list_scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Sc
     def along(sent: Vector) -> NDArray[np.float64]:
         return sent @ direction
 
-    def weighed(sent: Vector) -> NDArray[np.float64]:
+    def weigh(sent: Vector) -> NDArray[np.float64]:
         return sent @ weights
 
     def length(sent: Vector) -> NDArray[np.float64]:
         return np.asarray(np.linalg.norm(sent, axis=1))
 
-    return [("the position between both", along), ("entries weighed by their noise", weighed), ("the length", length)]
+    return [("the position between both", along), ("entries weighed by their noise", weigh), ("the length", length)]
 
 
 def _weigh_entries(left: Vector, right: Vector) -> Vector:

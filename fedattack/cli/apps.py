@@ -213,7 +213,7 @@ def gather_run(
         app=None if told.app is None else app_of(told.app),
     )
     if trust:
-        commands._trusted(asked_of_knowledge(out))
+        commands._trust(asked_of_knowledge(out))
     with _explained(out, device), watch_bars() as watch:
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     asking.report(out, attacked, posed)

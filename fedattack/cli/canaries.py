@@ -47,14 +47,14 @@ def canaries_of(
 
     if (folder / MANIFEST).exists():
         # A record by itself, as observers write it.
-        return None if file is None else lambda claim: _measured(Part(folder, ""), folder, file, claim, trusted)
+        return None if file is None else lambda claim: _measure(Part(folder, ""), folder, file, claim, trusted)
     part, *others = find_parts(folder)
     found = file or part.truth / "canaries.toml"
     if not found.exists() and file is None:
         return None
 
     def measured(claim: "Claim") -> "CanaryResult":
-        result = _measured(part, part.record, found, claim, trusted)
+        result = _measure(part, part.record, found, claim, trusted)
         if not others:
             return result
         note = f"of {len(others) + 1} runs the first was looked at, {part.label}: this was settled before"
@@ -63,14 +63,14 @@ def canaries_of(
     return measured
 
 
-def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Collection[str]) -> "CanaryResult":
+def _measure(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Collection[str]) -> "CanaryResult":
     from fedattack.claims.canaries import measure_canaries, read_canaries, read_examples
     from fedattack.record import Record
 
     canaries, record = read_canaries(file), Record(path)
     if canaries.kind == "client":
         return measure_canaries(record, canaries, claim)
-    from fedattack.learning.importing import given
+    from fedattack.learning.importing import trust_given
     from fedattack.runs.asked import known_to
 
     known = known_to(part, trusted)
@@ -86,7 +86,7 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
         claim,
         examples=read_examples(file.parent),
         model=known.model.build(),
-        loss=given(known.model.loss),
+        loss=trust_given(known.model.loss),
         nodes=nodes,
         public=public,
     )

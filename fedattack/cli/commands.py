@@ -230,7 +230,7 @@ def attack(
     declared.check_words()
     find_parts(folder)
     (chosen,) = _choose([name], given, device)
-    trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
+    trusted = _trust(asked_of_knowledge(folder)) if trust else set()
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -258,7 +258,7 @@ def report(
     conditions = _conditions(fail_if)
     check_device(device)
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
-    trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
+    trusted = _trust(asked_of_knowledge(folder)) if trust else set()
     _report(folder, device, conditions, as_json, trusted, pdf=pdf)
 
 
@@ -443,7 +443,7 @@ def resume(
     given = _options(options, memory, preset.attacks)
     wanted = {**preset.options, **study.get("options", {}), **given}
     check_attacks(preset.attacks, wanted)
-    judged = {*preset.attacks, *_scored(folder)}
+    judged = {*preset.attacks, *_list_scored(folder)}
     check_conditions(conditions, sorted(judged), isolating=bool(study["settings"]["isolate"]))
     names: Sequence[str] = preset.attacks
     if is_trained(folder, study) and not given:
@@ -451,14 +451,14 @@ def resume(
         from fedattack.runs.pipeline import list_unscored
 
         names = list_unscored(find_parts(folder), names)
-        findings = None if names else _reported(folder)
+        findings = None if names else _read_report(folder)
         if findings is not None:
-            _finished(folder, findings, conditions, as_json)
+            _finish(folder, findings, conditions, as_json)
             return
     check_cluster(names)
     chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
-    trusted = _trusted(asked) if trust else set()
+    trusted = _trust(asked) if trust else set()
     with _resumable(folder, _resume(folder, trust=bool(asked))), watch_bars() as watch:
         go_on(folder, command=_command(), watch=watch, trusted=trusted)
     for item in chosen:
@@ -545,7 +545,7 @@ def check(
     for lost, line in (lost_records(folder, parts) if is_run else {}).items():
         checks[str(lost)] = CheckReport(problems=[line])
     asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
-    asks = [request.told() for request in asked]
+    asks = [request.describe() for request in asked]
     if as_json:
         _print_checks(checks, asks)
     else:
@@ -659,7 +659,7 @@ def claim(
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
     is_run = folder is not None and (folder / "record").is_dir()
-    trusted = _trusted(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
+    trusted = _trust(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
         told,
@@ -1035,10 +1035,10 @@ def _simulate(
     return trusted
 
 
-def _trusted(asked: Sequence["Asked"]) -> set[str]:
+def _trust(asked: Sequence["Asked"]) -> set[str]:
     """Say what the folder asks for and is now trusted with."""
     for item in asked:
-        say("trusted", item.told())
+        say("trusted", item.describe())
     return {item.value for item in asked}
 
 
@@ -1113,7 +1113,7 @@ def _choose(names: Sequence[str], options: Mapping[str, str], device: str) -> li
     return choose_attacks(names, options)
 
 
-def _scored(folder: Path) -> list[str]:
+def _list_scored(folder: Path) -> list[str]:
     """List the attacks that have scores, also those that the run did not begin with."""
     from fedattack.record.folder import find_parts
     from fedattack.runs.checks import scored_attacks
@@ -1125,7 +1125,7 @@ def _scored(folder: Path) -> list[str]:
         return []
 
 
-def _reported(folder: Path) -> "list[Finding] | None":
+def _read_report(folder: Path) -> "list[Finding] | None":
     """Return the findings of a whole report; None if it lacks something or is damaged, or scores are newer."""
     from fedattack.report.validate import read_findings, read_run
 
@@ -1142,7 +1142,7 @@ def _reported(folder: Path) -> "list[Finding] | None":
         return None
 
 
-def _finished(folder: Path, findings: Sequence["Finding"], conditions: Sequence["Condition"], as_json: bool) -> None:
+def _finish(folder: Path, findings: Sequence["Finding"], conditions: Sequence["Condition"], as_json: bool) -> None:
     """Say that nothing is left to do; gates are held against the findings that are there."""
     with _gate(conditions, findings):
         if as_json:
@@ -1184,7 +1184,7 @@ def _gate(conditions: Sequence["Condition"], findings: Sequence[Any]) -> Iterato
         yield
     except (FedAttackError, OSError) as cause:
         problem = cause
-    crossed = [condition for condition in conditions if condition.crossed(findings)]
+    crossed = [condition for condition in conditions if condition.is_crossed(findings)]
     if problem is not None and not crossed:
         raise problem
     if problem is not None:

@@ -68,7 +68,7 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
     check_room(parts, out, cells, keep_records=request.keep_records)
     trusted = set()
     if words.trust:
-        trusted = commands._trusted([*asked_of_knowledge(folder), *asked_of_study(folder)])
+        trusted = commands._trust([*asked_of_knowledge(folder), *asked_of_study(folder)])
     wanted = {**options_of_run(folder, possible, trusted), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":
@@ -93,7 +93,7 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
         print(json.dumps(results, indent=2, allow_nan=False))
     else:
         _show(out, found)
-    if _crossed(conditions, found[1:]):
+    if _check_crossed(conditions, found[1:]):
         raise typer.Exit(commands.THRESHOLD_CROSSED)
 
 
@@ -111,7 +111,7 @@ def _show(out: Path, cells: "Sequence[AlteredCell]") -> None:
     show_page("What if", out / "what-if.html")
 
 
-def _crossed(conditions: "Sequence[Condition]", cells: "Sequence[AlteredCell]") -> bool:
+def _check_crossed(conditions: "Sequence[Condition]", cells: "Sequence[AlteredCell]") -> bool:
     """Say which conditions hold for an altered copy, and whether any does; the run as it was is not asked.
 
     Raises
@@ -126,7 +126,7 @@ def _crossed(conditions: "Sequence[Condition]", cells: "Sequence[AlteredCell]") 
             unsaid.append(ConfigError(f"--fail-if {condition.text}: this was measured of no altered copy"))
         for cell in measured:
             try:
-                holds = condition.crossed(cell.findings)
+                holds = condition.is_crossed(cell.findings)
             except ConfigError as problem:
                 unsaid.append(problem)
                 continue

@@ -124,7 +124,7 @@ def _pool(updates: Iterable[Update], features: int) -> tuple[Pooling, NDArray[np
     if first is None:
         raise DataError("model zoo: expected at least one update; got none; make some with clients of known values")
     pooling = Pooling.of(first, features=features)
-    return pooling, pooling.pooled(chain([first], rest))
+    return pooling, pooling.pool(chain([first], rest))
 
 
 def _train(

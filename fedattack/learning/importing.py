@@ -47,7 +47,7 @@ class Asked:
     def _verb(self) -> str:
         return "imported and run" if ":" in self.value else "read"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Say what following it means, and from where code would come."""
         if ":" not in self.value:
             return f"reads {short(self.value, 120)} ({short(self.what, 60)})"
@@ -76,7 +76,7 @@ def asked_unless(value: str, *, known: Collection[str], trusted: Collection[str]
     return Asked(what, value, where)
 
 
-def given(value: str | Asked) -> str:
+def trust_given(value: str | Asked) -> str:
     """Return a text that the caller gave, trusts, or that is built in.
 
     Raises
@@ -112,7 +112,7 @@ def import_callable(spec: str | Asked, *, what: str, known: Iterable[str]) -> Ca
     ModelError
         If the path is not of that form, cannot be imported, or does not name something callable.
     """
-    spec = given(spec)
+    spec = trust_given(spec)
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise ModelError(

@@ -119,14 +119,14 @@ def per_record_loss(spec: str) -> RecordLoss:
         return LOSSES[spec]
     function = import_callable(spec, what="loss", known=LOSSES)
 
-    def checked(outputs: Tensor, targets: Tensor) -> Tensor:
+    def check_shape(outputs: Tensor, targets: Tensor) -> Tensor:
         losses = function(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
             got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ModelError(f"loss {spec!r}: expected one loss an example, shape ({len(outputs)},); got {got}")
         return losses.double()
 
-    return checked
+    return check_shape
 
 
 MeanLoss = Callable[[Tensor, Tensor], Tensor]

@@ -107,7 +107,7 @@ class Pooling:
         laid = windows.reshape(-1)
         return {name: laid[position].reshape(shape) for name, shape, position in self._positions()}
 
-    def pooled(self, updates: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
+    def pool(self, updates: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
         """Return the features (n, features) of n updates.
 
         Raises

@@ -297,7 +297,7 @@ class LayerModel:
                 hooks.append(module.register_forward_hook(_noting(name, seen)))
         try:
             with torch.no_grad(), seeded(0, self.shadow.device):
-                self.shadow.returned({}, x)
+                self.shadow.call_model({}, x)
         finally:
             for hook in hooks:
                 hook.remove()

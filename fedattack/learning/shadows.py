@@ -317,12 +317,12 @@ class ShadowModel:
         """Return the mean loss of a batch under dropout masks that :meth:`draw_masks` drew."""
         for dropout, mask in zip(self._dropouts, masks, strict=True):
             dropout.mask = mask
-        loss = mean_loss_in(self.returned(parameters, x), y, self.loss)
+        loss = mean_loss_in(self.call_model(parameters, x), y, self.loss)
         for dropout in self._dropouts:
             dropout.mask = None  # a mask within vmap must not outlive the call
         return loss
 
-    def returned(self, parameters: dict[str, Tensor], x: Examples) -> Any:
+    def call_model(self, parameters: dict[str, Tensor], x: Examples) -> Any:
         """Return what the model returns for examples, at some parameters."""
         if isinstance(x, Tensor):
             # A copy: a model may write into its input, which is asked about again.
@@ -334,7 +334,7 @@ class ShadowModel:
         trained = {name: value.detach() for name, value in self.model.named_parameters()}
 
         def total(parameters: dict[str, Tensor], x: Inputs) -> Tensor:
-            return output_in(self.returned(parameters, x)).float().sum()
+            return output_in(self.call_model(parameters, x)).float().sum()
 
         try:
             with seeded(0, self.device):
@@ -378,7 +378,7 @@ class ShadowModel:
             part.register_forward_hook(lambda part, _, output: shapes[part].append(output.shape[1:])) for part in shapes
         ]
         with torch.no_grad():
-            self.returned({}, records)
+            self.call_model({}, records)
         for hook in hooks:
             hook.remove()
         return shapes

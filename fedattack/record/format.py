@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from fedattack.base.errors import RecordError, short
 from fedattack.base.files import seal
-from fedattack.base.untrusted import parse_json, validated
+from fedattack.base.untrusted import parse_json, validate
 from fedattack.record.schema import LINE_FORM, MANIFEST_FORM, MAX_NAME, MAX_VALUE
 
 FORMAT = "fedattack-record"
@@ -180,7 +180,7 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _read_form(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:
-    return dict(validated(adapter, value, where, RecordError, "it is sealed, but not as fedattack writes it"))
+    return dict(validate(adapter, value, where, RecordError, "it is sealed, but not as fedattack writes it"))
 
 
 def _compact(value: Mapping[str, Any]) -> str:

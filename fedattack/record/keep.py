@@ -203,7 +203,7 @@ class Thinning:
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: bool = False
 
-    def reduced(self, exchange: Exchange) -> Exchange | None:
+    def reduce_round(self, exchange: Exchange) -> Exchange | None:
         """Return what is kept of a round; ``None`` if that is nothing.
 
         Of the round after a kept one the model that was sent is kept: the model after the kept round.

@@ -32,7 +32,7 @@ def _legacy(array: NDArray[Any], weight: float) -> NDArray[Any]:
 RECIPES: Mapping[str, Callable[[NDArray[Any], float], NDArray[Any]]] = {"message": _message, "legacy": _legacy}
 
 
-def weighted_mean(replies: Iterable[Arrays], weights: Sequence[float], recipe: str) -> dict[str, NDArray[Any]]:
+def mean_of(replies: Iterable[Arrays], weights: Sequence[float], recipe: str) -> dict[str, NDArray[Any]]:
     """Average ``replies`` in their order, one reply in memory at a time.
 
     Parameters

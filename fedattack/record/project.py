@@ -53,10 +53,10 @@ def project_record(record: Record, out: Path, *, facts: Mapping[str, Any] | None
     if record.keep.some_clients:
         raise RecordError(f"{record.path} keeps {record.kept}, and a sum takes the replies of all")
 
-    def projected(round_: Round, exchange: Exchange) -> Exchange:
+    def project_round(round_: Round, exchange: Exchange) -> Exchange:
         return project_exchange(exchange, round_.where)
 
-    return rewrite_record(record, out, projected, facts=facts, view="aggregate", aggregation=PROJECTED)
+    return rewrite_record(record, out, project_round, facts=facts, view="aggregate", aggregation=PROJECTED)
 
 
 def copy_record(record: Record, out: Path) -> None:

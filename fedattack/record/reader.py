@@ -33,7 +33,7 @@ from fedattack.record.format import (
 )
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
 from fedattack.record.keep import Keep
-from fedattack.record.means import weighted_mean
+from fedattack.record.means import mean_of
 from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
@@ -830,7 +830,7 @@ class Record:
             return {stored[name]: array for name, array in (reply.arrays or {}).items()}
 
         try:
-            mean = weighted_mean(map(arrays_of, usable), [reply.num_examples or 0 for reply in usable], recipe)
+            mean = mean_of(map(arrays_of, usable), [reply.num_examples or 0 for reply in usable], recipe)
         except (TypeError, ValueError, ArithmeticError):
             mean = {}
         if checksum(mean.values()) != xxh3:

@@ -44,7 +44,7 @@ from fedattack.record.format import (
 )
 from fedattack.record.index import file_of, read_index, read_manifest
 from fedattack.record.keep import Keep, Thinning
-from fedattack.record.means import identical, sample, weighted_mean
+from fedattack.record.means import identical, mean_of, sample
 from fedattack.record.others import Others, Unrecorded
 from fedattack.record.schema import MAX_NAME, Protocol
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
@@ -296,7 +296,7 @@ class RecordWriter:
         OSError
             If it cannot be written. The record then ends before this round and stays readable.
         """
-        reduced = self._thinning.reduced(exchange)
+        reduced = self._thinning.reduce_round(exchange)
         if self._thinning.changed or self.unrecorded.changed:
             self._note_left_out()
         if reduced is None:
@@ -457,7 +457,7 @@ class RecordWriter:
         replies = [reply.arrays for reply in usable if reply.arrays is not None]
         weights = [reply.num_examples for reply in usable if reply.num_examples is not None]
         if len({_layout(arrays) for arrays in replies}) == 1:
-            sampled = weighted_mean(map(sample, replies), weights, exchange.mean)
+            sampled = mean_of(map(sample, replies), weights, exchange.mean)
             self._last_mean = (seq, exchange.mean, sampled)
 
     def _append(self, row: bytes) -> None:

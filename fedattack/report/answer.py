@@ -16,7 +16,7 @@ from fedattack.audit.finding import (
     TOO_FEW,
     Finding,
     answering,
-    listed,
+    list_words,
     p_in_words,
 )
 from fedattack.claims.finding import VERDICTS
@@ -26,7 +26,7 @@ from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import by_guesses, section_of
 from fedattack.report.strip import strip
-from fedattack.report.words import NOTHING, counted, interval, is_of_these_runs, level, shown, stopped
+from fedattack.report.words import NOTHING, count_words, end_sentence, interval, is_of_these_runs, level, shown
 
 _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"
@@ -138,7 +138,7 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
     if finding.verdict == CANNOT_TELL:
-        blind = "this attack would not have seen a leak here." if control_of(finding) else stopped(finding.reason)
+        blind = "this attack would not have seen a leak here." if control_of(finding) else end_sentence(finding.reason)
         return f"Cannot be told: {blind}"
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
@@ -173,7 +173,7 @@ def _fill(template: str, finding: Finding) -> str:
 def sentence_of(finding: Finding) -> str:
     """State the measured number in a sentence, with its interval and what guessing gives."""
     if finding.value is None:
-        return stopped(finding.reason)
+        return end_sentence(finding.reason)
     ends = interval(finding.low, finding.high, finding.units)
     sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
     if callable(sentence):
@@ -193,14 +193,14 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
     if finding.value is None:
         return []
     runs = len(finding.seeds)
-    sentences = [f"{counted(runs, 'run')}, {finding.n:,} targets."]
+    sentences = [f"{count_words(runs, 'run')}, {finding.n:,} targets."]
     if headline is not finding:
         sentences.append(
             f"The headline, {headline.name}, says “{headline.verdict}”; this measure shows a leak, at a price that was "
             "paid for looking at all of them."
         )
     if finding.verdict in (TOO_FEW, CANNOT_TELL):
-        return [*sentences, stopped(finding.reason)]
+        return [*sentences, end_sentence(finding.reason)]
     if finding.p_adjusted is not None:
         often = "Hardly an accident" if finding.verdict == LEAK else "It may be an accident"
         if finding.verdict != LEAK and finding.p_adjusted <= ERROR:
@@ -317,11 +317,11 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
     ):
         count = verdicts.count(verdict)
         if count:
-            parts.append(counted(count, one, several))
+            parts.append(count_words(count, one, several))
     parts += [f"privacy claim {line.said}" for line in lines if line.said in VERDICTS]
     untried = len(run.get("untried", ()))
     if untried:
-        parts.append(f"{counted(untried, 'question')} not asked")
+        parts.append(f"{count_words(untried, 'question')} not asked")
     if "unanswered" in run:
         parts.insert(0, "No question was answered")
     return f"{', '.join(parts)}." if parts else ""
@@ -330,7 +330,7 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
 def _in_brief(finding: Finding) -> str:
     if finding.value is None:
         return ""
-    runs = counted(len(finding.seeds), "run")
+    runs = count_words(len(finding.seeds), "run")
     return runs if finding.p_adjusted is None else f"{runs}, {p_in_words(finding.p_adjusted)}"
 
 
@@ -350,6 +350,6 @@ def _in_plaintext(run: Mapping[str, Any]) -> list[Line]:
     names = run.get("observed", {}).get("in_plaintext")
     if names is None:
         return []
-    answer = f"Yes: {listed(names, 'and')}." if names else "No."
+    answer = f"Yes: {list_words(names, 'and')}." if names else "No."
     said = "visible" if names else "nothing visible"
     return [Line("Do numbers reach the server in plaintext?", answer, said=said)]

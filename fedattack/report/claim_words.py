@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedattack.audit.finding import listed
+from fedattack.audit.finding import list_words
 from fedattack.claims.figures import bounds_in_figures, in_figures
 from fedattack.claims.finding import (
     CANARIES,
@@ -19,9 +19,9 @@ from fedattack.claims.finding import (
     run_of,
 )
 from fedattack.privacy import Epsilon
-from fedattack.report.epsilons import raised
+from fedattack.report.epsilons import raise_powers
 from fedattack.report.section import Table
-from fedattack.report.words import NOTHING, compact, counted, printable_all, stopped
+from fedattack.report.words import NOTHING, compact, count_words, end_sentence, printable_all
 
 CLAIM_PAGE = "claim.html"
 """Where the page lies in its folder."""
@@ -103,7 +103,7 @@ def readable(sheet: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make_readable(value: Any, key: str = "") -> Any:
     if isinstance(value, str):
-        return math.inf if value == "infinity" and key in _AMOUNTS else raised(value)
+        return math.inf if value == "infinity" and key in _AMOUNTS else raise_powers(value)
     if isinstance(value, dict):
         return {name: _make_readable(part, name) for name, part in value.items()}
     return [_make_readable(part, key) for part in value] if isinstance(value, list) else value
@@ -122,7 +122,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
         claimed = f"{sheet['claim']['epsilon']:g} is claimed"
         if wrong[0].get("rounds"):
             scope = run_of(wrong[0]["rounds"])
-            claimed += f" for {counted(sheet['claim']['rounds'], 'round')}"
+            claimed += f" for {count_words(sheet['claim']['rounds'], 'round')}"
         sure = "" if wrong[0]["name"] == CONFIGURED else f"at {_LEVEL}, "
         return f"No: {sure}ε of {scope} is {figures} {_name_check(wrong[0])}, and {claimed}."
     if sheet["verdict"] == CONSISTENT:
@@ -149,16 +149,16 @@ def _name_clients(finding: Mapping[str, Any]) -> str:
         return "the server"
     if len(names) > _FEW_NAMES:
         return f"{len(names)} clients"
-    return f"client{'s' if len(names) > 1 else ''} {listed(names, 'and')}"
+    return f"client{'s' if len(names) > 1 else ''} {list_words(names, 'and')}"
 
 
 def ways_of(findings: Sequence[Mapping[str, Any]]) -> str:
     """Count the ways in which a claim was checked, and those in which it fails."""
-    checks = counted(len(findings), "check")
+    checks = count_words(len(findings), "check")
     wrong = list(map(_name_check, contradictions(findings)))
     if wrong:
-        return f"Contradicted in {len(wrong)} of {checks}: {listed(wrong, 'and')}."
-    return f"{checks}: {listed(list(map(_name_check, findings)), 'and')}."
+        return f"Contradicted in {len(wrong)} of {checks}: {list_words(wrong, 'and')}."
+    return f"{checks}: {list_words(list(map(_name_check, findings)), 'and')}."
 
 
 def numbers_of(sheet: Mapping[str, Any]) -> list[LargeNumber]:
@@ -227,12 +227,12 @@ def line_of(finding: Mapping[str, Any]) -> FindingRow:
 
 def in_number(value: float | None) -> str:
     """Write an ε, or a dash."""
-    return NOTHING if value is None else raised(in_figures(value))
+    return NOTHING if value is None else raise_powers(in_figures(value))
 
 
 def in_bounds(bounds: Mapping[str, float] | None) -> str:
     """Write what is known of an ε, or a dash."""
-    return NOTHING if bounds is None else raised(bounds_in_figures(Epsilon(bounds["low"], bounds["high"])))
+    return NOTHING if bounds is None else raise_powers(bounds_in_figures(Epsilon(bounds["low"], bounds["high"])))
 
 
 def clients_of(sheet: Mapping[str, Any]) -> Table | None:
@@ -245,7 +245,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
     caption = _describe_clients(sheet["claim"])
     if len(clients) > len(rows):
-        caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
+        caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
     known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
     rows = [[row[place] for place in known] for row in rows]
@@ -299,9 +299,9 @@ def server_of(recorded: Mapping[str, Any]) -> str:
     if server["noise_at_least"] is not None:
         parts.append(f"at least {compact(server['noise_at_least'])}")
     whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
-    said = f"The noise {whose} has a deviation of {listed(parts, 'and')}." if parts else ""
+    said = f"The noise {whose} has a deviation of {list_words(parts, 'and')}." if parts else ""
     rounds = ", ".join(map(_write_amount, server["rounds"]))
-    parts = [said, f"Round by round: {rounds}." if rounds else "", *map(stopped, server.get("faults", []))]
+    parts = [said, f"Round by round: {rounds}." if rounds else "", *map(end_sentence, server.get("faults", []))]
     return " ".join(filter(None, parts))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import PROPORTION, Finding, listed
+from fedattack.audit.finding import PROPORTION, Finding, list_words
 from fedattack.base.errors import ReportError
 from fedattack.base.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
@@ -56,7 +56,7 @@ class Run:
         """Values of some of its settings."""
         return list(map(self.facts["setting"].get, keys))
 
-    def named(self, name: str) -> Finding:
+    def find_named(self, name: str) -> Finding:
         """Return one of its findings."""
         return next(finding for finding in self.findings if finding.name == name)
 
@@ -66,7 +66,7 @@ class Run:
 
     def f1(self, name: str) -> dict[str, list[float | None]]:
         """F1 score of each method by rounds, if the finding `name` has them."""
-        methods = self.named(name).series.get("methods", {}).get("methods", {})
+        methods = self.find_named(name).series.get("methods", {}).get("methods", {})
         return {method: measures["f1"] for method, measures in methods.items()}
 
 
@@ -163,7 +163,7 @@ def _common(runs: Sequence[Run]) -> list[str]:
 def _headline(runs: Sequence[Run], common: Sequence[str]) -> str:
     """Name the first finding that is a headline of all runs, or else the first one."""
     for name in common:
-        if all(run.named(name).headline for run in runs):
+        if all(run.find_named(name).headline for run in runs):
             return name
     return common[0]
 
@@ -207,12 +207,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _names(runs: Sequence[Run]) -> str:
-    return listed(list(map(attrgetter("name"), runs)), "and")
+    return list_words(list(map(attrgetter("name"), runs)), "and")
 
 
 def _baselines(runs: Sequence[Run], name: str) -> list[str]:
     """Name the baselines that the finding `name` is held against in some run."""
-    return _distinct(runs, lambda run: run.named(name).baselines)
+    return _distinct(runs, lambda run: run.find_named(name).baselines)
 
 
 def facts_of(run: Run, keys: Sequence[str]) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def by_setting(
     Runs are joined by lines only along one setting of numbers in which alone they differ. Other runs stand in rows.
     All ids in the drawing begin with `anchor`.
     """
-    findings = [run.named(name) for run in runs]
+    findings = [run.find_named(name) for run in runs]
     labels = _labels(runs, keys)
     baselines = _baselines(runs, name)
     first = findings[0]
@@ -286,7 +286,7 @@ def by_setting(
         figure, axes = drawing.one_axes(height)
         _draw_rows(axes, findings, baselines, last_scores)
         drawing.name_rows(axes, beside)
-        caption = f"The runs differ in {listed(others, 'and')}, too." if others else ""
+        caption = f"The runs differ in {list_words(others, 'and')}, too." if others else ""
     if methods:
         caption += " The methods' F1 scores are those after the last round."
     drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
@@ -316,7 +316,7 @@ def _is_ordered(runs: Sequence[Run], keys: Sequence[str], name: str) -> bool:
 
 def _ask_the_same(runs: Sequence[Run], name: str) -> bool:
     """Whether the finding `name` is about the same column in all runs, if it is about one."""
-    asked = [run.named(name).series.get("asked") for run in runs]
+    asked = [run.find_named(name).series.get("asked") for run in runs]
     return asked.count(asked[0]) == len(asked)
 
 
@@ -344,8 +344,8 @@ def _title(runs: Sequence[Run], name: str, keys: Sequence[str]) -> str:
 
 def _label(runs: Sequence[Run], name: str) -> str:
     """Return a finding's label, which names no column and no baseline where those of the runs differ."""
-    first = runs[0].named(name)
-    if _ask_the_same(runs, name) and len({run.named(name).label for run in runs}) > 1:
+    first = runs[0].find_named(name)
+    if _ask_the_same(runs, name) and len({run.find_named(name).label for run in runs}) > 1:
         # What stands in brackets at the end, such as a baseline, is what each run was held against.
         return re.sub(r" \([^()]*\)$", "", first.label)
     if _ask_the_same(runs, name) or not first.series.get("asked"):
@@ -460,7 +460,7 @@ def _by_rounds(runs: Sequence[Run], keys: Sequence[str], name: str, methods: Seq
     text, rows = "Line charts, one per run.", []
     names = dict(zip(map(id, runs), _labels(runs, keys), strict=True))
     for axes, run in zip(grid, having, strict=True):
-        series, scores, label = run.named(name).series["methods"], run.f1(name), names[id(run)]
+        series, scores, label = run.find_named(name).series["methods"], run.f1(name), names[id(run)]
         rounds = series["rounds"]
         drawing.draw_lines(axes, rounds, scores, looks)
         if series.get("chance") is not None:

@@ -160,9 +160,9 @@ def _name_decades(axes: Axes, left: float, right: float) -> None:
 
 
 def _decade(power: int) -> str:
-    return f"{10.0**power:g}" if -3 <= power <= 3 else raised(f"10^{power}")
+    return f"{10.0**power:g}" if -3 <= power <= 3 else raise_powers(f"10^{power}")
 
 
-def raised(text: str) -> str:
+def raise_powers(text: str) -> str:
     """Write powers as people do: ``10^9`` becomes ``10⁹``."""
     return re.sub(r"10\^(-?[0-9]+)", lambda power: f"10{power[1].translate(_SUPERSCRIPTS)}", text)

@@ -28,15 +28,15 @@ from fedattack.report.validate import (
 )
 from fedattack.report.words import (
     NOTHING,
+    end_sentence,
     interval,
     interval_title,
     level,
     printable_all,
     shown,
-    spread,
-    stopped,
     verdict_in_words,
     with_interval,
+    write_spread,
 )
 
 _OBSERVED = {
@@ -136,10 +136,10 @@ def template(name: str) -> Template:
     environment.filters |= {
         "shown": shown,
         "level": level,
-        "stopped": stopped,
+        "stopped": end_sentence,
         "words": _words,
         "scalar": scalar,
-        "spread": spread,
+        "spread": write_spread,
         "chance_of": p_in_words,
         "verdict": verdict_in_words,
         "options": options_of,

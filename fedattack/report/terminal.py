@@ -14,7 +14,7 @@ from rich.text import Text
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.answer import in_short
 from fedattack.report.sent import sent_in_short
-from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, spread
+from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, write_spread
 
 # Wider than any table of findings.
 _WIDE = 1000
@@ -126,8 +126,10 @@ def _said(answer: tuple[Finding, str, str]) -> Text:
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:
-    noise = f"{printable(privacy['noise_is'])} {spread(privacy['noise'])}"
-    epsilon = f"ε {spread(privacy['epsilon_round'])} a round, {spread(privacy['epsilon_run'])} for the whole run"
+    noise = f"{printable(privacy['noise_is'])} {write_spread(privacy['noise'])}"
+    epsilon = (
+        f"ε {write_spread(privacy['epsilon_round'])} a round, {write_spread(privacy['epsilon_run'])} for the whole run"
+    )
     return Text.assemble(
         "\n",
         (printable(privacy["name"]), "bold"),

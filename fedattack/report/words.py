@@ -7,13 +7,14 @@ from operator import attrgetter
 from typing import Any
 
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null
-from fedattack.audit.numbers import NOTHING, counted, interval, level, shown
+from fedattack.audit.numbers import NOTHING, count_words, interval, level, shown
 
 __all__ = [
     "NOTHING",
     "NO_GUARANTEE",
     "compact",
-    "counted",
+    "count_words",
+    "end_sentence",
     "interval",
     "interval_title",
     "is_by_its_test_alone",
@@ -24,10 +25,9 @@ __all__ = [
     "printable",
     "printable_all",
     "shown",
-    "spread",
-    "stopped",
     "verdict_in_words",
     "with_interval",
+    "write_spread",
 ]
 
 _VERDICTS = {
@@ -63,7 +63,7 @@ def verdict_in_words(finding: Finding) -> str:
     return "leak by its test alone" if is_by_its_test_alone(finding) else _VERDICTS[finding.verdict]
 
 
-def spread(ends: Mapping[str, float | None]) -> str:
+def write_spread(ends: Mapping[str, float | None]) -> str:
     """Write the ends ``low`` and ``high`` of numbers of any size, such as ``0.81–2.1``; ``None`` is no guarantee."""
     low, high = (NO_GUARANTEE if end is None else compact(end) for end in (ends["low"], ends["high"]))
     if low == high:
@@ -90,7 +90,7 @@ def with_interval(null: Null | None, units: str = PROPORTION) -> str:
     return shown(null["value"], units) + (f" ({ends})" if ends != NOTHING else "")
 
 
-def stopped(text: str) -> str:
+def end_sentence(text: str) -> str:
     """Write a text as a sentence, whether or not it was written as one; a symbol such as ε stays small."""
     first = text[:1] if text[:1] in _SYMBOLS else text[:1].upper()
     return first + text[1:].rstrip(".") + "."

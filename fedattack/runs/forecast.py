@@ -16,7 +16,7 @@ from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
 from fedattack.audit.reach import Prepared, Reach, smallest
-from fedattack.audit.significance import HEADLINES, adjusted
+from fedattack.audit.significance import HEADLINES, adjust
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.base.settings import Value
@@ -80,7 +80,7 @@ class Forecast:
         """
         tested = {name: reach.least for name, reach in self.reaches.items() if reach.least <= ERROR}
         weights = [HEADLINES / len(tested) for _ in tested]
-        corrected = adjusted([*tested.values(), 1.0], [*weights, 1 - HEADLINES])
+        corrected = adjust([*tested.values(), 1.0], [*weights, 1 - HEADLINES])
         able = [name for name, p in zip(tested, corrected, strict=False) if p <= ERROR]
         return [name for name in self.reaches if name not in able]
 

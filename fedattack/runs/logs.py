@@ -57,10 +57,10 @@ def client_error(log: str) -> str | None:
     if len(parts) == 1:
         return None
     raised = exceptions_in(parts[-1])
-    return explained(raised[0]) if raised else None
+    return explain(raised[0]) if raised else None
 
 
-def explained(exception: str) -> str:
+def explain(exception: str) -> str:
     """Put an exception of Ray's into one line of at most 150 characters, and say it where a process was killed."""
     if not _KILLED.search(exception):
         return short(exception, _LONGEST)

@@ -124,8 +124,8 @@ def judge_folder(
     check_scores(folder, find_parts(folder), found)
     written: dict[str, str] = {}
 
-    def listed(listings: Sequence[Listing]) -> None:
+    def list_scores(listings: Sequence[Listing]) -> None:
         written.update(write_tables(folder, listings))
 
-    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted, listed=listed)
+    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted, listed=list_scores)
     return findings, write_report(folder, written)

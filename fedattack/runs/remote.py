@@ -158,7 +158,7 @@ class Remote(Federation):
         self._fetch_notes(folders)
         return result
 
-    def _lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
+    def _wait_for_superlink(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
         """Wait for a SuperLink that was stopped: started again with its database, it goes on with the run."""
         deadline = time.monotonic() + LOST_SECONDS
         while time.monotonic() < deadline:

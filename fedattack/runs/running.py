@@ -43,14 +43,14 @@ def check_free(out: Path) -> Path:
     """
     out = out.expanduser().absolute()
     if out.exists() and not out.is_dir():
-        raise _taken(out)
+        raise _refuse_taken(out)
     if out.is_dir() and any(out.iterdir()):
         with lock_folder(out):
-            raise _taken(out)
+            raise _refuse_taken(out)
     return out
 
 
-def _taken(out: Path) -> ConfigError:
+def _refuse_taken(out: Path) -> ConfigError:
     taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
     if out.is_dir() and "preset" in read_study(out):
         taken += f"; `fedattack resume {in_command(out)}` goes on with the run that is there"
@@ -74,7 +74,7 @@ def new_folder(out: Path) -> Iterator[None]:
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     with lock_folder(out):
         if any(out.iterdir()):
-            raise _taken(out)
+            raise _refuse_taken(out)
         out.chmod(0o700)
         try:
             yield

@@ -260,7 +260,7 @@ class Runtime(ABC):
         if client.returncode == 0:
             status, details = self._status(run_id[1])
         else:
-            status, details = self._lost(run_id[1], refusal_reason(log), poll)
+            status, details = self._read_lost(run_id[1], refusal_reason(log), poll)
         if not status.startswith("finished:"):
             self._stop()
         if status != "finished:completed":
@@ -317,7 +317,7 @@ class Runtime(ABC):
         profile = {"default": "private", "private": {"address": address, **connection}}
         self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
 
-    def _lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
+    def _read_lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
         """Return status and details of a run that ``flwr run`` has lost, such as when the SuperLink has died."""
         return "lost", reason
 

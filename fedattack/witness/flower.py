@@ -164,7 +164,7 @@ class _Calls:
         except Exception as cause:  # the run must go on
             log(_WARNING, "fedattack.witness: a call of a client was not watched: %s", short(str(cause)))
             return inner(message, context)
-        loaded = sources.loaded()
+        loaded = sources.find_loaded()
         failed = ""
         reply: Message | None = None
         try:
@@ -174,7 +174,7 @@ class _Calls:
             failed = type(cause).__name__
             raise
         finally:
-            for name in sources.loaded() - loaded:
+            for name in sources.find_loaded() - loaded:
                 watch.note(f"{name} was imported while the client was called, and not watched until its next call")
             _save(self._folder, watch, _with_reply(watch, replace(call, failed=failed), reply))
         return reply

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fedattack.base.structured import alike, contents, fields, stacked
+from fedattack.base.structured import alike, contents, fields, stack_examples
 from fedattack.witness.seen import HASH, UNKNOWN, SeenExamples, counts_of
 
 Label = int | float | None
@@ -222,7 +222,7 @@ class Examples:
         labels = [self.labels.items[key] for key in keys]
         real = any(isinstance(label, float) for label in self.labels.items.values())
         y = np.array([UNKNOWN if label is None else label for label in labels], np.float32 if real else np.int64)
-        x = stacked([self.rows.items[key] for key in keys])
+        x = stack_examples([self.rows.items[key] for key in keys])
         return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts)
 
     def memory(self) -> dict[str, NDArray[Any]]:

@@ -18,7 +18,7 @@ _SOURCES = {
 }
 
 
-def loaded() -> set[str]:
+def find_loaded() -> set[str]:
     """Return which of the frameworks are loaded."""
     return {name for name in _SOURCES if name in sys.modules}
 
@@ -30,7 +30,7 @@ def install() -> list[str]:
     came and went, they would be compiled again and again.
     """
     failed = []
-    for name in sorted(loaded()):
+    for name in sorted(find_loaded()):
         try:
             importlib.import_module(_SOURCES[name]).install()
         except Exception as cause:  # the run must go on
@@ -48,7 +48,7 @@ def watch_imports() -> None:
 def remove() -> None:
     """Take the hooks out again."""
     _forget_imports()
-    for name in loaded():
+    for name in find_loaded():
         importlib.import_module(_SOURCES[name]).remove()
 
 

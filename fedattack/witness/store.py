@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.structured import fault
-from fedattack.base.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
+from fedattack.base.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validate
 from fedattack.witness.seen import HASH, AskedToTrain, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sent import MOST_ARRAYS, Kind, SentArray
 
@@ -193,7 +193,7 @@ def read_witness(path: Path) -> Witness:
         value = parse_json(arrays[_ABOUT].tobytes())
     except ValueError as cause:
         raise ConfigError(f"{path}: {_ABOUT} is no JSON ({short(str(cause), 100)}); {_HINT}") from None
-    about = validated(_ADAPTER, value, f"{path}: {_ABOUT}", ConfigError, _HINT)
+    about = validate(_ADAPTER, value, f"{path}: {_ABOUT}", ConfigError, _HINT)
     return Witness(
         node=about["node"],
         client=about["client"],

@@ -17,7 +17,7 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
 from fedattack.witness.step import Leaf, Line, Reader, Slot, Step, fill_leaves, tensors_of
-from fedattack.witness.torch_source import unwrapped
+from fedattack.witness.torch_source import unwrap
 
 _TRIED = 3
 _CHUNK = 64
@@ -236,7 +236,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(function, nn.Module):
         return function
     getattr(function, "disable_hooks", _nothing)()
-    return unwrapped(function)
+    return unwrap(function)
 
 
 def _nothing() -> None:

@@ -149,7 +149,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
         if not _is_model(module):
             return None
         local.open = module
-        model = _look_up(watch, unwrapped(module))
+        model = _look_up(watch, unwrap(module))
     local.open = module
     if model is None:
         return None
@@ -232,7 +232,7 @@ class StepReader(Reader):
 
     def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
-        model = watch.models.get(id(unwrapped(module)))
+        model = watch.models.get(id(unwrap(module)))
         if self.step is None or model is None:
             return
         self._begun.append((model, begun))
@@ -645,7 +645,7 @@ def _find_learned(module: nn.Module) -> set[str]:
     return learned
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """Return the model in what compiles it, spreads it, or takes its gradients example by example."""
     while type(module).__name__ in _WRAPPERS:
         inner = getattr(module, _WRAPPERS[type(module).__name__], None)

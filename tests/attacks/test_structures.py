@@ -9,7 +9,7 @@ from torch import nn
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, read_knowledge, read_targets, write_knowledge
 from fedattack.attacks.knowledge import read_public
-from fedattack.attacks.matching import SHORTENED, completed, how_named, named_for
+from fedattack.attacks.matching import SHORTENED, complete_models, how_named, named_for
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, pack
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -104,7 +104,7 @@ def test_arrays_of_shorter_names_are_those_that_are_not_frozen(tmp_path):
     named = named_for(Record(tmp_path / "record"), known.model, known.frozen)
     assert [parameter.name for parameter in named.parameters] == ["part.default.weight", "part.default.bias"]
     assert how_named(Record(tmp_path / "record"), named) == [SHORTENED]
-    whole = completed(named, known, "a test")
+    whole = complete_models(named, known, "a test")
     assert [parameter.name for parameter in whole.parameters] == [*state]
     # Without knowing what is frozen nothing is guessed.
     assert [parameter.name for parameter in named_for(Record(tmp_path / "record"), known.model).parameters] == [*sent]

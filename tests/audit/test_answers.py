@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.audit.answers import ValueQuestions, better_than, both, informed
+from fedattack.audit.answers import ValueQuestions, better_than, both, exchange_answers
 from fedattack.audit.significance import Significance
 
 ONES = np.ones(2)
@@ -34,7 +34,7 @@ def test_better_weighs_what_answers_count():
 
 def test_one_clients_values_are_exchanged():
     """The one value can stand in four places, of which one is right."""
-    found = informed(np.array([1, 0, 0, 0]), questions([1, 0, 0, 0]), np.zeros(4, int), ONES, drawing())
+    found = exchange_answers(np.array([1, 0, 0, 0]), questions([1, 0, 0, 0]), np.zeros(4, int), ONES, drawing())
     assert found.least == pytest.approx(1 / 4)
     assert found.p == pytest.approx(1 / 4, abs=0.08), "the drawing ends early"
 
@@ -42,28 +42,28 @@ def test_one_clients_values_are_exchanged():
 def test_clients_are_exchanged_whole():
     """Six right answers, but only three ways to deal the values to clients."""
     values, clients = [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 2, 2]
-    found = informed(np.array(values), questions(values, clients), np.zeros(6, int), ONES, drawing())
+    found = exchange_answers(np.array(values), questions(values, clients), np.zeros(6, int), ONES, drawing())
     assert found.least == pytest.approx(1 / 3)
     assert found.p == pytest.approx(1 / 3, abs=0.1)
     # Were each of these a client of a run of its own, there would be nothing to exchange.
-    apart = informed(np.array(values), questions(values, clients, clients), np.zeros(6, int), ONES, drawing())
+    apart = exchange_answers(np.array(values), questions(values, clients, clients), np.zeros(6, int), ONES, drawing())
     assert apart.p == apart.least == 1
 
 
 def test_what_is_known_anyhow_is_no_information():
     truth = drawing().integers(0, 2, 100)
-    found = informed(truth, questions(truth), truth, ONES, drawing())
+    found = exchange_answers(truth, questions(truth), truth, ONES, drawing())
     assert found.p == 1
-    assert informed(truth, questions(truth), np.zeros(100, int), ONES, drawing()).p < 0.001
+    assert exchange_answers(truth, questions(truth), np.zeros(100, int), ONES, drawing()).p < 0.001
 
 
 def test_values_that_do_not_count_are_no_information():
     """Only the second value counts: naming the first one right is worth nothing."""
     truth = np.arange(100) % 2
     answers = np.where(truth == 1, np.arange(100) % 4 // 2, 0)
-    found = informed(answers, questions(truth), np.zeros(100, int), np.array([1.0, 0.0]), drawing())
+    found = exchange_answers(answers, questions(truth), np.zeros(100, int), np.array([1.0, 0.0]), drawing())
     assert found.p < 0.001, "the first value is named for all that have it, and for half of the others"
-    assert informed(1 - truth, questions(truth), np.zeros(100, int), ONES, drawing()).p == 1
+    assert exchange_answers(1 - truth, questions(truth), np.zeros(100, int), ONES, drawing()).p == 1
 
 
 def test_unequal_clients_give_no_alarm():
@@ -74,7 +74,7 @@ def test_unequal_clients_give_no_alarm():
         truth = (draw.random(len(clients)) < draw.beta(0.5, 0.5, 8)[clients]).astype(int)
         answers = (draw.random(len(clients)) < draw.beta(0.5, 0.5, 8)[clients]).astype(int)
         zeros = np.zeros(len(clients), dtype=int)
-        alarms += informed(answers, questions(truth, clients), zeros, ONES, draw, draws=199).p <= 0.05
+        alarms += exchange_answers(answers, questions(truth, clients), zeros, ONES, draw, draws=199).p <= 0.05
     assert 1 <= alarms <= stats.binom.isf(0.001, 200, 0.05)
 
 

@@ -42,6 +42,6 @@ def test_a_gate_is_neither_crossed_nor_passed_by_what_cannot_be_told():
         with pytest.raises(
             ConfigError, match=r"sia\.asr has no verdict .*positive control.* can be neither crossed nor passed"
         ):
-            parse_fail_if(text).crossed([found])
-    assert parse_fail_if("verdict != no evidence").crossed([found])
-    assert parse_fail_if("sia.asr.verdict == cannot be told").crossed([found])
+            parse_fail_if(text).is_crossed([found])
+    assert parse_fail_if("verdict != no evidence").is_crossed([found])
+    assert parse_fail_if("sia.asr.verdict == cannot be told").is_crossed([found])

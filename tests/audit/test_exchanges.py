@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom, hypergeom
 
 from fedattack.audit import exchanges
-from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
+from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardise
 from fedattack.audit.roc import area_value, tpr_value_at
 from fedattack.audit.significance import significance_of
 
@@ -87,8 +87,8 @@ def test_the_most_exposed_client_is_the_one_with_the_largest_excess():
     """Of four members and four non-members a client's three largest scores are members': by hand."""
     expected = 3 * 4 / 8
     deviation = np.sqrt(3 * (4 / 8) * (4 / 8) * (5 / 7))
-    assert standardised(*np.array([3.0, 3, 4, 8])) == pytest.approx((3 - expected) / deviation)
-    assert standardised(*np.array([0.0, 0, 4, 8])) == 0
+    assert standardise(*np.array([3.0, 3, 4, 8])) == pytest.approx((3 - expected) / deviation)
+    assert standardise(*np.array([0.0, 0, 4, 8])) == 0
     members, others = np.array([9.0, 8, 7, 0.1, 0.2, 0.3]), np.array([6, 0.4, 0.5, 0.6, 0.7, 0.8])
     clients = np.array([0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1])
     tested = made(members, others, clients[:6], clients[6:])
@@ -112,7 +112,7 @@ def test_the_most_exposed_client_is_that_of_a_table_of_all_targets_and_clients(f
     for row, excess in zip(flags, found, strict=True):
         top = scores > scores[~row][int(fpr * 120)]
         of_clients = (row & top) @ one_hot, top @ one_hot, flags[0] @ one_hot, one_hot.sum(axis=0)
-        assert excess == standardised(*of_clients).max()
+        assert excess == standardise(*of_clients).max()
 
 
 def test_a_fixed_threshold_is_the_hypergeometric_test():

@@ -92,9 +92,9 @@ def test_a_metric_may_hold_a_number_with_a_point_and_be_asked_for_by_name():
     small = finding(attack="membership", metric="tpr-at-0.1pct-fpr")
     assert small.name == "membership.tpr-at-0.1pct-fpr"
     assert Finding.from_dict(json.loads(json.dumps(small.to_dict()))) == small
-    assert parse_fail_if("membership.tpr-at-0.1pct-fpr > 0.3").crossed([small])
-    assert not parse_fail_if("membership.tpr-at-0.1pct-fpr>0.6").crossed([small])
-    assert not parse_fail_if("sia.asr < 0.001").crossed([small, finding()])
+    assert parse_fail_if("membership.tpr-at-0.1pct-fpr > 0.3").is_crossed([small])
+    assert not parse_fail_if("membership.tpr-at-0.1pct-fpr>0.6").is_crossed([small])
+    assert not parse_fail_if("sia.asr < 0.001").is_crossed([small, finding()])
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_without_something_to_clear_there_is_no_verdict(arguments, lacking):
 )
 def test_conditions(text, crossed):
     last = finding(metric="asr-last-round", value=0.2, low=0.18, high=0.22, verdict="leak")
-    assert parse_fail_if(text).crossed([finding(), last]) is crossed
+    assert parse_fail_if(text).is_crossed([finding(), last]) is crossed
 
 
 @pytest.mark.parametrize(
@@ -204,16 +204,16 @@ def test_nonsense_conditions_are_refused(text):
 def test_a_condition_on_a_finding_that_does_not_exist_lists_those_that_do():
     others = [finding(metric="asr-last-round"), finding(metric="asr-worst-client")]
     with pytest.raises(ConfigError, match=r"one of: sia\.asr-last-round, sia\.asr-worst-client$"):
-        parse_fail_if("sia.asr > 0.3").crossed(others)
+        parse_fail_if("sia.asr > 0.3").is_crossed(others)
     with pytest.raises(ConfigError, match="one of: none"):
-        parse_fail_if("sia.asr > 0.3").crossed([])
+        parse_fail_if("sia.asr > 0.3").is_crossed([])
 
 
 def test_a_condition_on_an_unmeasured_finding_never_passes():
     absent = {"value": None, "low": None, "high": None, "verdict": "not applicable", "reason": "no targets"}
     for findings in ([finding(**absent)], [finding(), finding(**absent, view="aggregate")]):
         with pytest.raises(ConfigError, match=r"sia\.asr has no value \(no targets\)"):
-            parse_fail_if("sia.asr < 0.3").crossed(findings)
+            parse_fail_if("sia.asr < 0.3").is_crossed(findings)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_conditions_on_verdicts_and_ends(text, crossed):
         finding(attack="membership", metric="tpr-at-0.1pct-fpr"),
         finding(metric="asr-best-round", verdict="no evidence"),
     ]
-    assert parse_fail_if(text).crossed(there) is crossed
+    assert parse_fail_if(text).is_crossed(there) is crossed
 
 
 @pytest.mark.parametrize(
@@ -273,15 +273,15 @@ def test_what_was_not_measured_passes_no_gate():
         ("verdict == leak", []),
     ):
         with pytest.raises(ConfigError, match="--fail-if"):
-            parse_fail_if(text).crossed(there)
-    assert parse_fail_if("verdict == leak").crossed([absent, finding(attack="aia", headline=True)])
-    assert parse_fail_if("verdict != no evidence").crossed([absent])
-    assert not parse_fail_if("verdict != not applicable").crossed([absent])
+            parse_fail_if(text).is_crossed(there)
+    assert parse_fail_if("verdict == leak").is_crossed([absent, finding(attack="aia", headline=True)])
+    assert parse_fail_if("verdict != no evidence").is_crossed([absent])
+    assert not parse_fail_if("verdict != not applicable").is_crossed([absent])
 
 
 def test_a_condition_is_crossed_by_any_finding_of_that_name():
     low = replace(finding(), view="aggregate", value=0.1, low=0.09, high=0.11)
-    assert parse_fail_if("sia.asr > 0.3").crossed([low, finding()])
+    assert parse_fail_if("sia.asr > 0.3").is_crossed([low, finding()])
 
 
 @pytest.mark.parametrize(
@@ -296,10 +296,10 @@ def test_a_condition_is_crossed_by_any_finding_of_that_name():
 def test_a_share_is_not_held_against_what_no_share_can_be(text, example):
     message = f"--fail-if {text}: sia.asr is a share from 0 to 1, and is shown in per cent; {example}"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        parse_fail_if(text).crossed([finding()])
+        parse_fail_if(text).is_crossed([finding()])
     points = finding(units="points", value=31.0, low=30.5, high=32.0, chance=0.0)
-    assert parse_fail_if("sia.asr > 30").crossed([points])
-    assert not parse_fail_if("sia.asr > 1").crossed([finding()])
+    assert parse_fail_if("sia.asr > 30").is_crossed([points])
+    assert not parse_fail_if("sia.asr > 1").is_crossed([finding()])
 
 
 @pytest.mark.parametrize(
@@ -314,23 +314,23 @@ def test_too_few_to_tell_passes_no_gate_on_a_leak(text, instead):
     few = finding(verdict="too few to tell", reason="three clients", headline=True)
     message = rf"sia\.asr is too few to tell: the gate can be neither crossed nor passed; .* \"{instead}\""
     with pytest.raises(ConfigError, match=message):
-        parse_fail_if(text).crossed([few])
-    assert parse_fail_if(instead).crossed([few])
+        parse_fail_if(text).is_crossed([few])
+    assert parse_fail_if(instead).is_crossed([few])
 
 
 def test_too_few_to_tell_is_an_answer_to_other_gates():
     few = finding(verdict="too few to tell", reason="three clients", headline=True)
-    assert parse_fail_if("verdict == leak").crossed([few, finding(attack="aia", headline=True)])
-    assert parse_fail_if("verdict == too few to tell").crossed([few])
-    assert not parse_fail_if("verdict != too few to tell").crossed([few])
-    assert not parse_fail_if("verdict == not applicable").crossed([few])
-    assert not parse_fail_if("sia.asr > 0.7").crossed([few])
+    assert parse_fail_if("verdict == leak").is_crossed([few, finding(attack="aia", headline=True)])
+    assert parse_fail_if("verdict == too few to tell").is_crossed([few])
+    assert not parse_fail_if("verdict != too few to tell").is_crossed([few])
+    assert not parse_fail_if("verdict == not applicable").is_crossed([few])
+    assert not parse_fail_if("sia.asr > 0.7").is_crossed([few])
 
 
 def test_a_gate_is_not_passed_by_what_cannot_be_told():
     unread = finding(verdict="cannot be told", reason="clients send bytes", headline=True)
     for condition in ("verdict == leak", "verdict == no evidence", "sia.asr > 0.9"):
         with pytest.raises(ConfigError, match="clients send bytes"):
-            parse_fail_if(condition).crossed([unread])
-    assert parse_fail_if("verdict == cannot be told").crossed([unread])
-    assert parse_fail_if("verdict != no evidence").crossed([unread])
+            parse_fail_if(condition).is_crossed([unread])
+    assert parse_fail_if("verdict == cannot be told").is_crossed([unread])
+    assert parse_fail_if("verdict != no evidence").is_crossed([unread])

@@ -9,7 +9,7 @@ from fedattack.audit.naming import (
     Alike,
     Holders,
     best_round,
-    crossed,
+    cross_rounds,
     largest_excess,
     named_by_holder,
     own_rate,
@@ -104,7 +104,7 @@ def test_the_best_round_is_chosen_anew_in_each_exchange():
 
 
 def test_each_half_has_the_round_that_is_best_on_the_other():
-    assert crossed(np.array([[0.9, 0.1], [0.2, 0.8]])).tolist() == [1, 0]
+    assert cross_rounds(np.array([[0.9, 0.1], [0.2, 0.8]])).tolist() == [1, 0]
 
 
 def two_cells():

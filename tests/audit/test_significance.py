@@ -9,7 +9,7 @@ from scipy import stats
 
 from fedattack.audit.finding import Finding
 from fedattack.audit.significance import (
-    adjusted,
+    adjust,
     arrangements_within,
     decided,
     exchange_clients,
@@ -97,8 +97,8 @@ def test_the_drawing_ends_early_where_there_is_nothing():
 
 def test_equal_weights_are_holm():
     """The oracle is the textbook's, by hand."""
-    assert adjusted([0.01, 0.04, 0.03], [1, 1, 1]) == pytest.approx([0.03, 0.06, 0.06])
-    assert adjusted([0.5, 0.9], [1, 1]) == pytest.approx([1.0, 1.0])
+    assert adjust([0.01, 0.04, 0.03], [1, 1, 1]) == pytest.approx([0.03, 0.06, 0.06])
+    assert adjust([0.5, 0.9], [1, 1]) == pytest.approx([1.0, 1.0])
 
 
 def test_the_headline_gets_nine_tenths_of_the_error():

@@ -13,7 +13,7 @@ import torch
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks._fan_out import fan_out
 from fedattack.base import cluster
-from fedattack.base.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, installed, misfit
+from fedattack.base.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, list_installed, misfit
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
 from fedattack.record import Record
 from tests.attacks.test_contract import QUICK, RUNS, same_scores
@@ -149,8 +149,8 @@ def test_a_machine_that_lacks_a_file_is_refused(one_machine, tmp_path):
 
 def test_a_machine_with_another_fedattack_is_refused(one_machine, monkeypatch):
     """It is this one that is changed: what the machine says is what it has."""
-    here = {**installed(), "fedattack": "9.9"}
-    monkeypatch.setattr(cluster, "installed", lambda: here)
+    here = {**list_installed(), "fedattack": "9.9"}
+    monkeypatch.setattr(cluster, "list_installed", lambda: here)
     with pytest.raises(ConfigError, match=r"machine \S+ has fedattack \S+, and here is 9.9; give all machines one"):
         connect("auto")
 

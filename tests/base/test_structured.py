@@ -14,7 +14,7 @@ from fedattack.base.structured import (
     leaves_of,
     pack,
     places,
-    stacked,
+    stack_examples,
     without,
 )
 
@@ -65,12 +65,12 @@ def test_padding_is_no_part_of_an_example():
 
 def test_sequences_are_padded_as_in_the_models_batches():
     rows = [*texts([1, 2], [3, 4, 5], width=3)[:, ...], texts([6], width=5)[0]]
-    together = stacked([np.asarray(row) for row in rows])
+    together = stack_examples([np.asarray(row) for row in rows])
     assert together["input_ids"].tolist() == [[1, 2, 9, 9, 9], [3, 4, 5, 9, 9], [6, 9, 9, 9, 9]]
     assert together["attention_mask"].sum(axis=1).tolist() == [2, 3, 1]
     assert together["score"].tolist() == [0, 1, 0]
     full = [pack({"attention_mask": np.ones((1, n), int), "labels": np.full((1, n), 7)})[0, ...] for n in (2, 4)]
-    assert stacked(full)["labels"].tolist() == [[7, 7, -100, -100], [7, 7, 7, 7]]
+    assert stack_examples(full)["labels"].tolist() == [[7, 7, -100, -100], [7, 7, 7, 7]]
 
 
 def test_one_array_of_numbers_stays_one():

@@ -15,7 +15,6 @@ from fedattack.base.untrusted import (
     MAX_INFLATED,
     check_folder,
     copy_files,
-    formed,
     open_regular,
     parse_json,
     read_bytes,
@@ -25,6 +24,7 @@ from fedattack.base.untrusted import (
     read_text,
     read_toml,
     remove_inside,
+    validate_value,
     verify_files,
 )
 from fedattack.record.schema import LINE_FORM
@@ -109,18 +109,18 @@ for _ in range(150):
 def test_of_thousands_of_faults_the_first_alone_is_described(key, value):
     line = {"seq": 0, "round": 1, "file": "rounds/000000.safetensors", "bytes": 0, "xxh3": "0" * 32, "config": {}}
     line |= {"common": None, "replies": [], "aggregate": None, "started": "", "ended": "", "previous": "", "check": ""}
-    assert formed(LINE_FORM, line) == line
+    assert validate_value(LINE_FORM, line) == line
     with pytest.raises(ValidationError) as problem:
-        formed(LINE_FORM, {**line, key: value})
+        validate_value(LINE_FORM, {**line, key: value})
     # The kinds that a metric may have, one by one, and each as often as it lies in another.
     assert problem.value.error_count() < 10 * 200
 
 
 def test_an_unknown_key_is_named_and_of_thousands_only_how_many_may_be_there():
     with pytest.raises(ValidationError, match=r"1 validation error.*\nunknown"):
-        formed(FEW, {"a": 1, "unknown": 1})
+        validate_value(FEW, {"a": 1, "unknown": 1})
     with pytest.raises(ValidationError, match=r"1 validation error.*\n.*at most 17 items"):
-        formed(FEW, dict.fromkeys(map(str, range(MANY))))
+        validate_value(FEW, dict.fromkeys(map(str, range(MANY))))
 
 
 def test_a_seal_does_not_depend_on_white_space(tmp_path):

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.claims import Claim
-from fedattack.claims.accounting import configured
+from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.canaries import Canaries, CanaryResult, measure_canaries
 from fedattack.claims.canaries.bounds import estimate_epsilon
 from fedattack.claims.canaries.directions import Products, blocks
@@ -119,7 +119,7 @@ def main() -> None:
         costs.append((epsilon, np.mean(with_them), np.mean(without_canaries(noise, range(runs)))))
     for noise in (4.0, 2.0):
         claim = example_claim(noise)
-        bounds = configured(claim).run
+        bounds = compute_epsilon(claim).run
         if bounds is None:
             raise AssertionError("the claim has all numbers")
         calibrated, little = of_examples(claim, noise, range(runs)), of_examples(claim, TENTH * noise, range(few))

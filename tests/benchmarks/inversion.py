@@ -47,7 +47,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     invert,
     total_variation,
 )
-from fedattack.threats.inversion.images import paired, peak_ratio, squared_error
+from fedattack.threats.inversion.images import pair_images, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 
 SHAPE = (1, 28, 28)
@@ -276,7 +276,7 @@ def measured(cell: Cell, method: str, x: NDArray[np.float32], y: NDArray[np.int6
     ratios = []
     for found, task in zip(images, tasks, strict=True):
         inside = np.clip(np.nan_to_num(found), 0, 1)
-        positions = paired(inside, task.x)
+        positions = pair_images(inside, task.x)
         ratios.append(np.round(peak_ratio(squared_error(inside[positions], task.x)), 3).tolist())
     return {"cell": cell.name, "method": method, "psnr": ratios, "seconds": round(seconds, 1)}
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.learning import LocalSGD, train_local
-from fedattack.threats.inversion.batch_norm import told
+from fedattack.threats.inversion.batch_norm import read_statistics
 from fedattack.threats.inversion.gradient_inversion import ClientModel, Reconstructed, ReplyBatch, Search, invert
-from fedattack.threats.inversion.images import paired, peak_ratio, squared_error
+from fedattack.threats.inversion.images import pair_images, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import ACTIVATIONS, BOX, EVALUATIONS, SHAPE, in_decibels, mnist_of
 
@@ -87,7 +87,7 @@ def batch_of(model: nn.Module, x: Images, y: NDArray[np.int64], training: LocalS
     movement = {}
     for name, _ in model.named_parameters():
         movement[name] = (before[name] - after[name]) / np.float32(training.lr)
-    statistics = told(model, before, after, training.steps(len(y)))
+    statistics = read_statistics(model, before, after, training.steps(len(y)))
     return ReplyBatch(before, movement, len(y), np.sort(y), statistics)
 
 
@@ -96,7 +96,7 @@ def ratios(found: Sequence[Reconstructed], truth: Images) -> Floats:
     means = []
     for one, x in zip(found, truth, strict=True):
         inside = np.clip(one.x, 0, 1)
-        means.append(peak_ratio(squared_error(inside[paired(inside, x)], x)).mean())
+        means.append(peak_ratio(squared_error(inside[pair_images(inside, x)], x)).mean())
     return np.array(means)
 
 

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedattack.attacks import ATTACKS, Knowledge
 from fedattack.attacks.knowledge import ModelKnowledge, Targets
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.learning.losses import mean_loss, per_record_loss
 from fedattack.record import Record
 from fedattack.threats.attribute.gradient_matching import Matching
-from fedattack.threats.inversion.images import paired, peak_ratio, squared_error
+from fedattack.threats.inversion.images import pair_images, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks import inversion
 from tests.benchmarks.inversion import EVALUATIONS, Cell, Task
@@ -71,7 +71,7 @@ def source(record: Record, knowledge: Knowledge) -> Contest:
 
     def plain() -> Found:
         known, targets = asked(knowledge)
-        model, loss = known.build().eval(), per_record_loss(given(known.loss))
+        model, loss = known.build().eval(), per_record_loss(trust_given(known.loss))
         losses = np.full((len(record), len(targets), len(record.nodes)), np.nan)
         for number, round_ in enumerate(record):
             for reply in round_.observations:
@@ -92,7 +92,7 @@ def membership(record: Record, knowledge: Knowledge) -> Contest:
 
     def plain() -> Found:
         known, targets = asked(knowledge)
-        model, loss = known.build().eval(), per_record_loss(given(known.loss))
+        model, loss = known.build().eval(), per_record_loss(trust_given(known.loss))
         shape = (len(record), len(targets), len(record.nodes))
         cosines, losses = np.zeros(shape), np.zeros(shape)
         norms = np.zeros(shape[1:])
@@ -181,7 +181,7 @@ def plain_matching(case: Case) -> NDArray[np.float64]:
     for client in case.clients:
         victim = client.victim
         x, y, codes = (torch.from_numpy(np.asarray(part)) for part in (victim.x, victim.y, victim.codes))
-        prior = np.maximum(given(victim.prior), 1e-6)
+        prior = np.maximum(trust_given(victim.prior), 1e-6)
         logits = torch.from_numpy(np.log(prior)).float().repeat(len(x), 1).requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=0.3, betas=(0.9, 0.99))
         for _ in range(STEPS):
@@ -206,7 +206,7 @@ def _loss(model: torch.nn.Module, loss: Callable[[Tensor, Tensor], Tensor], targ
 
 def _gradient(model: torch.nn.Module, known: ModelKnowledge, targets: Targets, row: int) -> Tensor:
     x, y = torch.from_numpy(targets.x[row : row + 1]), torch.from_numpy(targets.y[row : row + 1])
-    value = mean_loss(given(known.loss))(model(x), y)
+    value = mean_loss(trust_given(known.loss))(model(x), y)
     return torch.cat([part.flatten() for part in torch.autograd.grad(value, [*model.parameters()])])
 
 
@@ -223,7 +223,7 @@ def _quality(images: list[NDArray[np.float32]], tasks: list[Task]) -> float:
     ratios = []
     for found, task in zip(images, tasks, strict=True):
         inside = np.clip(found, 0, 1)
-        ratios.append(peak_ratio(squared_error(inside[paired(inside, task.x)], task.x)).mean())
+        ratios.append(peak_ratio(squared_error(inside[pair_images(inside, task.x)], task.x)).mean())
     return float(np.mean(ratios))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.audit.intervals import clopper_pearson
-from fedattack.claims import configured, make_claim
+from fedattack.claims import compute_epsilon, make_claim
 from fedattack.claims.check import ClaimAnswer, check_claim
 from fedattack.claims.claim import Claim
 from tests.claims.recorded.runs import Run, laplace, write_run
@@ -51,7 +51,7 @@ class Case:
     def read_claim(self) -> Claim:
         """Return the claim, whose ε is that of what it configures."""
         values = {"delta": 1e-5, "rounds": self.run.rounds, "clip": 1.0, **self.claim}
-        found = configured(make_claim(self.name, epsilon=1.0, **values))
+        found = compute_epsilon(make_claim(self.name, epsilon=1.0, **values))
         return make_claim(self.name, epsilon=found.run.high if found.run else 1.0, **values)
 
 

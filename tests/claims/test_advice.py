@@ -4,7 +4,7 @@ import re
 import pytest
 from dp_accounting import get_sigma_gaussian
 
-from fedattack.claims import configured, make_claim
+from fedattack.claims import compute_epsilon, make_claim
 from fedattack.claims.advice import Given, multiplier_for, open_of, steps_of
 from fedattack.claims.check import check_claim
 from tests.report import claims
@@ -62,7 +62,7 @@ def test_the_sensitivity_that_is_advised_gives_that_noise():
     assert f"sensitivity is {sensitivity}." in step.why
     mended = said.model_copy(update={"sensitivity": sensitivity})
     assert mended.deviation == pytest.approx(sigma, rel=0.01)
-    assert configured(mended).run.high <= said.epsilon
+    assert compute_epsilon(mended).run.high <= said.epsilon
 
 
 @pytest.mark.parametrize(

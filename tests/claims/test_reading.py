@@ -21,7 +21,7 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from torch import nn
 
 from fedattack.base.errors import ConfigError
-from fedattack.claims import claim_of, configured
+from fedattack.claims import claim_of, compute_epsilon
 from fedattack.defences.mods import DefenceMod, FlowerLocalDP
 from fedattack.defences.noise import Noise
 from fedattack.privacy import gaussian_epsilon
@@ -35,7 +35,7 @@ def test_flowers_local_mod(kind):
     claim = claim_of(kind(1.0, 1e-4, 10, 1e-5), rounds=5)
     assert (claim.clip, claim.sensitivity, claim.epsilon, claim.delta) == (1.0, 1e-4, 10.0, 1e-5)
     assert claim.epsilon_of == "message"
-    assert configured(claim).run.low > 1e9
+    assert compute_epsilon(claim).run.low > 1e9
 
 
 @pytest.mark.parametrize("generation", [old, new])
@@ -45,7 +45,7 @@ def test_flowers_strategies_with_a_fixed_norm(generation, side):
     claim = claim_of(kind(generation.FedAvg(), 2.0, 0.5, 10), **DECLARED)
     assert claim.mechanism == "central-gaussian"
     assert (claim.multiplier, claim.clip, claim.clients, claim.weights) == (2.0, 0.5, 10, "examples")
-    assert configured(claim).run.low == pytest.approx(gaussian_epsilon(2.0, "add-remove", 20, 1e-5).low)
+    assert compute_epsilon(claim).run.low == pytest.approx(gaussian_epsilon(2.0, "add-remove", 20, 1e-5).low)
     with pytest.raises(ConfigError, match="does not say epsilon, delta, rounds: call"):
         claim_of(kind(generation.FedAvg(), 2.0, 0.5, 10))
 
@@ -102,7 +102,7 @@ def test_flowers_accountant():
     told = accountant()
     told.compose(GaussianPrivacyEvent(2.0, 10, 100), count=20)
     claim = claim_of(told)
-    found = configured(claim)
+    found = compute_epsilon(claim)
     assert (claim.rounds, claim.clients, claim.multiplier, claim.weights) == (20, 10, 2.0, "equal")
     # Rényi orders are an upper bound.
     assert found.run.high < claim.epsilon < 1.2 * found.run.high
@@ -116,7 +116,7 @@ def test_flowers_accountant_takes_a_multiplier_of_c_for_one_of_2c():
     told.compose(GaussianPrivacyEvent(2.0, 10, 100), count=20)
     claim = claim_of(told)
     assert (claim.sampling, claim.sampling_method, claim.relation) == (0.1, "fixed-size", "replace")
-    found = configured(claim)
+    found = compute_epsilon(claim)
     assert found.run.high > 2 * claim.epsilon
 
 
@@ -157,7 +157,7 @@ def test_opacus():
         spent = engine.get_epsilon(1e-5)
     assert (claim.mechanism, claim.multiplier, claim.sampling) == ("dp-sgd", 1.5, 0.25)
     assert claim.steps == sum(count for _, _, count in engine.accountant.history)
-    found = configured(claim)
+    found = compute_epsilon(claim)
     assert found.run.high < spent < 1.3 * found.run.high
     assert claim_of(engine.accountant, epsilon=8.0, delta=1e-5) == claim
     with pytest.raises(ConfigError, match="does not say sampling, steps"):
@@ -169,7 +169,7 @@ def test_defences_of_this_project():
     gaussian = claim_of(Noise("dp-gaussian", 2.0, 0.5), **DECLARED)
     assert (gaussian.mechanism, gaussian.deviation, gaussian.multiplier) == ("gaussian", 2.0, 4.0)
     assert claim_of(Noise("dp-laplace", 2.0, 0.5), **DECLARED).mechanism == "laplace"
-    assert "lacks clip" in configured(claim_of(Noise("dp-gaussian", 2.0, 0.0), **DECLARED)).lacks
+    assert "lacks clip" in compute_epsilon(claim_of(Noise("dp-gaussian", 2.0, 0.0), **DECLARED)).lacks
     assert claim_of(FlowerLocalDP(2.0, 0.5, 1e-5), **DECLARED) == gaussian
     settings = {"defence": "dp-gaussian", "defence-strength": 2.0, "defence-clip": 0.5}
     assert claim_of(DefenceMod(settings=settings), **DECLARED) == gaussian

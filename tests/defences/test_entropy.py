@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedattack.claims.canaries.directions import moved
+from fedattack.claims.canaries.directions import move_arrays
 from fedattack.defences import DEFENCES, defence_of
 from fedattack.defences.guarantee import NOISY
 from fedattack.learning import private_gradient, train_private
@@ -70,7 +70,7 @@ def of_central(seed: int) -> np.ndarray:
 
 
 def of_canary(seed: int) -> np.ndarray:
-    return moved(UPDATE, seed, 0, 1.0)["w"]
+    return move_arrays(UPDATE, seed, 0, 1.0)["w"]
 
 
 NOISES = {name: drawn_by(name) for name in NOISY} | {

@@ -217,7 +217,7 @@ def test_models_outside_of_the_zoo_are_misled_more_than_by_noise_of_the_same_siz
     budget = 2e-3
 
     def right(sent):
-        return (stranger.networks[0].logits(stranger.pooling.pooled(sent)).argmax(axis=1) == labels).mean()
+        return (stranger.networks[0].logits(stranger.pooling.pool(sent)).argmax(axis=1) == labels).mean()
 
     defended = [
         RecUP([colour], budget, values=[label], variant=variant).apply(update, rng)
@@ -234,7 +234,7 @@ def test_models_outside_of_the_zoo_are_misled_more_than_by_noise_of_the_same_siz
 
 def test_a_client_that_does_not_say_its_value_gets_the_zoos_own_belief(colour):
     updates, labels = planted_updates(50, seed=21, signal=1.5)
-    pooled = colour.pooling.pooled(updates)
+    pooled = colour.pooling.pool(updates)
     beliefs = sum(network.beliefs(pooled) for network in colour.networks).argmax(axis=1)
     assert (beliefs == labels).mean() > 0.5
     assert (beliefs != labels).any(), "the case must tell a belief from the truth"

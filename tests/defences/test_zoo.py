@@ -178,6 +178,6 @@ def test_values_of_too_few_records_are_left_out_of_a_zoo_s_training():
         fit=FIT,
     )
     own = attribute_updates(model, start, x[:60], y[:60], codes[:60], TRAINING, clients=40, records=10, seed=3)
-    found = zoo.networks[0].logits(zoo.pooling.pooled([*own])).argmax(axis=1)
+    found = zoo.networks[0].logits(zoo.pooling.pool([*own])).argmax(axis=1)
     assert (found == own.values).mean() > 0.8
     assert 2 not in found

@@ -27,13 +27,15 @@ def package(tmp_path, monkeypatch):
     ],
 )
 def test_the_file_is_named_from_which_code_would_come_and_nothing_is_imported(package, spec, expected):
-    told = Asked("model", spec, "a folder").told()
+    told = Asked("model", spec, "a folder").describe()
     assert told == f"imports {spec} (model) from {package / expected}"
     assert "careful" not in sys.modules
 
 
 def test_what_is_nowhere_is_said_to_be_nowhere():
     assert (
-        Asked("model", "nothing_of_the_kind.task:make", "a folder").told().endswith("nowhere: there is no such module")
+        Asked("model", "nothing_of_the_kind.task:make", "a folder")
+        .describe()
+        .endswith("nowhere: there is no such module")
     )
-    assert "nowhere" in Asked("model", ":make", "a folder").told()
+    assert "nowhere" in Asked("model", ":make", "a folder").describe()

@@ -16,7 +16,7 @@ def update(rng, **shapes):
 def test_each_windows_largest_entry_is_a_feature_and_no_window_reaches_over_two_parameters():
     values = {"w": np.array([[1, 5, 2], [-3, -4, -2]], dtype=np.float32), "b": np.array([7, -9], dtype=np.float32)}
     pooling = Pooling((("w", (2, 3)), ("b", (2,))), width=4)
-    assert pooling.pooled([values, values]).tolist() == [[5, -2, 7]] * 2
+    assert pooling.pool([values, values]).tolist() == [[5, -2, 7]] * 2
     assert pooling.features == 3
 
 
@@ -32,7 +32,7 @@ def test_pooling_takes_the_least_width_that_leaves_no_more_features(features):
         for flat in (array.ravel().tolist() for array in values.values())
         for at in range(0, len(flat), pooling.width)
     ]
-    assert pooling.pooled([values])[0].tolist() == slow
+    assert pooling.pool([values])[0].tolist() == slow
 
 
 def test_windows_can_be_put_back():
@@ -49,9 +49,9 @@ def test_pooling_refuses_other_parameters_and_what_is_not_finite():
     pooling = Pooling.of(values, features=6)
     for other in ({"a": values["a"]}, values | {"b": np.zeros(4)}, values | {"c": np.zeros(1)}):
         with pytest.raises(ModelError, match=r"expected .*\(1 differ\)"):
-            pooling.pooled([other])
+            pooling.pool([other])
     with pytest.raises(DataError, match="NaN or infinity"):
-        pooling.pooled([values | {"b": np.full(5, np.nan, dtype=np.float32)}])
+        pooling.pool([values | {"b": np.full(5, np.nan, dtype=np.float32)}])
     with pytest.raises(ConfigError, match="1 to 1 parameters"):
         Pooling.of(values, features=1)
 

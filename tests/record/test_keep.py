@@ -17,7 +17,7 @@ from fedattack.record import (
     project_record,
     shrink_record,
 )
-from fedattack.record.means import weighted_mean
+from fedattack.record.means import mean_of
 
 ROUNDS, CLIENTS = 7, 4
 FROZEN = np.linspace(-1, 1, 12, dtype=np.float32)
@@ -37,7 +37,7 @@ def written(path, rounds=ROUNDS, frozen=True, **options):
             replies.append(Reply(f"n{client}", "ok", sent, 10 + client, {"loss": 0.5}))
         exchanges.append(Exchange(number, common, replies, config={"lr": 0.1}, mean="message"))
         writer.write(exchanges[-1])
-        mean = weighted_mean([reply.arrays for reply in replies], [reply.num_examples for reply in replies], "message")
+        mean = mean_of([reply.arrays for reply in replies], [reply.num_examples for reply in replies], "message")
         # A server may round; the frozen array and the count stay what they are.
         common = {**mean, "back.w": replies[0].arrays["back.w"], "head.n": replies[0].arrays["head.n"]}
     writer.close(final=common)

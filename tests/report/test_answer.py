@@ -85,8 +85,8 @@ def test_the_answer_does_not_contradict_a_leak_in_the_table(verdict):
     assert summary_of(lines, run).startswith("1 leak shown, 1 question without a leak shown")
     assert in_short(findings)[0][2] == answer.short
     assert [finding.name for finding in answering(findings)] == ["sia.asr-beyond-labels", "ara.asr"]
-    assert parse_fail_if("verdict == leak").crossed(findings)
-    assert not parse_fail_if("sia.asr.verdict == leak").crossed([asr(verdict="no evidence"), other])
+    assert parse_fail_if("verdict == leak").is_crossed(findings)
+    assert not parse_fail_if("sia.asr.verdict == leak").is_crossed([asr(verdict="no evidence"), other])
 
 
 def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row():

@@ -3,7 +3,7 @@ from html import escape
 
 import pytest
 
-from fedattack.report.epsilons import Row, epsilon_axis, limits, raised
+from fedattack.report.epsilons import Row, epsilon_axis, limits, raise_powers
 from tests.report.test_figures import texts
 
 INFINITE = math.inf
@@ -52,5 +52,5 @@ def test_the_axis_holds_what_is_finite_and_leaves_room_beside_the_claim(declared
 
 
 def test_powers_are_raised():
-    assert raised("ε > 10^9, and 10^-12 of it") == "ε > 10⁹, and 10⁻¹² of it"
-    assert raised("10 ^ 9 of 2^9") == "10 ^ 9 of 2^9"
+    assert raise_powers("ε > 10^9, and 10^-12 of it") == "ε > 10⁹, and 10⁻¹² of it"
+    assert raise_powers("10 ^ 9 of 2^9") == "10 ^ 9 of 2^9"

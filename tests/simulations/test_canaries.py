@@ -13,9 +13,9 @@ from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
-from fedattack.claims import configured
+from fedattack.claims import compute_epsilon
 from fedattack.claims.canaries import CANARIES, measure_canaries, read_canaries, read_examples
-from fedattack.claims.canaries.directions import moved
+from fedattack.claims.canaries.directions import move_arrays
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings, nodes_of
 from simulations.canaries import canaries_of
@@ -49,7 +49,7 @@ def test_a_canary_client_sends_its_direction():
     client = CanaryClient(ours, 11)
     sent, count, metrics = client.fit([array.copy() for array in start], {"server-round": 1})
     seed = canaries_of(ours.settings).seed
-    expected = moved({str(place): array for place, array in enumerate(start)}, seed, 1, 0.5)
+    expected = move_arrays({str(place): array for place, array in enumerate(start)}, seed, 1, 0.5)
     for got, wanted in zip(sent, expected.values(), strict=True):
         assert np.array_equal(got, wanted)
     assert count == round(np.mean(ours.sizes))
@@ -107,7 +107,7 @@ def test_central_noise_claims_what_arithmetic_says():
     claim = central_claim(settings)
     assert (claim.clients, claim.multiplier, claim.rounds) == (20, 2.0, 4)
     # Four rounds of z = 2 are one of z = 1.
-    assert configured(claim).run.high == pytest.approx(4.3772, rel=1e-3)
+    assert compute_epsilon(claim).run.high == pytest.approx(4.3772, rel=1e-3)
     assert "ε = 4.38" in central_notes(settings)[0]
     assert central_notes(study().settings) == []
 

@@ -53,7 +53,7 @@ def sizes_of(arrays: Mapping[str, NDArray]) -> list[int]:
     return sizes
 
 
-def moved(arrays: Mapping[str, NDArray], seed: int, canary: int, length: float) -> dict[str, NDArray]:
+def move_arrays(arrays: Mapping[str, NDArray], seed: int, canary: int, length: float) -> dict[str, NDArray]:
     """Return arrays that are moved by ``length`` in the direction of a canary, which is uniform on the sphere.
 
     Entries are added in double precision and rounded once.

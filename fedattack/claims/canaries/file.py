@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from fedattack.base.errors import ConfigError, DataError, short
 from fedattack.base.files import make_private, write_atomically, write_npz
-from fedattack.base.untrusted import fault, formed, read_npz, read_toml
+from fedattack.base.untrusted import fault, read_npz, read_toml, validate_value
 
 CANARIES = "canaries.toml"
 EXAMPLES = "canaries.npz"
@@ -151,7 +151,7 @@ def read_canaries(path: Path) -> Canaries:
     """
     values = read_toml(path, ConfigError, _HINT)
     try:
-        return formed(_FORM, values)
+        return validate_value(_FORM, values)
     except ValidationError as cause:
         first = cause.errors(include_url=False)[0]
         said = str(first["ctx"]["error"]) if first["type"] == "value_error" else fault(cause)

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError, NeedsError
-from fedattack.claims.accounting import configured
+from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.canaries.clients import measure_clients
 from fedattack.claims.canaries.examples import measure_examples
 from fedattack.claims.canaries.file import CANARIES, EXAMPLES, Canaries, Examples
@@ -62,7 +62,7 @@ def measure_canaries(
         If the claim is not about what the canaries are.
     """
     _check_unit(canaries, claim)
-    accountant = configured(claim).run
+    accountant = compute_epsilon(claim).run
     most = None if accountant is None else accountant.high
     if canaries.kind == "client":
         return measure_clients(record, canaries, claim, most)

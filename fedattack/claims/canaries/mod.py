@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError, DataError
-from fedattack.claims.canaries.directions import moved
+from fedattack.claims.canaries.directions import move_arrays
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -74,7 +74,7 @@ class CanaryMod:
         kind = message.metadata.message_type.partition(".")[0]
         if canary is None or kind != _TRAIN or reply.has_error():
             return reply
-        _replace(reply, received, moved(received, self.seed, canary, self.clip))
+        _replace(reply, received, move_arrays(received, self.seed, canary, self.clip))
         return reply
 
     def _who(self, context: Context) -> tuple[int | None, Context]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedattack.base.errors import ConfigError, in_command
-from fedattack.base.untrusted import validated
-from fedattack.claims.accounting import configured
+from fedattack.base.untrusted import validate
+from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.claim import DP_SGD, MOST, Amount, Claim, Count, Size, make_claim
 from fedattack.record import Record, records_in
 from fedattack.record.folder import read_study
@@ -160,7 +160,7 @@ def _make_client_claim(folder: Path, kind: _NoiseKind, settings: Mapping[str, An
 
 
 def _read_settings(form: type[_Form], where: str, settings: Mapping[str, Any]) -> _Form:
-    return validated(TypeAdapter(form), settings, where, ConfigError, _ASK)
+    return validate(TypeAdapter(form), settings, where, ConfigError, _ASK)
 
 
 def _round_up(epsilon: float, where: str) -> float:
@@ -182,7 +182,7 @@ def _make_server_claim(where: str, settings: _CentralSettings) -> Claim:
         "delta": settings.dp_delta,
         "trusted_server": True,
     }
-    run = configured(make_claim(where, epsilon=1.0, **values)).run
+    run = compute_epsilon(make_claim(where, epsilon=1.0, **values)).run
     if run is None:
         raise AssertionError("the noise is known")
     return make_claim(where, epsilon=_round_up(run.high, where), **values)

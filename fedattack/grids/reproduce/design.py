@@ -28,7 +28,7 @@ from fedattack.grids.reproduce.asked import check_words
 from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.grids.trained import Audit, TrainedDesign, audit_cell, name_data
-from fedattack.report.words import NOTHING, counted, markdown, markdown_table
+from fedattack.report.words import NOTHING, count_words, markdown, markdown_table
 
 
 def reproduce(
@@ -219,7 +219,7 @@ def _describe_lacking(spec: Reproduction, reason: str, entries: Sequence[Results
         # Of a column of which they have all values there is nothing to say.
         if 0 < len(values) < len(choices):
             common.append(f"{column} {', '.join(values)}")
-    text = counted(len(entries), "cell")
+    text = count_words(len(entries), "cell")
     if common:
         text += f" ({'; '.join(common)})"
     # Reasons may have commands in them.

@@ -173,7 +173,7 @@ def _add_twins(bare: Run, runs: Sequence[Run]) -> Run:
         for finding in run.findings:
             blind = finding.name.removesuffix(ADAPTIVE)
             if finding.name.endswith(ADAPTIVE) and finding.name not in bare.names and blind in bare.names:
-                twin = replace(bare.named(blind), metric=finding.metric, label=finding.label)
+                twin = replace(bare.find_named(blind), metric=finding.metric, label=finding.label)
                 added.setdefault(finding.name, replace(twin, headline=finding.headline))
     return replace(bare, findings=[*bare.findings, *added.values()])
 
@@ -182,7 +182,7 @@ def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Name the findings that some run has as its headline, each followed by its twin of who knows of the defence."""
     found: dict[str, None] = {}
     for name in names:
-        if any(name in run.names and run.named(name).headline for run in runs):
+        if any(name in run.names and run.find_named(name).headline for run in runs):
             found[name] = None
             if name + ADAPTIVE in names:
                 found[name + ADAPTIVE] = None

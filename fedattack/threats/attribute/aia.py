@@ -23,11 +23,11 @@ from typing_extensions import TypedDict
 from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords
-from fedattack.attacks.matching import check_model, fits_model, flattened, is_finite
+from fedattack.attacks.matching import check_model, fits_model, flatten_arrays, is_finite
 from fedattack.attacks.replies import replied, why_left_out
 from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_loss, pick_device
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.learning.losses import mean_squared_error
 from fedattack.record import Observation, Record, Round
 from fedattack.threats.attribute.local_optimum import (
@@ -294,8 +294,8 @@ class _AttributeModel:
         self.partial = partial
         values = len(partial.domain)
         self.prior = np.full(values, 1 / values) if partial.prior is None else partial.prior
-        self.gaussian = LOSSES.get(given(known.loss)) is mean_squared_error
-        self._loss = per_record_loss(given(known.loss))
+        self.gaussian = LOSSES.get(trust_given(known.loss)) is mean_squared_error
+        self._loss = per_record_loss(trust_given(known.loss))
         self._device = device
         self._parameters = dict(module.named_parameters())
         self._sizes = [*map(Tensor.numel, self._parameters.values())]
@@ -303,7 +303,7 @@ class _AttributeModel:
 
     def flat(self, state: State) -> Array:
         """Return the parameters (p,) of a state, without its buffers."""
-        return flattened(state, self._parameters)
+        return flatten_arrays(state, self._parameters)
 
     def tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return flat parameters (p,) by name."""

@@ -25,7 +25,7 @@ from fedattack.attacks.matching import check_model, fits_model, is_finite, is_ze
 from fedattack.attacks.replies import choose_rounds, replies_of
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
@@ -218,7 +218,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
             for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 victims = [case.victim for case in chosen]
-                check_victims(victims, given(model.loss))
+                check_victims(victims, trust_given(model.loss))
                 for group in groups_of(victims, how, self.memory, device):
                     pieces.append(_AnswerPiece(row, how, group))
         total, done = len(METHODS) * len(cases), 0
@@ -252,7 +252,7 @@ class _AnswerPiece:
 
 def _match(model: ModelKnowledge, seed: int, device: torch.device, piece: _AnswerPiece) -> dict[int, Match]:
     """Match a piece's victims, in whatever process."""
-    return match_group(model.build(), given(model.loss), piece.victims, piece.how, seed=seed, device=device)
+    return match_group(model.build(), trust_given(model.loss), piece.victims, piece.how, seed=seed, device=device)
 
 
 # L-BFGS stops for good where a unit of a ReLU switches and the gradient with it jumps; Adam goes on.
@@ -397,7 +397,9 @@ def _members_first(
         mixed = _among_decoys(case, partial, public, np.random.default_rng((seed, 1, number)))
         candidates = mixed.victim.x + mixed.victim.codes[:, None]
         labels = np.asarray(mixed.victim.y)
-        variances = gradient_variances(model, case.updates.last_sent, candidates, labels, given(knowledge.model.loss))
+        variances = gradient_variances(
+            model, case.updates.last_sent, candidates, labels, trust_given(knowledge.model.loss)
+        )
         if not np.isfinite(variances).all():
             raise DataError(f"client {case.client}: the model that it sent last gives gradients that are not finite")
         likely = infer_membership(variances, seed=seed)

@@ -27,12 +27,12 @@ from fedattack.attacks.knowledge import Knowledge, PartialRecords, Targets
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import replies_of
 from fedattack.learning import losses_of_models, per_record_loss
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record import Record
 from fedattack.threats.attribute.ara import attribute_codes
 from fedattack.threats.attribute.gradient_matching import Arrays
-from fedattack.threats.attribute.gradient_membership import flattened, last_layer_gradients
+from fedattack.threats.attribute.gradient_membership import flatten_gradients, last_layer_gradients
 from fedattack.threats.attribute.imputation import impute, values_of
 from fedattack.threats.attribute.options import BaselinesOptions
 
@@ -102,9 +102,9 @@ def statistics_decisions(
         gradients = last_layer_gradients(model, state, rows, labels, loss)
         scores["stats-loss"] -= losses
         scores["stats-final-loss"] = -losses
-        scores["stats-gradient"] += np.linalg.norm(flattened(gradients), axis=1)
+        scores["stats-gradient"] += np.linalg.norm(flatten_gradients(gradients), axis=1)
         if classes:
-            scores["stats-label"] += _predicted(model, state, rows) == labels
+            scores["stats-label"] += _predict(model, state, rows) == labels
             scores["stats-probability"] += np.exp(-losses)
             weight = next(iter(gradients.values()))
             to_label = weight[np.arange(len(rows)), labels].reshape(len(rows), -1)
@@ -210,7 +210,7 @@ class AttributeBaselines(BaselinesOptions, Attack):
             raise AssertionError("checked by run")
         model = knowledge.model.build()
         check_model(model, record)
-        codes, loss = attribute_codes(partial), given(knowledge.model.loss)
+        codes, loss = attribute_codes(partial), trust_given(knowledge.model.loss)
         clients = list(dict.fromkeys(partial.clients.tolist()))
         decisions: dict[str, NDArray[np.int64]] = {}
         for done, client in enumerate(clients):
@@ -246,7 +246,7 @@ def _shares_of(partial: PartialRecords, public: Targets) -> NDArray[np.float64] 
     return np.bincount(values[known], minlength=len(partial.domain)) / known.sum() if known.any() else None
 
 
-def _predicted(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+def _predict(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:
     dtypes = {name: value.dtype for name, value in model.state_dict().items()}
     tensors = {name: to_tensor(array, dtype=dtypes[name]) for name, array in state.items()}
     with torch.inference_mode(), in_mode(model, training=False):

@@ -279,18 +279,18 @@ class _MatchingProblem:
             masks.append(torch.ones(len(victim.x), dtype=torch.bool))
             states.append(victim.states)
             gradients.append(victim.gradients)
-        self._x, self._mask = _padded(inputs, records).to(device), _padded(masks, records).to(device)
+        self._x, self._mask = _pad(inputs, records).to(device), _pad(masks, records).to(device)
         self._codes = torch.stack(codes).to(device)
 
         names = victims[0].gradients[0].keys()
-        self._parameters = self._stacked(states, names)
-        self._buffers = self._stacked(states, victims[0].states[0].keys() - names)
-        self._targets = scaled(self._stacked(gradients, names), self._scale)
+        self._parameters = self._stack_rounds(states, names)
+        self._buffers = self._stack_rounds(states, victims[0].states[0].keys() - names)
+        self._targets = scaled(self._stack_rounds(gradients, names), self._scale)
         inside = sum(target.double().flatten(2).square().sum(2) for target in self._targets.values())
         # What of the gradients no record can explain; it belongs to their norms all the same.
         self._outside = (self._counted.double() - torch.as_tensor(inside)).clamp(min=0).float()
 
-    def _stacked(self, sequences: Sequence[Sequence[Arrays]], names: Iterable[str]) -> dict[str, Tensor]:
+    def _stack_rounds(self, sequences: Sequence[Sequence[Arrays]], names: Iterable[str]) -> dict[str, Tensor]:
         """Return the arrays of every round of every victim by name, (V, T, …) each."""
         stacked = {}
         for name in names:
@@ -302,7 +302,7 @@ class _MatchingProblem:
                 if name == self._layer:
                     tensor = torch.stack([_within(of_round, basis) for of_round in tensor])
                 rows.append(tensor)
-            stacked[name] = _padded(rows, self._rounds).to(self._device)
+            stacked[name] = _pad(rows, self._rounds).to(self._device)
         return stacked
 
     def solve(self, how: Matching, draws: Sequence[np.random.Generator]) -> list[Match]:
@@ -340,13 +340,13 @@ class _MatchingProblem:
 
     def _lbfgs(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         starts = self._start(how, draws)
-        ends = [self._descended(starts, restart, how) for restart in range(how.restarts)]
+        ends = [self._descend(starts, restart, how) for restart in range(how.restarts)]
         joined = {}
         for name in ends[0]:
             joined[name] = torch.cat([end[name] for end in ends], dim=1)
         return joined
 
-    def _descended(self, starts: dict[str, Tensor], restart: int, how: Matching) -> dict[str, Tensor]:
+    def _descend(self, starts: dict[str, Tensor], restart: int, how: Matching) -> dict[str, Tensor]:
         variables = {}
         for name, value in starts.items():
             start = value.detach()[:, restart : restart + 1].clone()
@@ -364,11 +364,11 @@ class _MatchingProblem:
         values = self._codes.shape[1]
         logits, labels = [], []
         for victim, draw in zip(self._victims, draws, strict=True):
-            logits.append(_started(draw, (how.restarts, self._records, values), victim.prior))
+            logits.append(_draw_start(draw, (how.restarts, self._records, values), victim.prior))
             if victim.y is None:
-                labels.append(_started(draw, (how.restarts, self._records, self._outputs), victim.label_prior))
+                labels.append(_draw_start(draw, (how.restarts, self._records, self._outputs), victim.label_prior))
             else:
-                known = _padded([soft_targets(self._kind, victim.y, self._outputs)], self._records)
+                known = _pad([soft_targets(self._kind, victim.y, self._outputs)], self._records)
                 labels.append(known.expand(how.restarts, *known.shape[1:]).clone())
         unknown = self._victims[0].y is None
         rounds = self._rounds if how.weights == "round" else 1
@@ -497,7 +497,7 @@ def groups_of(
         yield group
 
 
-def _started(draw: np.random.Generator, shape: tuple[int, int, int], prior: NDArray[np.float64] | None) -> Tensor:
+def _draw_start(draw: np.random.Generator, shape: tuple[int, int, int], prior: NDArray[np.float64] | None) -> Tensor:
     start = draw.normal(size=shape)
     if prior is not None:
         start[0] = 0.0
@@ -550,7 +550,7 @@ def scaled(values: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _padded(tensors: Sequence[Tensor], length: int) -> Tensor:
+def _pad(tensors: Sequence[Tensor], length: int) -> Tensor:
     padded = tensors[0].new_zeros((len(tensors), length, *tensors[0].shape[1:]))
     for row, tensor in enumerate(tensors):
         padded[row, : len(tensor)] = tensor

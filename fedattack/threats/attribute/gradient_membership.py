@@ -28,7 +28,7 @@ def last_layer(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, _ in model.named_parameters() if name.rpartition(".")[0] == prefix)
 
 
-def flattened(gradients: Arrays) -> NDArray[Any]:
+def flatten_gradients(gradients: Arrays) -> NDArray[Any]:
     """Return the gradients of all parameters, (n, …) each, as one row for each record."""
     return np.concatenate([gradient.reshape(len(gradient), -1) for gradient in gradients.values()], axis=1)
 
@@ -100,7 +100,7 @@ def gradient_variances(
     """
     variances = []
     for records in candidates:
-        variances.append(flattened(last_layer_gradients(model, state, records, y, loss)).var(axis=1))
+        variances.append(flatten_gradients(last_layer_gradients(model, state, records, y, loss)).var(axis=1))
     return np.stack(variances, axis=1)
 
 

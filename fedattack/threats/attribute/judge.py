@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.answers import ValueQuestions, arrangements_of, better_than, both, informed
+from fedattack.audit.answers import ValueQuestions, arrangements_of, better_than, both, exchange_answers
 from fedattack.audit.finding import NOT_APPLICABLE, Null
 from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
 from fedattack.audit.judge import Judge, entry_of_client, list_clients
@@ -324,7 +324,7 @@ class AttributeJudge(Judge[AttributeCase]):
         credit = self._of_baselines(lambda guesses: float(worth.credit(guesses, truth).sum()))
         bar = self.answers[max(self.baselines, key=lambda name: credit[name])]
         draw = self.rng(_TESTING, stream)
-        knows = informed(answers, self.questions, bar, worth.weights, draw, draws=self.draws)
+        knows = exchange_answers(answers, self.questions, bar, worth.weights, draw, draws=self.draws)
         if worth.constant and np.ptp(bar) == 0:
             return knows
         advantages = worth.credit(answers, truth) - worth.credit(bar, truth)

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import Finding, in_units, listed
+from fedattack.audit.finding import Finding, in_units, list_words
 from fedattack.report import figures
 from fedattack.report.drawing import (
     CHANCE,
@@ -64,9 +64,9 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"Dot chart. {'; '.join(sentences)}."),
-        f"The values are {listed(_some(series['values']), 'and')}. All methods fill in the same examples. Where one "
-        "value is common, naming it for everybody is often right, but its balanced accuracy, the mean over the values "
-        "of how many of their examples are recovered, is that of a value at random.",
+        f"The values are {list_words(_some(series['values']), 'and')}. All methods fill in the same examples. "
+        "Where one value is common, naming it for everybody is often right, but its balanced accuracy, the mean over "
+        "values of how many of their examples are recovered, is that of a value at random.",
         ["method", "accuracy", "interval", "balanced accuracy"],
         table,
     )
@@ -143,7 +143,7 @@ def excess(finding: Finding) -> str:
     asked = finding.series.get("asked")
     text = "What the server filled in from clients' updates"
     if asked:
-        text = f"The server filled in the column {asked['column']} ({listed(_some(asked['values']), 'or')}) of "
+        text = f"The server filled in the column {asked['column']} ({list_words(_some(asked['values']), 'or')}) of "
         text += "clients' examples. What it filled in from their updates"
     if finding.value is None:
         return f"{text} was not judged."

@@ -142,7 +142,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             self._list_answers(),
         )
 
-    def _asked(self) -> Iterator[tuple[PrivateAttributeCase, str, str, list[str]]]:
+    def _list_asked(self) -> Iterator[tuple[PrivateAttributeCase, str, str, list[str]]]:
         """Yield each case, attribute and adversary, with the attribute's values."""
         for case in self.cases:
             facts = case.scores.facts
@@ -150,14 +150,14 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
                 yield case, name, adversary, facts["attributes"][name]
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case, name, adversary, values in self._asked():
+        for case, name, adversary, values in self._list_asked():
             replied = np.asarray(~np.isnan(case.beliefs(name, adversary)).any(axis=-1))
             for client, has, right in zip(case.clients, case.held(name), case.hits(name, adversary), strict=True):
                 replies = int(replied[:, case.columns(client)].sum())
                 yield case.seed, client, name, adversary, values[has], replies, float(right)
 
     def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
-        for case, name, adversary, values in self._asked():
+        for case, name, adversary, values in self._list_asked():
             rounds, held = case.scores.facts["rounds"], case.held_by_node(name)
             beliefs, credit = case.beliefs(name, adversary), case.credit(name, adversary)
             for line, column in np.argwhere(~np.isnan(credit)).tolist():

@@ -31,7 +31,7 @@ from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import ConfigError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.learning.pooled_updates import (
     FEATURES,
     Fit,
@@ -84,7 +84,7 @@ def _svm(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, 
         if margins.ndim == 1:
             margins = np.stack([-margins, margins], axis=1) / 2
         shares = np.exp(margins - margins.max(axis=1, keepdims=True))
-        return _spread(shares / shares.sum(axis=1, keepdims=True), machine.classes_, values)
+        return _spread_beliefs(shares / shares.sum(axis=1, keepdims=True), machine.classes_, values)
 
     return beliefs
 
@@ -95,10 +95,10 @@ def _forest(
     from sklearn.ensemble import RandomForestClassifier
 
     forest = RandomForestClassifier(TREES, random_state=seed).fit(features, labels)
-    return lambda asked: _spread(forest.predict_proba(asked), forest.classes_, values)
+    return lambda asked: _spread_beliefs(forest.predict_proba(asked), forest.classes_, values)
 
 
-def _spread(shares: NDArray[np.float64], classes: NDArray[np.int64], values: int) -> NDArray[np.float64]:
+def _spread_beliefs(shares: NDArray[np.float64], classes: NDArray[np.int64], values: int) -> NDArray[np.float64]:
     """Give values that did not occur in training a probability of 0."""
     beliefs = np.zeros((len(shares), values))
     beliefs[:, classes] = shares
@@ -145,7 +145,7 @@ class Adversary:
         ModelError, DataError
             If an update has other parameters than those of the training, or is not finite.
         """
-        beliefs = self.classifier(self.pooling.pooled(updates))
+        beliefs = self.classifier(self.pooling.pool(updates))
         return Inference(beliefs.argmax(axis=1), beliefs)
 
 
@@ -189,7 +189,7 @@ def train_adversary(
         raise ConfigError(f"unknown adversary {name!r}; expected one of {', '.join(ADVERSARIES)}")
     check_labels(np.empty(len(updates)), labels, values)
     pooling = Pooling.of(updates[0], features=features)
-    return Adversary(pooling, ADVERSARIES[name](pooling.pooled(updates), labels, values, seed, fit))
+    return Adversary(pooling, ADVERSARIES[name](pooling.pool(updates), labels, values, seed, fit))
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class _Made:
             clients=self.clients,
             records=records,
             seed=seed,
-            loss=given(self.model.loss),
+            loss=trust_given(self.model.loss),
             device=self.device,
             memory=_SHARE * self.memory,
         )
@@ -230,7 +230,7 @@ class _Made:
             return made
         return replace(made, make=partial(iter, list(made)))
 
-    def defended(
+    def defend_updates(
         self,
         architecture: nn.Module,
         made: AttributeUpdates,
@@ -281,7 +281,7 @@ class _Pooled:
     def replies(self, replies: Iterable[Observation]) -> NDArray[np.float32]:
         """Pool what clients sent, (n, features)."""
         seen = (reply.update() if reply.sketch is None else reply.sketch for reply in replies)
-        return self.pooling.pooled({name: arrays[name] for name, _ in self.pooling.shapes} for arrays in seen)
+        return self.pooling.pool({name: arrays[name] for name, _ in self.pooling.shapes} for arrays in seen)
 
     def updates(self, updates: Iterable[Update]) -> NDArray[np.float32]:
         """Pool whole updates, (n, features), as what clients sent is pooled.
@@ -291,9 +291,9 @@ class _Pooled:
         ModelError
             If one has other parameters than the model, such as after a defence of somebody's own.
         """
-        return self.pooling.pooled(map(self._seen, updates))
+        return self.pooling.pool(map(self._sketch_update, updates))
 
-    def _seen(self, update: Update) -> Update:
+    def _sketch_update(self, update: Update) -> Update:
         if self.sketch is None:
             return update
         self.whole.check(update)
@@ -306,7 +306,7 @@ def _records(replies: Iterable[Observation]) -> int:
     return max(int(np.median(counts or [1])), 1)
 
 
-def _drawn(rng: np.random.Generator) -> int:
+def _draw_size(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
@@ -394,7 +394,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
                 "epochs": self.epochs,
                 "targets": knowledge.asked(),
             },
-            notes=() if sketch is None else (sketch.told("adversaries were trained"),),
+            notes=() if sketch is None else (sketch.describe_use("adversaries were trained"),),
         )
 
     def _chosen(self, record: Record) -> dict[int, Round]:
@@ -450,17 +450,17 @@ class _Adversaries:
         rng = np.random.default_rng((self.seed, piece.number, piece.stream))
         known = self.attributes[piece.attribute]
         architecture = self.made.model.build()
-        clean = self.made.updates(architecture, piece.start, known.codes, records=piece.records, seed=_drawn(rng))
+        clean = self.made.updates(architecture, piece.start, known.codes, records=piece.records, seed=_draw_size(rng))
         changes: list[Defend | None] = [None]
         if self.defence is not None:
             changes.append(self.defence.build())
         beliefs = []
         for change in changes:
-            made = self.made.defended(architecture, clean, piece.start, change, rng)
+            made = self.made.defend_updates(architecture, clean, piece.start, change, rng)
             pooled = self.what.updates(made)
             check_labels(pooled, clean.values, len(known.values))
             for name in self.names:
                 train, fit = ADVERSARIES[name], Fit(epochs=self.epochs)
-                classifier = train(pooled, clean.values, len(known.values), _drawn(rng), fit)
+                classifier = train(pooled, clean.values, len(known.values), _draw_size(rng), fit)
                 beliefs.append(classifier(piece.pooled))
         return replace(piece, start={}, pooled=piece.pooled[:0]), np.stack(beliefs)

@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedattack.audit.finding import Finding, listed
+from fedattack.audit.finding import Finding, list_words
 from fedattack.report.drawing import (
     CHANCE,
     FIRST,
@@ -125,20 +125,20 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
         yield "confusion", {"values": values, f"counts[{number}]": row}
 
 
-def _asked(findings: Sequence[Finding]) -> Explained:
+def _explain_attribute(findings: Sequence[Finding]) -> Explained:
     """Say which attribute was asked for, and what its values are."""
     explained = by_guesses(findings)
     confusion = findings[0].series.get("confusion")
     if confusion is None:
         return explained
     attribute = findings[0].label.partition(" named by")[0]
-    values = listed(confusion["values"], "or")
+    values = list_words(confusion["values"], "or")
     return replace(explained, words=[f"{attribute} of a client's examples: {values}. Each client has one."])
 
 
 SECTION = Section(
     question="Can the server tell what a client's examples have in common?",
-    explained=_asked,
+    explained=_explain_attribute,
     together=(("per_round", by_round), ("reliability", by_confidence)),
     tables=(("confusion", _confusion),),
     lists=_lists,

@@ -24,7 +24,7 @@ MEAN, VARIANCE, COUNT = "running_mean", "running_var", "num_batches_tracked"
 _LEAST = 1e-12
 
 
-def tracked(model: nn.Module) -> dict[str, _BatchNorm]:
+def find_tracked(model: nn.Module) -> dict[str, _BatchNorm]:
     """Return the layers that keep running statistics, by what the names of their buffers begin with."""
     layers = {}
     for name, layer in model.named_modules():
@@ -44,13 +44,13 @@ def step_weights(momentum: float | None, steps: int) -> NDArray[np.float64]:
     return np.asarray(counts / counts.sum())
 
 
-def seen(prefix: str, x: Tensor) -> dict[str, Tensor]:
+def compute_statistics(prefix: str, x: Tensor) -> dict[str, Tensor]:
     """Return the mean and the unbiased variance (channels,) of a layer's inputs (n, channels, …), by buffer."""
     axes = [axis for axis in range(x.ndim) if axis != 1]
     return {prefix + MEAN: x.mean(axes), prefix + VARIANCE: x.var(axes)}
 
 
-def told(
+def read_statistics(
     model: nn.Module, received: Mapping[str, NDArray[Any]], sent: Mapping[str, NDArray[Any]], steps: int
 ) -> dict[str, NDArray[np.float32]]:
     """Return the statistics of a client's batches, as its buffers before and after its steps tell them.
@@ -73,7 +73,7 @@ def told(
         they stay as they were, or if it counted another number of batches.
     """
     statistics: dict[str, NDArray[np.float32]] = {}
-    for prefix, layer in tracked(model).items():
+    for prefix, layer in find_tracked(model).items():
         names = [prefix + MEAN, prefix + VARIANCE, prefix + COUNT]
         if not {*names} <= received.keys() & sent.keys():
             continue

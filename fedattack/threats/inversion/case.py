@@ -20,10 +20,10 @@ from scipy.special import gammaln
 from fedattack.audit.judge import Case
 from fedattack.audit.truth import HeldRecords
 from fedattack.base.errors import DataError
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Observation
 from fedattack.threats.inversion.exchange import AttackedClient, Exchanged, exchange
-from fedattack.threats.inversion.images import Images, paired, peak_ratio, squared_error, structural_similarity
+from fedattack.threats.inversion.images import Images, pair_images, peak_ratio, squared_error, structural_similarity
 from fedattack.threats.inversion.inversion import client_training, movement_of
 from fedattack.threats.inversion.preflight import Preflight, preflight
 
@@ -50,7 +50,7 @@ class Compared:
 
 def compare(reconstructed: Images, truth: Images) -> Compared:
     """Measure reconstructions; where there are fewer than examples, grey stands in."""
-    positions = paired(reconstructed, truth)
+    positions = pair_images(reconstructed, truth)
     images = reconstructed[positions]
     images[positions < 0] = 0.5
     error = squared_error(images, truth)
@@ -98,7 +98,7 @@ class InversionCase(Case):
         axes = (0, *range(2, x.ndim))
         return x.min(axis=axes, keepdims=True), x.max(axis=axes, keepdims=True)
 
-    def scaled(self, x: NDArray[np.float32]) -> Images:
+    def scale(self, x: NDArray[np.float32]) -> Images:
         """Scale inputs to 0 … 1."""
         low, high = self.limits
         span = np.where(high > low, high - low, 1)
@@ -135,7 +135,7 @@ class InversionCase(Case):
             values.append(np.median([getattr(batches[place], measure) for place in places], axis=0))
         return np.concatenate(values)
 
-    def recognised(self, batches: Sequence[Compared]) -> Floats:
+    def share_recognised(self, batches: Sequence[Compared]) -> Floats:
         """Return in which share of its rounds each example is recognised, (examples,)."""
         shares = []
         for places in self.clients_replies.values():
@@ -155,7 +155,7 @@ class InversionCase(Case):
             replies = [self.reconstructed(self.batches[place][0]) for place in places]
             attacked.append(AttackedClient(self.true_records(rows), self._cells(self.held.y[rows]), replies))
         rng = np.random.default_rng((self.seed, _EXCHANGING))
-        return exchange(attacked, (self.scaled(unheld), self._cells(labels)), RECOGNISED, rng, draws)
+        return exchange(attacked, (self.scale(unheld), self._cells(labels)), RECOGNISED, rng, draws)
 
     def _cells(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         return labels.astype(np.int64) if self.has_classes else np.zeros(len(labels), dtype=np.int64)
@@ -194,11 +194,11 @@ class InversionCase(Case):
 
     def reconstructed(self, number: int) -> Images:
         """Return the scaled reconstructions of a batch."""
-        return self.scaled(self.scores.arrays["images"][self.scores.arrays["batches"] == number])
+        return self.scale(self.scores.arrays["images"][self.scores.arrays["batches"] == number])
 
     def true_records(self, rows: NDArray[np.int64]) -> Images:
         """Return scaled examples that clients trained on."""
-        return self.scaled(self.held.x[rows])
+        return self.scale(self.held.x[rows])
 
     @cached_property
     def results(self) -> list[Compared]:
@@ -210,7 +210,7 @@ class InversionCase(Case):
         """What two guesses without any gradient give; the second knows the label."""
         draw = np.random.default_rng((self.seed, _DRAWING))
         unheld, labels = self.truth.evaluation
-        candidates = self.scaled(unheld)
+        candidates = self.scale(unheld)
         guesses: dict[str, list[Compared]] = {RANDOM: [], MEAN: []}
         for _, _, rows in self.batches:
             truth = self.true_records(rows)
@@ -249,7 +249,7 @@ class InversionCase(Case):
             reply = self._reply(self.scores.facts["batches"][number])
             sent, received = movement_of(reply, self.record, architecture, how), dict(reply.received or {})
             x, y = self.held.x[rows], self.held.y[rows]
-            replay = preflight(architecture, given(model.loss), how, received, sent, x, y, low=low, high=high)
+            replay = preflight(architecture, trust_given(model.loss), how, received, sent, x, y, low=low, high=high)
             preflights.append(replay)
         return preflights
 

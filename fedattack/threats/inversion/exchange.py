@@ -116,7 +116,7 @@ def exchange(
     start = 0
     for client in attacked:
         own = places[:, start : start + len(client.labels)]
-        rounds = [_measured(images, pool, labels, own) for images in client.replies]
+        rounds = [_measure_pairs(images, pool, labels, own) for images in client.replies]
         ratio = np.stack([of_round["ratio"] for of_round in rounds])
         ratios.append(np.median(ratio, axis=0))
         found.append((ratio >= recognised).mean(axis=0))
@@ -124,9 +124,9 @@ def exchange(
             similar.append(np.median([of_round["similarity"] for of_round in rounds], axis=0))
         start += len(client.labels)
     return Exchanged(
-        _joined(ratios),
-        _joined(similar) if similar else None,
-        _joined(found),
+        _join(ratios),
+        _join(similar) if similar else None,
+        _join(found),
         _arrangements([client.labels for client in attacked], labels),
     )
 
@@ -146,7 +146,7 @@ def arrangements_of(of_clients: Sequence[Places], of_others: Places) -> float:
     return _arrangements(of_clients, np.concatenate([of_truth, of_others[chosen]]))
 
 
-def _joined(of_clients: Sequence[Floats]) -> NDArray[np.float32]:
+def _join(of_clients: Sequence[Floats]) -> NDArray[np.float32]:
     return np.concatenate(of_clients, axis=1).astype(np.float32)
 
 
@@ -184,7 +184,7 @@ def _places(labels: Places, examples: int, rng: np.random.Generator, draws: int)
     return np.concatenate(places)
 
 
-def _measured(images: Images, pool: Images, labels: Places, places: Places) -> dict[str, Floats]:
+def _measure_pairs(images: Images, pool: Images, labels: Places, places: Places) -> dict[str, Floats]:
     """Pair reconstructions with what stands for the true examples, and measure them.
 
     Parameters
@@ -233,11 +233,11 @@ def _all_paired(cost: Floats, at: Places) -> Places:
         (exchanges, k): which examples.
     """
     at_once = max(1, _ERRORS // (at.shape[1] * cost.shape[1]))
-    paired = [_paired(cost[at[start : start + at_once]]) for start in range(0, len(at), at_once)]
+    paired = [_pair(cost[at[start : start + at_once]]) for start in range(0, len(at), at_once)]
     return np.concatenate(paired)
 
 
-def _paired(cost: Floats) -> Places:
+def _pair(cost: Floats) -> Places:
     """Return which reconstruction stands for each example (exchanges, k), −1 for none, at the least cost (…, k, m)."""
     _, examples, found = cost.shape
     if examples == found <= _ALL_ORDERS:

@@ -37,7 +37,14 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
-from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
+from fedattack.threats.inversion.batch_norm import (
+    MEAN,
+    VARIANCE,
+    compute_statistics,
+    distances,
+    find_tracked,
+    step_weights,
+)
 from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -181,7 +188,7 @@ class ClientModel:
         self.model = copy.deepcopy(model).to(self.device).eval()
         self._momenta: dict[str, float | None] = {}
         self._seen: dict[str, Tensor] = {}
-        for prefix, layer in tracked(self.model).items():
+        for prefix, layer in find_tracked(self.model).items():
             self._momenta |= {prefix + MEAN: layer.momentum, prefix + VARIANCE: layer.momentum}
             layer.register_forward_pre_hook(partial(self._see, prefix), with_kwargs=True)
         if not running_statistics:
@@ -282,7 +289,7 @@ class ClientModel:
 
     def _see(self, prefix: str, layer: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
         (x,) = (*given, *named.values())
-        self._seen |= seen(prefix, x)
+        self._seen |= compute_statistics(prefix, x)
 
 
 def total_variation(x: Tensor) -> Tensor:
@@ -412,32 +419,32 @@ class _Problem:
             movements.append(client.split(batch.movement)[0])
             labels.append(np.asarray(batch.labels))
         # By batch, and not by search: they grow with the model.
-        self._parameters = _stacked(parameters, parameters[0])
-        self._buffers = _stacked(buffers, buffers[0])
-        targets = _stacked(movements, parameters[0])
+        self._parameters = _stack(parameters, parameters[0])
+        self._buffers = _stack(buffers, buffers[0])
+        targets = _stack(movements, parameters[0])
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scaled(targets, self._scale)
         told = [
             {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
         ]
-        self._statistics = _stacked(told, told[0] if how.statistics else ())
+        self._statistics = _stack(told, told[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
-        start = self._drawn(draws, (records, *shape))
+        start = self._draw(draws, (records, *shape))
         # Inputs are searched for as shares of their range, so that steps have the same size whatever the range is.
         self._shares = self._inside(start / self._span if how.box is None else 0.5 + start / 4)
         if self._free:
-            self._y = self._drawn(draws, (records, outputs))
+            self._y = self._draw(draws, (records, outputs))
         else:
             known = torch.from_numpy(np.stack(labels)).to(device)
-            self._y = self._repeated(torch.eye(outputs, device=device)[known] if self._classes else known)
+            self._y = self._repeat(torch.eye(outputs, device=device)[known] if self._classes else known)
         sizes = client.sizes(records)
         self._sizes = torch.tensor(sizes, device=device)
         self._deals = how.order == "searched" and client.can_order(records)
         # Logarithms of the parts; none where the order is fixed.
         dealt = (client.training.epochs, len(sizes), records) if self._deals else (0,)
-        self._parts = _ORDER_START * self._drawn(draws, dealt)
+        self._parts = _ORDER_START * self._draw(draws, dealt)
         # Which of examples, labels and parts move.
         self._searched = [0]
         if self._free:
@@ -456,10 +463,10 @@ class _Problem:
     def _inside(self, shares: Tensor) -> Tensor:
         return shares if self._how.box is None else shares.clamp(0, 1)
 
-    def _repeated(self, rows: Tensor) -> Tensor:
+    def _repeat(self, rows: Tensor) -> Tensor:
         return rows.repeat_interleave(self._how.restarts, dim=0)
 
-    def _drawn(self, draws: Sequence[np.random.Generator], shape: tuple[int, ...]) -> Tensor:
+    def _draw(self, draws: Sequence[np.random.Generator], shape: tuple[int, ...]) -> Tensor:
         starts = [draw.normal(size=(self._how.restarts, *shape)) for draw in draws]
         return torch.from_numpy(np.concatenate(starts)).float().to(self._client.device)
 
@@ -556,10 +563,10 @@ class _Problem:
             moved = scaled(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
         wanted = _rows(self._targets, batches)
         apart = {name: moved[name] - target for name, target in wanted.items()}
-        objectives = _lengthened(_products(apart, apart) / 2 + _LEAST_DISTANCE)
+        objectives = _stretch(_products(apart, apart) / 2 + _LEAST_DISTANCE)
         if self._statistics:
             apart_by = distances(statistics, _rows(self._statistics, batches))
-            objectives = objectives + self._how.statistics * _lengthened(apart_by + _LEAST_DISTANCE)
+            objectives = objectives + self._how.statistics * _stretch(apart_by + _LEAST_DISTANCE)
         if self._how.variation:
             objectives = objectives + self._how.variation * torch.stack([*map(total_variation, shares)])
         return objectives
@@ -644,13 +651,13 @@ def rungs(evaluations: int, restarts: int) -> list[tuple[int, int]]:
     return [*divided, (1, max(left, 1))]
 
 
-def _lengthened(distances: Tensor) -> Tensor:
+def _stretch(distances: Tensor) -> Tensor:
     """Return the logarithm of distances, which goes on as a straight line where they are large."""
     ratio = distances / _LARGE
     return torch.where(ratio < 1, ratio.log(), ratio - 1)
 
 
-def _stacked(states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
+def _stack(states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
     return {name: torch.stack([state[name] for state in states]) for name in names}
 
 

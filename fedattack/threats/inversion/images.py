@@ -86,7 +86,7 @@ def _positions(length: int, side: int) -> NDArray[np.float64]:
     return weights
 
 
-def paired(reconstructed: Images, truth: Images) -> NDArray[np.int64]:
+def pair_images(reconstructed: Images, truth: Images) -> NDArray[np.int64]:
     """Return for each true example (n, …) which of the reconstructed ones (m, …) stands for it.
 
     All pairs together have the least mean squared error. Each reconstruction is used once. −1 stands where there are

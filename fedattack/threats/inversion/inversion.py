@@ -27,9 +27,9 @@ from fedattack.attacks.matching import check_model, check_state, is_finite, is_z
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
 from fedattack.base.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record
-from fedattack.threats.inversion.batch_norm import told
+from fedattack.threats.inversion.batch_norm import read_statistics
 from fedattack.threats.inversion.gradient_inversion import (
     ONE_GRADIENT,
     Box,
@@ -119,7 +119,7 @@ def _search(
     group: Mapping[int, ReplyBatch],
 ) -> dict[int, Reconstructed]:
     """Search for the examples of a group of replies, in whatever process."""
-    client = ClientModel(model.build(), given(model.loss), training, device=device)
+    client = ClientModel(model.build(), trust_given(model.loss), training, device=device)
     return invert_group(client, group, model.input_shape, how, seed=seed, memory=memory)
 
 
@@ -160,7 +160,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         if record.protocol == "fedsgd":
             check_gradients(architecture)
         training = client_training(record, training)
-        client = ClientModel(architecture, given(model.loss), training, device=pick_device(device))
+        client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(device))
         label = self._label_of(model)
         notes: list[str] = []
         batches, facts = self._read_batches(record, knowledge, architecture, training, label, notes)
@@ -309,7 +309,7 @@ class GradientInversion(GradientInversionOptions, Attack):
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
         labels = _read_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})
-        statistics = told(model, received, reply.arrays or {}, training.steps(count))
+        statistics = read_statistics(model, received, reply.arrays or {}, training.steps(count))
         return ReplyBatch(received, movement, count, labels, statistics)
 
     def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:

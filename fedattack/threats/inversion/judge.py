@@ -210,7 +210,7 @@ class InversionJudge(Judge[InversionCase]):
 
     def _recognise(self, seeds: Sequence[Sequence[Compared]]) -> Rate:
         """Count for each seed the examples that are recognised."""
-        return Rate.of([case.recognised(batches) for case, batches in zip(self.cases, seeds, strict=True)])
+        return Rate.of([case.share_recognised(batches) for case, batches in zip(self.cases, seeds, strict=True)])
 
     def _by_seed(self, seeds: Sequence[Sequence[Compared]], measure: str) -> list[Floats]:
         """Return a measure, such as ``ratio``, of the examples of each seed."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attacks.matching import flattened
+from fedattack.attacks.matching import flatten_arrays
 from fedattack.learning import LocalSGD
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import soft_targets
@@ -96,13 +96,13 @@ def preflight(
     low, high
         Least and largest values of the data's inputs, in a shape that broadcasts with ``x``.
     """
-    wanted = flattened(sent, sent)
+    wanted = flatten_arrays(sent, sent)
 
     def residual(replay: _Replay) -> tuple[float, float]:
         client = ClientModel(model, loss, replay.training, running_statistics=replay.running_statistics)
         records = to_tensor(replay.scaled(x), dtype=torch.float32)
         targets = soft_targets(loss, y, client.outputs(x.shape[1:]))
-        replayed = flattened(client.movement(*client.split(received), records, targets), sent)
+        replayed = flatten_arrays(client.movement(*client.split(received), records, targets), sent)
         if replay.signs:
             replayed = np.sign(replayed)
         if not np.isfinite(replayed).all():

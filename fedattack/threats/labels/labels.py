@@ -342,12 +342,12 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
     """Yield the replies of a round that are looked at, or its sum, as far as they can be used."""
     for replies, start, sent, where in list_updates(round_, nodes):
         counts = {reply.node: reply.count for reply in replies}
-        found = _checked(round_, counts, readable(start), sent, model, where, notes)
+        found = _check_update(round_, counts, readable(start), sent, model, where, notes)
         if found is not None:
             yield found
 
 
-def _checked(
+def _check_update(
     round_: Round,
     counts: Mapping[str, float | None],
     start: Arrays | None,

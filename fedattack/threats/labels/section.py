@@ -41,7 +41,7 @@ def _clients(finding: Finding) -> Table:
     )
 
 
-def _exposed(findings: Sequence[Finding]) -> str:
+def _name_exposed(findings: Sequence[Finding]) -> str:
     """Name the client whose labels are counted best."""
     clients = findings[0].series.get("clients", ())
     if len(clients) < 2:
@@ -56,7 +56,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server count which labels a client holds?",
     strength={"right": "{value} of a client's labels are counted right, where guessing gives {chance}"},
-    exposed=_exposed,
+    exposed=_name_exposed,
     sentences={
         "right": "Of a client's labels {value}{interval} are counted right{chance}.",
         "present": "Of the labels that a client holds {value}{interval} are named{chance}.",

@@ -23,7 +23,7 @@ from fedattack.attacks.matching import check_model, fits_model
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, per_record_loss, pick_device
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
@@ -78,7 +78,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
             )
         rounds = list(models)
         torch_device = pick_device(device)
-        loss = per_record_loss(given(knowledge.model.loss))
+        loss = per_record_loss(trust_given(knowledge.model.loss))
         targets = knowledge.targets
         losses_of = partial(losses_at, model=model, examples=targets, loss=loss, device=torch_device)
         losses = np.stack(list(map(losses_of, models.values())))
@@ -203,7 +203,7 @@ class _Federation:
     ) -> State:
         total = {name: np.zeros(value.shape, dtype=np.float64) for name, value in common.items()}
         for part in parts:
-            state = trainer.trained(common, self.examples.take(part), seed=int(rng.integers(2**31)))
+            state = trainer.train_reference(common, self.examples.take(part), seed=int(rng.integers(2**31)))
             for name, value in state.items():
                 total[name] += value / len(parts)
         return {name: value.astype(common[name].dtype) for name, value in total.items()}
@@ -218,7 +218,7 @@ def _losses_of(
     number: int,
 ) -> Floats:
     """Return the losses (steps, targets) of a federation's models after some rounds, in whatever process."""
-    model, loss = federation.model.build(), per_record_loss(given(federation.model.loss))
+    model, loss = federation.model.build(), per_record_loss(trust_given(federation.model.loss))
     losses = []
     for step, played in enumerate(federation.run(number, start, steps[-1] + 1, device)):
         if step in steps:

@@ -54,7 +54,7 @@ class Pairs:
         """Return some of the pairs."""
         return Pairs(self.rows[kept], self.columns[kept])
 
-    def known(self, scores: Floats) -> "Pairs":
+    def keep_known(self, scores: Floats) -> "Pairs":
         """Return the pairs that have a score."""
         return self.where(~np.isnan(self.of(scores)))
 
@@ -76,7 +76,7 @@ class MembershipCase(TargetsCase):
         """The methods that were computed, FedMIA first."""
         return [name for name in METHODS if f"{SCORE}{name}" in self.scores.arrays]
 
-    def scored(self, method: str) -> Floats:
+    def scores_of(self, method: str) -> Floats:
         """Return a method's scores, (targets, clients)."""
         return self.by_client(self.scores.arrays[f"{SCORE}{method}"])
 
@@ -119,7 +119,7 @@ class MembershipCase(TargetsCase):
     @cached_property
     def _dealing(self) -> tuple[Pairs, Pairs, str]:
         draw = np.random.default_rng((self.seed, _DEALING))
-        scores = self.scored(self.methods[0])
+        scores = self.scores_of(self.methods[0])
         members = draw.permutation(np.flatnonzero(self.owner >= 0))
         members = members[~np.isnan(scores[members, self.owner[members]])]
         nobody = draw.permutation(np.flatnonzero(self.null))
@@ -176,7 +176,7 @@ class MembershipCase(TargetsCase):
         members, _ = self.dealt
         columns = (members.columns + 1) % len(self.clients)
         pairs = Pairs(members.rows, columns)
-        kept = (columns != members.columns) & ~np.isnan(pairs.of(self.scored(self.methods[0])))
+        kept = (columns != members.columns) & ~np.isnan(pairs.of(self.scores_of(self.methods[0])))
         return pairs.where(kept)
 
     @property

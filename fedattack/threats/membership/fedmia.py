@@ -86,7 +86,7 @@ def _against_rest(values: Floats) -> Floats:
     centre, spread = np.empty(values.shape), np.empty(values.shape)
     np.put_along_axis(centre, order, middle, axis=1)
     np.put_along_axis(spread, order, variance, axis=1)
-    return _tested(values, centre, spread, kept - 1, clients - 1)
+    return _test_moderated(values, centre, spread, kept - 1, clients - 1)
 
 
 def below_others(values: Floats, others: Floats) -> Floats:
@@ -111,10 +111,10 @@ def below_others(values: Floats, others: Floats) -> Floats:
     kept = np.sort(others, axis=1)[:, : max(count - 1, FEWEST_OTHERS)]
     variance = kept.var(axis=1, ddof=1, keepdims=True)
     centre = np.median(others, axis=1, keepdims=True)
-    return _tested(values, centre, variance, kept.shape[1] - 1, count)
+    return _test_moderated(values, centre, variance, kept.shape[1] - 1, count)
 
 
-def _tested(values: Floats, centre: Floats, variance: Floats, freedom: int, count: int) -> Floats:
+def _test_moderated(values: Floats, centre: Floats, variance: Floats, freedom: int, count: int) -> Floats:
     """Return the moderated t test's probabilities; variances of a column are drawn towards the median of the column."""
     typical = np.median(variance, axis=0)
     pooled = (_PRIOR * typical + freedom * variance) / (_PRIOR + freedom)

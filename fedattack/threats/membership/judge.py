@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.answers import both
-from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
+from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardise
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import these_runs
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
@@ -129,7 +129,7 @@ class MembershipJudge(Judge[MembershipCase]):
         asked = []
         held = []
         for case, (members, _) in zip(self.cases, self._main_scores.seeds, strict=True):
-            values = case.scored(self._main)
+            values = case.scores_of(self._main)
             asked.append((members, _drop_unknown(case.elsewhere.of(values))))
             pairs, _ = case.dealt
             held.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
@@ -294,7 +294,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
         for case, sides in zip(self.cases, self._pairs[self._main], strict=True):
-            scores = case.scored(self._main)
+            scores = case.scores_of(self._main)
             for member, pairs in zip((True, False), sides, strict=True):
                 for row, column, score in zip(pairs.rows, pairs.columns, pairs.of(scores), strict=True):
                     accused = bool(score > self._threshold)
@@ -312,9 +312,9 @@ class MembershipJudge(Judge[MembershipCase]):
             for case in self.cases:
                 if method not in case.methods:
                     break
-                values = case.scored(method)
+                values = case.scores_of(method)
                 members, others = case.dealt
-                pairs.append((members.known(values), others.known(values)))
+                pairs.append((members.keep_known(values), others.keep_known(values)))
             if len(pairs) == len(self.cases) and all(min(map(len, pair)) for pair in pairs):
                 by_method[method] = pairs
         return by_method
@@ -326,7 +326,7 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, pairs in self._pairs.items():
             seeds = []
             for case, (members, others) in zip(self.cases, pairs, strict=True):
-                values = case.scored(method)
+                values = case.scores_of(method)
                 seeds.append((members.of(values), others.of(values)))
             scores[method] = Sides(seeds)
         return scores
@@ -438,7 +438,7 @@ class MembershipJudge(Judge[MembershipCase]):
         bars = sum(self.each(lambda case: len(case.clients)))
         for case in self.cases:
             members, others = case.dealt
-            scores = case.scored(self._main)
+            scores = case.scores_of(self._main)
             total = case.truth.counts.sum()
             for column, name in enumerate(case.clients):
                 own = _drop_unknown(members.where(members.columns == column).of(scores)) > self._threshold
@@ -450,7 +450,7 @@ class MembershipJudge(Judge[MembershipCase]):
                 entry = entry_of_client(self.title_of(case, name), own, bars)
                 entry["share"] = float(case.sizes[column] / total) if total else None
                 entry["null"] = null_rate([alarms], [len(accused)], bars)
-                entry["excess"] = float(standardised(*of_client))
+                entry["excess"] = float(standardise(*of_client))
                 entries.append(entry)
         return sorted(entries, key=lambda entry: -entry["value"])
 

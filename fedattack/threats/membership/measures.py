@@ -130,14 +130,14 @@ class ExampleGradients:
         most = rows_at_once(self.size, self.bound)
         for first in range(0, len(updates), most):
             part = slice(first, first + most)
-            directions = {name: self._stacked(name, updates[part]) for name in self.names}
+            directions = {name: self._stack(name, updates[part]) for name in self.names}
             for rows, gradients in self.at(state):
                 for name, gradient in gradients.items():
                     products[rows, part] -= (gradient @ directions[name]).cpu().numpy()
                 norms[rows] = _norms(gradients)
         return products, norms
 
-    def _stacked(self, name: str, updates: Sequence[Mapping[str, Any]]) -> Tensor:
+    def _stack(self, name: str, updates: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the parts (numbers, updates) of updates that belong to a parameter."""
         parts = []
         for update in updates:

@@ -13,7 +13,7 @@ from fedattack.attacks.answers import Answers
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding
 from fedattack.learning import per_record_loss
-from fedattack.learning.importing import given, one_line
+from fedattack.learning.importing import one_line, trust_given
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, losses_at
@@ -102,7 +102,7 @@ class OfShadows:
     population: Floats | None
 
 
-def answered(record: Record, answers: Answers) -> Iterator[OfReplies]:
+def read_answers(record: Record, answers: Answers) -> Iterator[OfReplies]:
     """Yield what the replies of each round show by what the clients' own app says."""
     for group, rows in answered_groups(record, answers):
         products, norms = answers.products[rows].T, answers.norms[rows].T
@@ -152,7 +152,7 @@ class Meter:
 
     def _losses(self, states: Sequence[Arrays], model: nn.Module, examples: Targets) -> Floats:
         """Return the losses (states, examples)."""
-        loss = per_record_loss(given(self.model.loss))
+        loss = per_record_loss(trust_given(self.model.loss))
         return np.stack([losses_at(state, model, examples, loss, self.device) for state in states])
 
     def _player(self) -> Shadows | None:
@@ -193,7 +193,7 @@ class Meter:
         """Measure where updates point, and how steep the losses are at the clients' last models."""
         gradients = ExampleGradients(
             model,
-            given(self.model.loss),
+            trust_given(self.model.loss),
             self.targets.x,
             self.targets.y,
             device=self.device,

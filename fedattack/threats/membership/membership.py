@@ -31,7 +31,7 @@ from fedattack.record import Observation, Record
 from fedattack.record.format import PROTOCOLS, Arrays
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import rows_at_once
-from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies, answered
+from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies, read_answers
 from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
 
@@ -118,9 +118,9 @@ class Membership(MembershipOptions, Attack):
             raise AssertionError("checked by run")
         notes: list[str] = []
         if knowledge.answers is not None:
-            found: Iterable[OfReplies | OfShadows] = answered(record, knowledge.answers)
+            found: Iterable[OfReplies | OfShadows] = read_answers(record, knowledge.answers)
         else:
-            found = self._measured(record, knowledge, seed, pick_device(device), notes)
+            found = self._measure(record, knowledge, seed, pick_device(device), notes)
         by_app = _by_position(knowledge.shadow_losses)
         tally = _Tally()
         rounds: list[int] = []
@@ -154,7 +154,7 @@ class Membership(MembershipOptions, Attack):
         facts = {"clients": list(record.nodes), "rounds": rounds, "trained": trained}
         return in_form(self.name, knowledge.targets, scores, np.stack(tally.per_round), notes, **facts)
 
-    def _measured(
+    def _measure(
         self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
     ) -> Iterable[OfReplies | OfShadows]:
         """Measure the replies, and shadow models beside them, in pieces."""
@@ -174,7 +174,7 @@ class Membership(MembershipOptions, Attack):
             device=device,
             bound=self.memory // 10,
         )
-        shadowed = spread([round_.number for round_ in record], self.shadow_rounds)
+        shadowed = choose_spread([round_.number for round_ in record], self.shadow_rounds)
         if player is not None and len(shadowed) < len(record):
             notes.append(
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
@@ -293,7 +293,7 @@ class _Pieces:
             counts: list[float | None] = []
             shadowed = round_.number in self._shadowed
             for first, group in groups_of(position, round_, self._local, self._most):
-                received = None if self._meter.frozen is None else self._received(first)
+                received = None if self._meter.frozen is None else self._find_received(first)
                 is_last = tuple(last[node] == round_.number for node in group.nodes)
                 yield Replies(group, received, is_last, shadowed)
                 counts += group.counts
@@ -301,7 +301,7 @@ class _Pieces:
             if common is not None:
                 yield Played(position, round_.number, common, self._typical(counts))
 
-    def _received(self, reply: Observation) -> Arrays | None:
+    def _find_received(self, reply: Observation) -> Arrays | None:
         received = readable(reply.received)
         where = f"what client {reply.node} was sent"
         return received if received is not None and fits_model(self._model, received, where, self._notes) else None
@@ -379,7 +379,7 @@ def _by_position(shadows: ShadowLosses | None) -> dict[int, OfShadows]:
     return found
 
 
-def spread(numbers: Sequence[int], count: int | None) -> list[int]:
+def choose_spread(numbers: Sequence[int], count: int | None) -> list[int]:
     """Choose so many of the numbers, evenly, the last among them; all where ``count`` is ``None``.
 
     Examples

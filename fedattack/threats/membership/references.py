@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.learning import LocalSGD, train_local
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record.format import Arrays
 from fedattack.threats.membership.measures import difference
 
@@ -37,12 +37,12 @@ class Trainer:
         self.model = model.build().to(device)
         for name, value in self.model.named_parameters():
             value.requires_grad_(value.requires_grad and name not in frozen)
-        self.loss = given(model.loss)
+        self.loss = trust_given(model.loss)
         self.training = training
         self.device = device
         self.names = [name for name, _ in self.model.named_parameters()]
 
-    def trained(self, start: Mapping[str, Any], examples: Targets, *, seed: int) -> State:
+    def train_reference(self, start: Mapping[str, Any], examples: Targets, *, seed: int) -> State:
         """Return the model that a client of these examples would send, trained from ``start``."""
         self.load(start)
         train_local(
@@ -119,10 +119,10 @@ class Shadows:
         for _ in range(self.count):
             rows = rng.choice(self._own, size=min(size, len(self._own)), replace=False)
             examples = self._examples.take(rows)
-            state = self._trainer.trained(received, examples, seed=int(rng.integers(2**31)))
-            yield state, self._defended(state, received, examples, rng)
+            state = self._trainer.train_reference(received, examples, seed=int(rng.integers(2**31)))
+            yield state, self._defend(state, received, examples, rng)
 
-    def _defended(self, state: State, received: Arrays, examples: Targets, rng: np.random.Generator) -> State | None:
+    def _defend(self, state: State, received: Arrays, examples: Targets, rng: np.random.Generator) -> State | None:
         if self.defend is None:
             return None
         trainer = self._trainer

@@ -6,7 +6,7 @@ from fedattack.audit.finding import Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table
-from fedattack.report.words import interval, shown, stopped
+from fedattack.report.words import end_sentence, interval, shown
 
 _WITHOUT_MODEL = "examples alone, without any model"
 
@@ -52,7 +52,7 @@ def _targets(finding: Finding) -> Table:
 
 def _explains(findings: Sequence[Finding]) -> Explained:
     """Name what explains a result: whose data the non-members are, and what examples tell without any model."""
-    words = [stopped(findings[0].reason.partition(":")[0])]
+    words = [end_sentence(findings[0].reason.partition(":")[0])]
     for finding in findings:
         alone = finding.baselines.get(_WITHOUT_MODEL)
         if finding.metric == "auc" and alone is not None:

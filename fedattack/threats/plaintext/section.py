@@ -5,7 +5,7 @@ from typing import Any
 
 from fedattack.audit.finding import Finding
 from fedattack.report.section import Explained, Section, Table, by_guesses
-from fedattack.report.words import counted, shown
+from fedattack.report.words import count_words, shown
 
 
 def _beside(finding: Finding) -> Table:
@@ -13,7 +13,7 @@ def _beside(finding: Finding) -> Table:
     for key in finding.series["beside"]:
         kind = key["kind"] if key["kind"] in ("number", "text", "bytes", "yes or no") else f"{key['numbers']:,} numbers"
         by_example = f"{key['by_example']:,} of {key['replies']:,}" if key["by_example"] else "none"
-        replies, values = f"{key['replies']:,}, of {counted(key['clients'], 'client')}", f"{key['values']:,}"
+        replies, values = f"{key['replies']:,}, of {count_words(key['clients'], 'client')}", f"{key['values']:,}"
         rows.append([key["name"], key["type"], kind, replies, values, by_example, _apart(key)])
     return Table(
         "What stands in plaintext beside the model",
@@ -54,13 +54,13 @@ def _vectors(finding: Finding) -> Table:
     )
 
 
-def _explained(findings: Sequence[Finding]) -> Explained:
+def _explain(findings: Sequence[Finding]) -> Explained:
     """Say what stands beside the model, before anything is compared."""
     found, series = by_guesses(findings), findings[0].series
     words = []
     for row in series.get("vectors", ()):
         if row["equal"]:
-            vectors = counted(row["vectors"], "vector")
+            vectors = count_words(row["vectors"], "vector")
             words.append(
                 f"{row['name']}: {row['equal']:,} of {vectors} beside the model are a training example of the client "
                 "that sent them."
@@ -76,7 +76,7 @@ def _explained(findings: Sequence[Finding]) -> Explained:
 
 SECTION = Section(
     question="Do numbers or texts beside the model give examples away?",
-    explained=_explained,
+    explained=_explain,
     sentences={
         "own-examples": "Of the vectors beside a client's model, {value} are nearest to an example on which it trained"
         "{interval}{chance}.",

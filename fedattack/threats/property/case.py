@@ -75,7 +75,7 @@ class PropertyCase(Case):
         """(questions, seen): which of them have the property."""
         return np.asarray(self.positives[:, self.seen])
 
-    def exchanged(self, rng: np.random.Generator, count: int) -> Flags:
+    def draw_exchanges(self, rng: np.random.Generator, count: int) -> Flags:
         """Draw who is who: (count, questions, seen), in each draw the same exchange for all questions."""
         who = exchange_clients(len(self.seen), rng, count)
         return np.moveaxis(self.has[:, who], 1, 0)

@@ -36,7 +36,7 @@ from fedattack.attacks.sketch import Sketch, SketchedRows
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.learning import LocalSGD
-from fedattack.learning.importing import given, one_line
+from fedattack.learning.importing import one_line, trust_given
 from fedattack.learning.inputs import Examples, examples_of, one_after_another
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.rows import (
@@ -229,10 +229,10 @@ def fit_detectors(
     NeedsError
         If there are too few auxiliary records for the property's batches.
     """
-    loss = mean_loss(given(setting.model.loss))
+    loss = mean_loss(trust_given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
     columns = setting.sketch.width if setting.sketch else shadow.size
-    if needed(setting, columns, random=shadow.random) > setting.memory:
+    if bytes_needed(setting, columns, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
@@ -254,7 +254,7 @@ def fit_detectors(
     # the gradients and what is made for the check need not be in memory together
     del shadows, space
     checker = _Exact(setting, shadow, common, number, count=_CHECKED, sketch=setting.sketch)
-    return [_checked(checker, question, detector, shares) for question, detector in enumerate(detectors)]
+    return [_check_detector(checker, question, detector, shares) for question, detector in enumerate(detectors)]
 
 
 def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
@@ -277,10 +277,10 @@ def sketch_width(setting: DetectorSetting, size: int) -> int:
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[Any]) -> bool:
     """Whether a batch's gradient is the mean of its examples' gradients."""
-    return ShadowModel(model.build(), record, mean_loss(given(model.loss))).separable
+    return ShadowModel(model.build(), record, mean_loss(trust_given(model.loss))).separable
 
 
-def needed(setting: DetectorSetting, size: int, *, random: bool) -> float:
+def bytes_needed(setting: DetectorSetting, size: int, *, random: bool) -> float:
     """Return how many bytes the usual way takes at most for a model of ``size`` parameters, which keeps all rows.
 
     Where it is more than the memory, products of these matrices are computed in parts. ``random`` says whether the
@@ -315,7 +315,7 @@ def steps_within(memory: float, size: int) -> int:
 
 def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
-    chosen_on = _joined(shadows.project(question, "choose", space.basis))
+    chosen_on = _join_sizes(shadows.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
     plus, minus = shadows.project(question, "test", weights[None])
@@ -339,7 +339,7 @@ def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array) -> Dete
     )
 
 
-def _checked(checker: "_Exact", question: int, detector: Detector, shares: Array) -> Detector:
+def _check_detector(checker: "_Exact", question: int, detector: Detector, shares: Array) -> Detector:
     """Measure a detector's accuracy on exact shadow updates."""
     if not detector.spread:
         return replace(detector, checked=0.5)
@@ -349,7 +349,7 @@ def _checked(checker: "_Exact", question: int, detector: Detector, shares: Array
     return replace(detector, checked=_accuracy(with_it, without, shares))
 
 
-def _joined(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
+def _join_sizes(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
     """Put the clients of all sizes together."""
     plus, minus = sides
     return np.concatenate(plus), np.concatenate(minus)
@@ -435,7 +435,7 @@ class _Base:
         self.y = to_tensor(setting.auxiliary.y)
         # Columns of what is multiplied with: parameters, or sums of a recorded sketch.
         self.columns = setting.sketch.width if setting.sketch else shadow.size
-        self.fits = needed(setting, self.columns, random=shadow.random) <= setting.memory
+        self.fits = bytes_needed(setting, self.columns, random=shadow.random) <= setting.memory
         self.steps = steps_within(setting.memory, self.columns)
 
     def room(self, questions: int) -> float:
@@ -559,7 +559,7 @@ class _Exact(_Base):
                 sides.append([_host(updates @ directions.T) for updates in self._updates(question, part, has)])
             else:
                 rows = _ShadowRows(self, question, part, has, 0.0)
-                sides.append(np.split(_projected(rows, directions), np.cumsum(rows.counts)[:-1]))
+                sides.append(np.split(_project(rows, directions), np.cumsum(rows.counts)[:-1]))
         return sides[0], sides[1]
 
     def streams(self, question: int, part: Part, has: bool) -> tuple[np.random.Generator, torch.Generator]:
@@ -621,7 +621,7 @@ class _ShadowRows:
             updates, state = self._kept[at]
             masks.set_state(state)
             return updates
-        made = self._trained(at, batches, masks)
+        made = self._train(at, batches, masks)
         taken = 4.0 * self.exact.columns * len(batches)
         if taken > self.room:
             return made
@@ -629,7 +629,7 @@ class _ShadowRows:
         self._kept[at] = list(made), masks.get_state()
         return self._kept[at][0]
 
-    def _trained(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterator[Tensor]:
+    def _train(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterator[Tensor]:
         exact, shadow = self.exact, self.exact.shadow
         behaviour = exact.behaviour(self.question, self.has)
         together = int(np.clip(_AT_A_TIME * exact.setting.memory / (4 * shadow.size * TRAINED), 1, CHUNK))
@@ -665,7 +665,7 @@ class _Sides:
             yield slice(len(self.plus) + where.start, len(self.plus) + where.stop), block
 
 
-def _projected(rows: Rows, directions: Tensor) -> Array:
+def _project(rows: Rows, directions: Tensor) -> Array:
     """Return the rows' products (n, k) with directions (k, size)."""
     return np.concatenate([_host(block.project(directions).T) for _, block in rows.blocks()])
 
@@ -896,11 +896,11 @@ class _Linear(_Base):
         points = self._path(ascend) if part == "test" else [self.start]
         for number, point in enumerate(points):
             gradients = self._later_gradients(ascend, number, point) if number else self._at_start[part]
-            auxiliary.append(_projected(gradients, directions))
+            auxiliary.append(_project(gradients, directions))
             extra = self._extra_gradients(question, part, point, number)
             features = np.zeros((0, 1, 0))
             if extra is not None:
-                features = _projected(extra, directions).reshape(-1, self._masks_of(part), len(directions))
+                features = _project(extra, directions).reshape(-1, self._masks_of(part), len(directions))
             extras.append(features)
             moved = point if self.setting.sketch is None else self.setting.sketch.of(point[None])[0]
             positions.append(_host(directions @ moved))

@@ -136,7 +136,7 @@ class Joint:
 
     def best(self, tau: NDArray[np.bool_]) -> tuple[float, Array]:
         """Return the least objective over X for τ at a corner, and that X (rounds, clients; zero where absent)."""
-        mean, variance, reduced = self._reduced(tau)
+        mean, variance, reduced = self._reduce(tau)
         client, rounds = self._multipliers(*reduced)
         X = np.where(self.A > 0, mean + variance * (self._share * client + self.A * rounds[:, None]), 0.0)
         return self._profile(tau), X
@@ -180,7 +180,7 @@ class Joint:
         swaps = map(np.array, product(np.flatnonzero(tau), np.flatnonzero(~tau)))
         return [*singles, *swaps]
 
-    def _reduced(self, tau: NDArray[np.bool_]) -> tuple[Array, Array, tuple[Array, ...]]:
+    def _reduce(self, tau: NDArray[np.bool_]) -> tuple[Array, Array, tuple[Array, ...]]:
         """Reduce the quadratic in X to one multiplier a client and one a round (both blocks are diagonal)."""
         d, (g1, g2, g3) = self.densities, self.gammas
         mean = np.where(tau, d.plus_mean, d.minus_mean)
@@ -203,7 +203,7 @@ class Joint:
         return np.asarray(client), np.asarray(on_round * (off_round - cross @ client))
 
     def _profile(self, tau: NDArray[np.bool_]) -> float:
-        _, variance, reduced = self._reduced(tau)
+        _, variance, reduced = self._reduce(tau)
         client, rounds = self._multipliers(*reduced)
         constant = np.where(self.A > 0, np.log(2 * np.pi * variance * self.gammas[0]), 0.0).sum() / 2
         return float((reduced[0] @ client + reduced[1] @ rounds) / 2 + self.gammas[0] * constant)

@@ -183,7 +183,7 @@ class PropertyJudge(Judge[PropertyCase]):
         best = int(distances.argmax())
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
-            drawn = _average_areas(values, self.each(lambda case: case.exchanged(rng, count)))
+            drawn = _average_areas(values, self.each(lambda case: case.draw_exchanges(rng, count)))
             return np.asarray(np.abs(drawn - 0.5).max(axis=1))
 
         rows = []
@@ -328,7 +328,7 @@ class PropertyJudge(Judge[PropertyCase]):
         def draw(rng: np.random.Generator, count: int) -> Floats:
             found = np.zeros(count)
             for case, score in zip(self.cases, scores, strict=True):
-                found += _find_above(score, case.exchanged(rng, count))
+                found += _find_above(score, case.draw_exchanges(rng, count))
             return found
 
         rate = Rate(hits, trials)

@@ -28,13 +28,13 @@ from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
-from fedattack.attacks.matching import check_model, flattened
+from fedattack.attacks.matching import check_model, flatten_arrays
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
 from fedattack.base.machine import shown_size
 from fedattack.base.structured import padded_alike
 from fedattack.learning import LocalSGD, pick_device
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.learning.torch_utils import has_dropout
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
@@ -42,10 +42,10 @@ from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
     DetectorSetting,
+    bytes_needed,
     can_be_linear,
     divide,
     fit_detectors,
-    needed,
     sketch_width,
     steps_within,
 )
@@ -174,7 +174,7 @@ class Prolin(ProlinOptions, Attack):
         if model is None or auxiliary is None or training is None or knowledge.property is None:
             raise AssertionError("checked by run")
         self._refuse_canaries(record, knowledge)
-        asked, about = given(knowledge.property), knowledge.asked()
+        asked, about = trust_given(knowledge.property), knowledge.asked()
         knowledge, auxiliary = self._pad_alike(knowledge, auxiliary)
         architecture = model.build()
         check_model(architecture, record)
@@ -196,7 +196,7 @@ class Prolin(ProlinOptions, Attack):
                 model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory
             )
             setting = replace(setting, sketch=sketch)
-            held = needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
+            held = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fitted = _Fitted.empty(len(properties), rounds)
             for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
@@ -274,7 +274,7 @@ class Prolin(ProlinOptions, Attack):
         sketch, size = setting.sketch, sums.starts.shape[1]
         width, given_size = sketch_width(setting, size), size
         if sketch is not None:
-            notes.append(sketch.told("detectors were fitted"))
+            notes.append(sketch.describe_use("detectors were fitted"))
             given_size = sketch.width
         steps = STEPS
         if width:
@@ -289,7 +289,7 @@ class Prolin(ProlinOptions, Attack):
                 f"detectors are sought in {steps} dimensions in place of {STEPS}, which do not fit into "
                 f"{shown_size(self.memory)}; more memory may find more"
             )
-        silent = list(compress(sums.rounds, ~np.any(fitted.stacked("spread"), axis=0)))
+        silent = list(compress(sums.rounds, ~np.any(fitted.stack_attributes("spread"), axis=0)))
         if silent:
             notes.append(
                 f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
@@ -355,12 +355,12 @@ class _Fitted:
             self.products[question, row] = products(detector.weights)
             self.detectors[question].append(detector.without_weights())
 
-    def stacked(self, name: str) -> Array:
+    def stack_attributes(self, name: str) -> Array:
         """Stack an attribute of all detectors, (questions, rounds, …); ``None`` becomes NaN."""
-        return np.stack([_stacked(detectors, name) for detectors in self.detectors])
+        return np.stack([_stack_attribute(detectors, name) for detectors in self.detectors])
 
 
-def _stacked(detectors: Sequence[Detector], name: str) -> Array:
+def _stack_attribute(detectors: Sequence[Detector], name: str) -> Array:
     """Stack an attribute of detectors, (rounds, …)."""
     return np.array([getattr(detector, name) for detector in detectors], dtype=np.float64)
 
@@ -392,11 +392,11 @@ class _Evidence:
         """Look the features of clients up by their group; ``shares`` (rounds, groups) pool them over a round."""
         detectors = fitted.detectors[question]
         products = fitted.products[question]
-        moments = np.stack([_stacked(detectors, name) for name in _MOMENTS])
+        moments = np.stack([_stack_attribute(detectors, name) for name in _MOMENTS])
         overlaps = np.array(list(map(overlap, *(moments * shares).sum(axis=2))))
         rows = np.arange(len(A))[:, None]
         plus_mean, plus_sd, minus_mean, minus_sd = moments[:, rows, group]
-        offsets = _stacked(detectors, "offset")
+        offsets = _stack_attribute(detectors, "offset")
         return cls(
             A=A,
             # each participant's own constant; the sum has m of them
@@ -411,7 +411,10 @@ class _Evidence:
             ),
             products=products,
             offsets=offsets,
-            lasting=(_lasting(_stacked(detectors, "plus_sample")), _lasting(_stacked(detectors, "minus_sample"))),
+            lasting=(
+                _lasting(_stack_attribute(detectors, "plus_sample")),
+                _lasting(_stack_attribute(detectors, "minus_sample")),
+            ),
         )
 
 
@@ -421,7 +424,7 @@ def _arrays(
     """Put the scores' arrays together; see :class:`Prolin`."""
     arrays: dict[str, NDArray[Any]] = {}
     for name in (*_MOMENTS, "accuracy", *_SAMPLES, "checked"):
-        arrays[name] = fitted.stacked(name)
+        arrays[name] = fitted.stack_attributes(name)
     for name in _SAMPLES:
         arrays[name] = arrays[name][:, shown]
     for name in ("posterior", *_LIMITS):
@@ -549,13 +552,13 @@ def _read_sums(
                 counts[row, columns[reply.node]] = reply.num_examples or 0
         present = int((counts[row] > 0).sum())
         A[row] = present * counts[row] / counts[row].sum()
-        before = flattened(round_.common or {}, parameters)
+        before = flatten_arrays(round_.common or {}, parameters)
         starts[row] = before
         sketched = round_.sketch
         if sketched is not None:
             sums[row] = present * np.concatenate([sketched[name] for name in parameters])
         else:
-            sums[row] = present * (flattened(round_.aggregate or {}, parameters) - before)
+            sums[row] = present * (flatten_arrays(round_.aggregate or {}, parameters) - before)
         _let_go(starts)
         _let_go(sums)
         numbers.append(round_.number)

@@ -177,7 +177,7 @@ def overlap(finding: Finding, slug: str) -> Plot:
     axes.set_ylim(-4, 104)
     one_legend(figure, [axes], handlelength=2.4)
     rows = []
-    for number, middle, least, most, accurate in _merged(rounds, columns.values(), checked):
+    for number, middle, least, most, accurate in _merge_rounds(rounds, columns.values(), checked):
         row = [str(number), shown(middle), interval(least, most), shown(accurate), shown(checked.get(number))]
         rows.append(row)
     title = "Detector of each round"
@@ -400,7 +400,7 @@ def _rows(rounds: Sequence[int], columns: Any) -> list[list[str]]:
     return [[str(r), *map(shown, values)] for r, *values in zip(rounds, *columns, strict=True)]
 
 
-def _merged(rounds: Sequence[int], columns: Any, checked: Mapping[int, Any]) -> list[tuple[Any, ...]]:
+def _merge_rounds(rounds: Sequence[int], columns: Any, checked: Mapping[int, Any]) -> list[tuple[Any, ...]]:
     """List rows of the columns, with empty ones for checked rounds that are not among the rounds."""
     rows = {r: (r, *values) for r, *values in zip(rounds, *columns, strict=True)}
     return [rows.get(r, (r, None, None, None, None)) for r in sorted({*rows, *checked})]
@@ -436,7 +436,7 @@ _MOST_NAMED = 5
 _SURE = 0.5
 
 
-def _named(findings: Sequence[Finding]) -> str:
+def _name_clients(findings: Sequence[Finding]) -> str:
     """Name the clients of which the server is surest."""
     if "posteriors" not in findings[0].series:
         return ""
@@ -458,7 +458,7 @@ def _named(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server tell which clients have the property, from sums alone?",
     strength={"f1": "its answer scores {value} in F1, naming everybody {chance}"},
-    exposed=_named,
+    exposed=_name_clients,
     sentences={
         "f1": "Which clients have the property? From sums alone the server's answer had an F1 score of {value}"
         "{interval}{chance}.",

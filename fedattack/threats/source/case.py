@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.judge import TargetsCase
-from fedattack.audit.naming import Alike, crossed, named_by_holder, own_rate
+from fedattack.audit.naming import Alike, cross_rounds, named_by_holder, own_rate
 from fedattack.base.machine import let_go
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds
 
@@ -116,7 +116,7 @@ class RoundAnswers:
     def choose_best(self) -> Answered:
         """Take each half of the targets in the round that is best on the other half, so that luck is not counted."""
         own = np.array([[own_rate(first), own_rate(second)] for first, second in self.named])
-        first, second = crossed(own)
+        first, second = cross_rounds(own)
         one, other = self.halves[first][0], self.halves[second][1]
         return replace(
             self.whole[-1],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fedattack.audit.finding import Null, in_units, listed
+from fedattack.audit.finding import Null, in_units, list_words
 from fedattack.audit.intervals import LEVEL
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
 from fedattack.audit.listing import Cell, Listing, several
@@ -396,7 +396,7 @@ def say_explanation(explained: Mapping[str, Any], targets: int) -> str:
     guessing, *others = explained["parts"]
     parts = [f"{guessing['part']} gives {100 * guessing['value']:.1f} points"]
     parts.extend(f"{part['part']} {100 * part['value']:.1f}" for part in others)
-    words = f"of {in_units(explained['value'])}, {listed(parts, 'and')}"
+    words = f"of {in_units(explained['value'])}, {list_words(parts, 'and')}"
     if explained["n"] < targets:
         words += f" (on the {explained['n']:,} targets that have examples like them beside them)"
     if len(parts) < 4:

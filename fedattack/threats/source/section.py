@@ -48,7 +48,7 @@ def _targets(finding: Finding) -> Table:
     )
 
 
-def _exposed(finding: Finding) -> Table:
+def _show_exposed(finding: Finding) -> Table:
     listed = finding.series["most_exposed"]
     rows = []
     for target in listed[:_MOST_EXPOSED]:
@@ -62,7 +62,7 @@ def _exposed(finding: Finding) -> Table:
     )
 
 
-def _explained(finding: Finding) -> Table:
+def _show_explanation(finding: Finding) -> Table:
     explained = finding.series["explained"]
     rows = [[part["part"], f"{100 * part['value']:+.1f}"] for part in explained["parts"]]
     rows.append(["together", f"{100 * explained['value']:.1f}"])
@@ -177,5 +177,10 @@ SECTION = Section(
         "{value} of cases from what it saw in the last round{interval}{chance}.",
     },
     figures=(PER_ROUND, PER_CLIENT, RELIABILITY, ("roc", roc), ("scores", scores)),
-    tables=(("explained", _explained), ("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
+    tables=(
+        ("explained", _show_explanation),
+        ("combining", _combining),
+        ("targets", _targets),
+        ("most_exposed", _show_exposed),
+    ),
 )

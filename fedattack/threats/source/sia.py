@@ -26,7 +26,7 @@ from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.threats.source.options import SourceOptions
 
@@ -141,11 +141,11 @@ class SourceInference(SourceOptions, Attack):
     ) -> Iterable[tuple[Group, NDArray[np.float64]]]:
         """Return the losses (clients, targets) of groups of replies: answered by the app, or computed."""
         if knowledge.answers is None:
-            return self._computed(record, knowledge, seed, pick_device(device), notes)
+            return self._compute_losses(record, knowledge, seed, pick_device(device), notes)
         losses = knowledge.answers.losses
         return ((group, losses[rows]) for group, rows in answered_groups(record, knowledge.answers))
 
-    def _computed(
+    def _compute_losses(
         self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
     ) -> Iterable[tuple[Group, NDArray[np.float64]]]:
         """Compute the losses (clients, targets) of the usable replies, in pieces."""
@@ -169,7 +169,7 @@ def _losses(
     known: ModelKnowledge, targets: Targets, rebuild: Rebuilding, device: torch.device, group: Group
 ) -> tuple[Group, NDArray[np.float64]]:
     """Return a group without what it carried, and the losses (clients, targets) of its models."""
-    model, loss = known.build(), per_record_loss(given(known.loss))
+    model, loss = known.build(), per_record_loss(trust_given(known.loss))
     losses = []
     for state in group.models(rebuild):
         losses.append(losses_of_models(model, [state], targets.x, targets.y, loss, device=device)[0].numpy())

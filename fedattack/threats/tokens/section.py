@@ -33,7 +33,7 @@ def _clients(finding: Finding) -> Table:
     )
 
 
-def _exposed(findings: Sequence[Finding]) -> str:
+def _count_exposed(findings: Sequence[Finding]) -> str:
     """Say of how many clients exactly the rows that they use are named."""
     clients = findings[0].series.get("clients", ())
     if not clients:
@@ -45,7 +45,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server name the words, items or categories that a client holds?",
     strength={"f1": "rows are named with an F1 score of {value}, where guessing gives {chance}"},
-    exposed=_exposed,
+    exposed=_count_exposed,
     sentences={
         "f1": "The rows that are named of a client match those that its examples use with an F1 score of "
         "{value}{interval}{chance}.",

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 from typing_extensions import TypedDict
 
 from fedattack.base.errors import DataError, short
-from fedattack.base.untrusted import parse_json, validated
+from fedattack.base.untrusted import parse_json, validate
 
 MOST_BYTES = 64 * 2**20
 """Bytes of the largest model that is read."""
@@ -169,7 +169,7 @@ def read_booster(data: bytes, where: str) -> Booster:
             f"{where}: expected a model of XGBoost in JSON, got {_describe(data)} ({short(str(cause), 80)}); let "
             'clients send save_raw("json")'
         ) from None
-    form = validated(_FORM, value, where, DataError, _HINT)["learner"]
+    form = validate(_FORM, value, where, DataError, _HINT)["learner"]
     parameters = form["learner_model_param"]
     features = _read_number(parameters["num_feature"], f"{where}: num_feature")
     if not 1 <= features <= MOST_FEATURES or features != int(features):

@@ -34,7 +34,7 @@ def _columns(finding: Finding) -> Table:
     )
 
 
-def _exposed(findings: Sequence[Finding]) -> str:
+def _name_exposed(findings: Sequence[Finding]) -> str:
     """Say of how many clients thresholds give values away."""
     clients = findings[0].series.get("clients", ())
     if not clients:
@@ -45,7 +45,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server read a client's table off the trees that it sends?",
-    exposed=_exposed,
+    exposed=_name_exposed,
     sentences={
         "columns": "Of a client's values {value}{interval} stand in its own trees as thresholds{chance}.",
         "rows": "Of a client's rows {value}{interval} are read whole{chance}.",

@@ -22,7 +22,7 @@ from fedattack.attacks import ATTACKS, Knowledge
 from fedattack.attacks.knowledge import ModelKnowledge, PartialRecords
 from fedattack.attacks.replies import replies_of
 from fedattack.audit.truth import Truth
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.threats.attribute.aia import METHODS
 from fedattack.threats.attribute.ara import attribute_codes, read_updates
@@ -110,7 +110,7 @@ class Case:
     @property
     def loss(self) -> str:
         """The clients' loss."""
-        return given(self.model.loss)
+        return trust_given(self.model.loss)
 
     def right(self, decisions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return 1 (n,) where the values are as decided."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedattack.attacks import ATTACKS, Knowledge
 from fedattack.audit.roc import area_value, tpr_value_at
 from fedattack.audit.truth import NOBODY, Truth
-from fedattack.learning.importing import given
+from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.threats.membership.fedmia import against_others
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of
@@ -35,7 +35,7 @@ def cosines(record: Record, knowledge: Knowledge, truth: Truth) -> Floats:
     if knowledge.model is None or knowledge.targets is None:
         raise AssertionError("the preset has both")
     model, targets = knowledge.model.build(), knowledge.targets
-    gradients = ExampleGradients(model, given(knowledge.model.loss), targets.x, targets.y)
+    gradients = ExampleGradients(model, trust_given(knowledge.model.loss), targets.x, targets.y)
     found = []
     for round_ in record:
         of_round = np.zeros((len(targets), len(truth.clients)))

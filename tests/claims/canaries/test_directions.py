@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedattack.claims.canaries import directions
-from fedattack.claims.canaries.directions import Products, blocks, moved, sizes_of
+from fedattack.claims.canaries.directions import Products, blocks, move_arrays, sizes_of
 
 
 def model(seed=0):
@@ -25,7 +25,7 @@ def direction(canary, seed=5):
 
 def test_a_canary_is_as_far_as_it_should_be_in_its_own_direction_and_leaves_integers_alone():
     before = model()
-    after = moved(before, seed=5, canary=2, length=0.7)
+    after = move_arrays(before, seed=5, canary=2, length=0.7)
     assert after["count"] == 3
     assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
         name: (a.shape, a.dtype) for name, a in before.items()

@@ -7,7 +7,7 @@ from scipy import stats
 
 from fedattack.base.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.claims import make_claim
-from fedattack.claims.accounting import configured
+from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.canaries import Canaries, Examples, gradients, measure_canaries
 from fedattack.learning import build_model, private_gradient
 from fedattack.privacy.gaussian import epsilon_of
@@ -153,7 +153,7 @@ def test_examples_bound_what_is_configured_from_below(tmp_path):
     claim = example_claim(2.0)
     run = examples_run(tmp_path / "run", noise=2.0)
     found = measure_canaries(canaries=canaries, claim=claim, **run)
-    true = configured(claim).run.high
+    true = compute_epsilon(claim).run.high
     assert found.accountant == true
     assert found.kind == "record"
     assert found.bound_message is None
@@ -167,7 +167,7 @@ def test_examples_bound_what_is_configured_from_below(tmp_path):
 
 def test_examples_in_a_tenth_of_the_noise_are_told_apart(tmp_path):
     canaries = Canaries(kind="example", count=120, seed=0)
-    declared = configured(example_claim(2.0)).run.high
+    declared = compute_epsilon(example_claim(2.0)).run.high
     found = measure_canaries(canaries=canaries, claim=example_claim(2.0), **examples_run(tmp_path / "run", noise=0.2))
     assert found.bound_run > declared
 

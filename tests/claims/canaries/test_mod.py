@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 from fedattack.base.errors import ConfigError, DataError
 from fedattack.claims.canaries import Canaries, CanaryMod, measure_canaries
-from fedattack.claims.canaries.directions import moved
+from fedattack.claims.canaries.directions import move_arrays
 from fedattack.privacy.gaussian import epsilon_of
 from tests.claims.canaries.flower import Setting, run
 from tests.claims.canaries.worlds import DELTA, central_claim
@@ -65,7 +65,7 @@ def test_the_last_partitions_send_their_directions_and_have_a_clients_metrics(na
     reply = MOD(message(names=names, key=key), here, app)
     assert dict(here.state["seen"]) == {"partition": 1, "of": 3}
     assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 11, "loss": 0.5}
-    for got, expected in zip(arrays_of(reply), moved(MODEL, 7, 1, 0.5).values(), strict=True):
+    for got, expected in zip(arrays_of(reply), move_arrays(MODEL, 7, 1, 0.5).values(), strict=True):
         assert np.array_equal(got, expected)
         assert got.dtype == expected.dtype
     assert not np.array_equal(arrays_of(MOD(message(names=names), context(3), app))[0], arrays_of(reply)[0])

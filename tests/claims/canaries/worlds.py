@@ -8,7 +8,7 @@ import numpy as np
 
 from fedattack.claims import make_claim
 from fedattack.claims.canaries import Canaries
-from fedattack.claims.canaries.directions import moved
+from fedattack.claims.canaries.directions import move_arrays
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 
 CLIP = 1.0
@@ -46,7 +46,7 @@ def central_run(folder: Path, *, noise: float, canaries: Canaries, clients=10, r
                 common | {name: (common[name] + 0.3 * drift[name] / length).astype(np.float32) for name in ("w", "b")}
             )
         for canary in range(canaries.count):
-            sent.append(moved(common, canaries.seed, canary, CLIP))
+            sent.append(move_arrays(common, canaries.seed, canary, CLIP))
         replies = [Reply(f"node-{place}", "ok", arrays, 10) for place, arrays in enumerate(sent)]
         mean = {name: np.mean([arrays[name] for arrays in sent], axis=0) for name in SHAPES}
         aggregate = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedattack.claims.check import ClaimAnswer
 from fedattack.claims.finding import ClaimFinding
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.record.means import weighted_mean
+from fedattack.record.means import mean_of
 
 SMALL = {"conv.weight": (16, 3, 5, 5), "conv.bias": (16,), "hidden.weight": (64, 128), "out.weight": (10, 64)}
 LAYERS = {"first.weight": (64, 100), "first.bias": (64,), "second.weight": (100, 64), "second.bias": (100,)}
@@ -133,7 +133,7 @@ def _after(
         clipped.append(
             {name: model[name] + factor * (arrays[name] - model[name]) for name in arrays} if factor < 1 else arrays
         )
-    mean = weighted_mean(clipped, weights, "message")
+    mean = mean_of(clipped, weights, "message")
     if run.protocol == "fedsgd":
         return {name: (model[name] - 0.1 * mean[name]).astype(np.float32) for name in mean}, mean
     if not run.central:

@@ -1,7 +1,7 @@
 import pytest
 
 from fedattack.base.errors import ConfigError
-from fedattack.claims import configured
+from fedattack.claims import compute_epsilon
 from fedattack.claims.check import check_claim
 from fedattack.claims.claim import read_claim
 from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
@@ -48,7 +48,7 @@ def test_noise_on_the_update(folder, defence, mechanism):
     assert (claim.mechanism, claim.sigma, claim.clip, claim.rounds, claim.delta) == (mechanism, 0.1, 1.0, 3, 1e-5)
     spent = update_privacy({**SETTINGS, **settings}, rounds=3).epsilon_run
     assert spent <= claim.epsilon == pytest.approx(spent, rel=0.01)
-    assert configured(claim).run.high == spent, "the report and the claim's page say one ε"
+    assert compute_epsilon(claim).run.high == spent, "the report and the claim's page say one ε"
     answer = check_claim(None, record=made)
     assert answer.verdict == "consistent"
     assert "read off the settings" in answer.notes[0]
@@ -64,7 +64,7 @@ def test_dp_sgd_speaks_of_the_client_that_spends_most(folder, settings):
     ]
     epsilon, sampling = max(spent, key=lambda pair: pair[0])
     assert epsilon <= claim.epsilon == pytest.approx(epsilon, rel=0.01)
-    assert configured(claim).run.high == epsilon, "the report and the claim's page say one ε"
+    assert compute_epsilon(claim).run.high == epsilon, "the report and the claim's page say one ε"
     assert (claim.sampling, claim.steps) == (sampling.rate, sampling.steps)
     assert (claim.batch_size, claim.learning_rate, claim.noise_multiplier) == (64, 0.5, 1.5)
 

@@ -7,9 +7,9 @@ from torch import nn
 
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.learning.soft_losses import soft_targets
-from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, step_weights, told
+from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, read_statistics, step_weights
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert
-from fedattack.threats.inversion.images import paired, squared_error
+from fedattack.threats.inversion.images import pair_images, squared_error
 from tests.worlds.inversion import digits, normed
 
 X, Y = digits()
@@ -47,7 +47,7 @@ def sent(model, training, rows):
     """Return what a server knows of a client's batch."""
     before, after = trained(model, training, rows)
     moved = {name: (before[name] - after[name]) / np.float32(training.lr) for name, _ in model.named_parameters()}
-    statistics = told(model, before, after, training.steps(len(rows)))
+    statistics = read_statistics(model, before, after, training.steps(len(rows)))
     return ReplyBatch(before, moved, len(rows), np.sort(Y[rows]), statistics)
 
 
@@ -55,7 +55,7 @@ def sent(model, training, rows):
 def test_one_step_tells_mean_and_unbiased_variance_of_the_batch(momentum):
     """The oracle: the layers' inputs, computed by hand."""
     model, rows = network(momentum), np.arange(5)
-    found = told(model, *trained(model, ONE_STEP, rows), steps=1)
+    found = read_statistics(model, *trained(model, ONE_STEP, rows), steps=1)
     first = model[0](torch.from_numpy(X[rows])).detach().double().numpy().transpose(1, 0, 2, 3).reshape(4, -1)
     ready = (first - first.mean(1, keepdims=True)) / np.sqrt(first.var(1, keepdims=True) + 1e-5)
     flat = np.maximum(ready, 0).reshape(4, 5, 36).transpose(1, 0, 2).reshape(5, 144)
@@ -75,7 +75,7 @@ def test_several_steps_tell_what_the_replay_of_the_true_examples_sees(momentum, 
     client = ClientModel(model, "cross-entropy", training)
     targets = soft_targets("cross-entropy", Y[rows], 10)
     _, replayed = client.follow(*client.split(before), torch.from_numpy(X[rows]), targets)
-    found = told(model, before, after, training.epochs)
+    found = read_statistics(model, before, after, training.epochs)
     assert [*found] == NAMES
     for name, values in found.items():
         np.testing.assert_allclose(values, replayed[name].detach().numpy(), rtol=1e-3, atol=1e-4)
@@ -95,21 +95,25 @@ def test_layers_that_tell_nothing_are_left_out():
     before, after = trained(model, ONE_STEP, rows)
     first, second = NAMES[:2], NAMES[2:]
     frozen = after | {name: before[name] for name in before if name.startswith("1.")}
-    assert [*told(model, before, frozen, steps=1)] == second
+    assert [*read_statistics(model, before, frozen, steps=1)] == second
     still = after | {name: before[name] for name in first}
-    assert [*told(model, before, still, steps=1)] == second, "the counter alone moved"
-    assert told(model, before, after, steps=2) == {}, "one step was counted, and two were expected"
+    assert [*read_statistics(model, before, still, steps=1)] == second, "the counter alone moved"
+    assert read_statistics(model, before, after, steps=2) == {}, "one step was counted, and two were expected"
     for value in (np.nan, np.inf):
         broken = after | {"5.running_var": np.full_like(after["5.running_var"], value)}
-        assert [*told(model, before, broken, steps=1)] == first
-    assert [*told(model, before, {name: after[name] for name in after if name != NAMES[3]}, steps=1)] == first
+        assert [*read_statistics(model, before, broken, steps=1)] == first
+    assert [
+        *read_statistics(model, before, {name: after[name] for name in after if name != NAMES[3]}, steps=1)
+    ] == first
     below = {"1.num_batches_tracked": np.array(-1)}, {"1.num_batches_tracked": np.array(0)}
-    assert [*told(model, before | below[0], after | below[1], steps=1)] == second
+    assert [*read_statistics(model, before | below[0], after | below[1], steps=1)] == second
     large = {"1.running_mean": np.full_like(after["1.running_mean"], 1e38)}
-    assert [*told(model, before, after | large, steps=1)] == second, "ten times as much is infinite"
+    assert [*read_statistics(model, before, after | large, steps=1)] == second, "ten times as much is infinite"
     averaged = {"1.num_batches_tracked": np.array(7.6, dtype=np.float32)}
-    assert [*told(model, before | averaged, after, steps=1)] == NAMES, "the client loads 7 of it"
-    assert told(build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=4, seed=0), {}, {}, steps=1) == {}
+    assert [*read_statistics(model, before | averaged, after, steps=1)] == NAMES, "the client loads 7 of it"
+    assert (
+        read_statistics(build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=4, seed=0), {}, {}, steps=1) == {}
+    )
 
 
 def test_distances_are_shares_of_a_layer_s_own_statistics():
@@ -145,7 +149,7 @@ def test_statistics_lead_the_search_to_the_examples():
         again = invert(client, batches, (1, 8, 8), search, seed=3)
         for one, other, rows in zip(found, again, groups, strict=True):
             np.testing.assert_array_equal(one.x, other.x)
-            errors.append(squared_error(one.x[paired(one.x, X[rows])], X[rows]).mean())
+            errors.append(squared_error(one.x[pair_images(one.x, X[rows])], X[rows]).mean())
     assert np.mean(errors[4:]) < 0.5 * np.mean(errors[:4])
 
 

@@ -18,7 +18,7 @@ from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.exchange import AttackedClient, exchange
 from fedattack.threats.inversion.images import (
     IDENTICAL,
-    paired,
+    pair_images,
     peak_ratio,
     similarities,
     squared_error,
@@ -109,9 +109,9 @@ def test_records_are_paired_as_the_best_of_all_orders():
     for _ in range(20):
         found, truth = draw.random((2, 4, 1, 3, 3)).astype(np.float32)
         best = min(itertools.permutations(range(4)), key=lambda order: squared_error(found[list(order)], truth).sum())
-        assert paired(found, truth).tolist() == list(best)
-    assert sorted(paired(found[:2], truth)) == [-1, -1, 0, 1]
-    assert len(set(paired(found, truth[:2]))) == 2
+        assert pair_images(found, truth).tolist() == list(best)
+    assert sorted(pair_images(found[:2], truth)) == [-1, -1, 0, 1]
+    assert len(set(pair_images(found, truth[:2]))) == 2
 
 
 def test_true_records_in_any_order_are_a_leak(folder):
@@ -135,7 +135,7 @@ def test_true_records_in_any_order_are_a_leak(folder):
 def test_noise_of_a_known_size_has_its_ratio(folder):
     one = case(folder)
     low, high = one.limits
-    truth = one.scaled(one.held.x)
+    truth = one.scale(one.held.x)
     inside = np.where(truth > 0.5, truth - 0.05, truth + 0.05) * (high - low) + low
     found = judged(case(folder, inside.astype(np.float32)))
     assert found["psnr"].value == pytest.approx(-20 * np.log10(0.05), rel=1e-4)
@@ -213,7 +213,7 @@ def test_exchanges_are_all_choices_of_examples_of_the_labels(found):
     wanted = []
     for first, second in itertools.product([truth[0], *others[:2]], [truth[1], *others[2:6]]):
         examples = np.stack([first, second])
-        places = paired(images, examples)
+        places = pair_images(images, examples)
         stand_in = images[places].copy()
         stand_in[places < 0] = 0.5
         ratio = peak_ratio(squared_error(stand_in, examples))
@@ -250,13 +250,13 @@ def test_pairing_few_exchanges_at_once_changes_nothing(examples, found, monkeypa
     truth, others, images = drawn_images(examples, 1), drawn_images(30, 2), drawn_images(found, 0)
     labels = np.arange(examples) % 2
     attacked = [AttackedClient(truth, labels, [images])]
-    pair_some, sizes = exchanging._paired, []
+    pair_some, sizes = exchanging._pair, []
 
     def spy(cost):
         sizes.append(cost.size)
         return pair_some(cost)
 
-    monkeypatch.setattr(exchanging, "_paired", spy)
+    monkeypatch.setattr(exchanging, "_pair", spy)
     tables, most = [], []
     # All at once; a few, which do not divide their number; one after another.
     for limit in (4_000_000, 7 * examples * found, 1):

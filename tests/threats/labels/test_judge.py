@@ -12,7 +12,7 @@ from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.exchange import Fits
 from fedattack.threats.labels.judge import mean_error, share_named, share_right
-from fedattack.threats.labels.section import _clients, _exposed, _rules
+from fedattack.threats.labels.section import _clients, _name_exposed, _rules
 from tests.benchmarks.calibration.labels import World, draw_case
 from tests.threats.labels.world import CLIENTS, attacked, judged, write_digits_run
 
@@ -53,7 +53,7 @@ def test_labels_of_digits_leak_and_the_page_says_so(tmp_path):
     assert error.value < 0.3 < error.null["value"]
     assert _rules(right).rows[0][0] == "solved for the mixture of labels"
     assert [row[0] for row in _clients(right).rows] == list("012345")
-    assert "counted right" in _exposed([right])
+    assert "counted right" in _name_exposed([right])
 
 
 def test_three_clients_are_too_few(tmp_path):

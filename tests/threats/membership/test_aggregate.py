@@ -56,14 +56,14 @@ def test_clients_that_learn_nothing_tell_nothing(tmp_path):
 
 def test_scores_are_of_the_models_after_each_round_against_those_of_the_references(run, monkeypatch):
     seen = []
-    trained = Trainer.trained
+    train_reference = Trainer.train_reference
 
     def spied(self, received, examples, *, seed):
-        state = trained(self, received, examples, seed=seed)
+        state = train_reference(self, received, examples, seed=seed)
         seen.append((received, examples, state))
         return state
 
-    monkeypatch.setattr(Trainer, "trained", spied)
+    monkeypatch.setattr(Trainer, "train_reference", spied)
     scores = attack(run)
     known, record = read_knowledge(run / "knowledge"), Record(run / "record")
     rounds = list(record)

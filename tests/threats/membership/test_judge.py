@@ -333,7 +333,7 @@ def test_a_client_s_several_nodes_are_one_client():
     values = single.scores.arrays["score/fedmia"]
     values[:10, 0], values[10:20, 1] = np.nan, np.nan
     values[20:30, :2] = np.nan
-    merged = single.scored("fedmia")
+    merged = single.scores_of("fedmia")
     assert merged.shape == (1000, 4)
     np.testing.assert_array_equal(merged[:10, 0], values[:10, 1])
     np.testing.assert_array_equal(merged[10:20, 0], values[10:20, 0])
@@ -356,7 +356,7 @@ def test_members_are_also_held_against_other_clients_members():
     members, _ = single.dealt
     np.testing.assert_array_equal(pairs.rows, members.rows)
     np.testing.assert_array_equal(pairs.columns, (members.columns + 1) % K)
-    scores = single.scored("fedmia")
+    scores = single.scores_of("fedmia")
     assert found.value == pytest.approx(tpr_at(members.of(scores), pairs.of(scores), 0.01).value)
     assert "the larger of two: who holds what exchanged within each label; " in found.reason
     # Who is asked of everybody scores high with each client: only the common non-members tell it apart.
@@ -597,7 +597,7 @@ def test_owners_are_paired_with_all_others():
 def all_exchanges(single):
     """The area's p by all exchanges, one after the other: who of a client's pairs is its own."""
     members, others = single.dealt
-    scores = single.scored("fedmia")
+    scores = single.scores_of("fedmia")
     cells = {}
     for flag, pairs in ((True, members), (False, others)):
         for cell, score in zip(single.cells(pairs), pairs.of(scores), strict=True):
@@ -708,7 +708,7 @@ def test_owners_in_another_order_are_no_leak(run):
         shuffled = replace(truth, owners=draw.permutation(truth.owners))
         single = MembershipCase(0, scores, shuffled, Record(part.record), read_knowledge(part.knowledge))
         members, others = single.dealt
-        values = single.scored("fedmia")
+        values = single.scores_of("fedmia")
         rates.append(tpr_at(members.of(values), others.of(values), 0.01).value)
         if trial < 2:
             found = judged(single)

@@ -14,7 +14,7 @@ from fedattack.defences import SETTINGS
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.membership.fedmia import against_others, logits_of
-from fedattack.threats.membership.membership import _rmia, spread
+from fedattack.threats.membership.membership import _rmia, choose_spread
 from tests.worlds.federation import CLASSES, CLIENTS, MODEL, write_predictions_run, write_run
 
 MEMBERSHIP = ATTACKS["membership"]
@@ -268,7 +268,7 @@ def test_shadows_of_some_rounds_say_what_they_say_of_these_alone(tmp_path):
     ("count", "expected"), [(None, [1, 2, 4, 8, 9]), (9, [1, 2, 4, 8, 9]), (2, [2, 9]), (1, [9]), (4, [1, 2, 4, 9])]
 )
 def test_rounds_are_spread_and_the_last_is_among_them(count, expected):
-    assert spread([1, 2, 4, 8, 9], count) == expected
+    assert choose_spread([1, 2, 4, 8, 9], count) == expected
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedmd"])

@@ -32,7 +32,7 @@ def defence(strength):
 
 def test_the_trainer_trains_as_a_client_does():
     examples = known().auxiliary
-    trained = Trainer(MODEL, TRAINING, CPU).trained(start(), examples, seed=3)
+    trained = Trainer(MODEL, TRAINING, CPU).train_reference(start(), examples, seed=3)
     own = MODEL.build()
     own.load_state_dict({name: torch.from_numpy(array) for name, array in start().items()})
     train_local(own, examples.x, examples.y, epochs=2, batch_size=4, lr=0.1, seed=3)
@@ -43,7 +43,7 @@ def test_the_trainer_trains_as_a_client_does():
 
 def test_what_no_client_trains_stays_as_it_is():
     frozen = [*start()][:1]
-    trained = Trainer(MODEL, TRAINING, CPU, frozen=frozen).trained(start(), known().auxiliary, seed=3)
+    trained = Trainer(MODEL, TRAINING, CPU, frozen=frozen).train_reference(start(), known().auxiliary, seed=3)
     for name, value in start().items():
         assert (trained[name] == value).all() == (name in frozen)
 
@@ -58,13 +58,13 @@ def test_shadows_need_examples_and_knowledge_of_the_training(changes, possible):
 
 def test_shadows_train_on_one_half_of_the_examples_and_the_population_is_the_other(monkeypatch):
     seen = []
-    trained = Trainer.trained
+    train_reference = Trainer.train_reference
 
     def spied(self, received, examples, *, seed):
         seen.append(examples)
-        return trained(self, received, examples, seed=seed)
+        return train_reference(self, received, examples, seed=seed)
 
-    monkeypatch.setattr(Trainer, "trained", spied)
+    monkeypatch.setattr(Trainer, "train_reference", spied)
     knowledge = known()
     shadows = Shadows(knowledge, 5, seed=1, device=CPU)
     first = list(shadows.of_round(1, start(), 4))

@@ -8,7 +8,7 @@ from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError
 from fedattack.threats.plaintext.case import check_answers
 from fedattack.threats.plaintext.exchange import Nearest
-from fedattack.threats.plaintext.section import _apart, _beside, _explained, _vectors
+from fedattack.threats.plaintext.section import _apart, _beside, _explain, _vectors
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
 
 
@@ -47,7 +47,7 @@ def test_examples_beside_the_model_are_found_in_whatever_form(says, beside, tmp_
 
 def test_the_page_says_what_is_an_example(tmp_path):
     finding = judged(write_plain_run(tmp_path))
-    assert _explained([finding]).words == [
+    assert _explain([finding]).words == [
         "px#: 18 of 18 vectors beside the model are a training example of the client that sent them."
     ]
     assert _vectors(finding).rows == [["px#", "18", "100%", "18 of 18"]]
@@ -71,7 +71,7 @@ def test_an_ordinary_app_does_not_cry_wolf(tmp_path):
     finding = judged(write_plain_run(tmp_path, plain))
     assert (finding.value, finding.n, finding.p, finding.verdict) == (0.0, CLIENTS, None, NO_EVIDENCE)
     assert finding.reason == "no reply holds a list or a family of numbers that could be an example"
-    assert _explained([finding]).words == ["No list and no text beside the model tells examples or clients."]
+    assert _explain([finding]).words == ["No list and no text beside the model tells examples or clients."]
 
 
 def test_vectors_of_another_length_are_no_examples(tmp_path):
@@ -112,7 +112,7 @@ def test_values_by_example_and_names_of_sites_are_told_without_a_test(tmp_path):
         "scanner": "into 2 groups",
         "raw": "no, all send the same",
     }
-    assert _explained([finding]).words == [
+    assert _explain([finding]).words == [
         "losses is a list with one value for each of the client's examples.",
         "The text site is the same in all rounds, and names each client.",
         "The text scanner is the same in all rounds, and names 2 groups of clients.",

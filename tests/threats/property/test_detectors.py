@@ -19,10 +19,10 @@ from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
     DetectorSetting,
+    bytes_needed,
     can_be_linear,
     divide,
     fit_detectors,
-    needed,
     sketch_width,
     steps_within,
 )
@@ -215,7 +215,7 @@ def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, 
     little = replace(usual, memory=memory)
     size = len(start_of(model))
     assert steps_within(memory, size) == STEPS
-    assert needed(little, size, random=model is DROPPING) > memory
+    assert bytes_needed(little, size, random=model is DROPPING) > memory
     shares = np.array([0.5, 0.5])
     expected, found = (fit(setting, start=start_of(model), shares=shares, check=True) for setting in (usual, little))
     same_but_for_rounding(expected, found)
@@ -228,7 +228,7 @@ def test_shadow_clients_that_are_not_in_memory_make_the_same_detector(model, mem
     little = replace(usual, memory=memory)
     size = len(start_of(model))
     assert steps_within(memory, size) == STEPS
-    assert needed(little, size, random=model is DROPPING) > memory
+    assert bytes_needed(little, size, random=model is DROPPING) > memory
     same_but_for_rounding(*(fit(setting, start=start_of(model), check=True) for setting in (usual, little)))
 
 
@@ -269,7 +269,7 @@ def test_sketches_that_are_not_in_memory_make_the_same_detector(mode):
     usual = replace(usual, sketch=Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names))
     little = replace(usual, memory=45e3)
     assert steps_within(little.memory, usual.sketch.width) == STEPS
-    assert needed(little, usual.sketch.width, random=False) > little.memory
+    assert bytes_needed(little, usual.sketch.width, random=False) > little.memory
     same_but_for_rounding(*(fit(setting, check=mode == "linear") for setting in (usual, little)))
 
 

@@ -17,7 +17,7 @@ from fedattack.base.structured import pack
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats.tokens.judge import _check_answers
-from fedattack.threats.tokens.section import _clients, _exposed, _tables
+from fedattack.threats.tokens.section import _clients, _count_exposed, _tables
 from tests.threats.tokens.world import (
     CLIENTS,
     EMBEDDED,
@@ -46,7 +46,7 @@ def test_words_of_digits_are_named_exactly(known, protocol, tmp_path):
     (row,) = _tables(found["f1"]).rows
     assert row[4:] == ["100%", "100%", "stood still"]
     assert len(_clients(found["f1"]).rows) == CLIENTS
-    assert _exposed([found["f1"]]) == "Of 6 of 6 clients exactly the rows that they use are named."
+    assert _count_exposed([found["f1"]]) == "Of 6 of 6 clients exactly the rows that they use are named."
 
 
 def test_words_are_named_under_decay_and_momentum(tmp_path):

@@ -16,7 +16,7 @@ from fedattack.threats.trees.boxes import list_cuts, list_leaves
 from fedattack.threats.trees.judge import _check_answers
 from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.reconstruct import Step, find_penalties, reconstruct, share_out
-from fedattack.threats.trees.section import _clients, _columns, _exposed
+from fedattack.threats.trees.section import _clients, _columns, _name_exposed
 from tests.threats.trees.world import (
     CLIENTS,
     RATE,
@@ -111,7 +111,7 @@ def test_thresholds_of_diabetes_leak_and_the_page_says_so(tmp_path):
     assert 0 <= linked.value <= 1
     assert [row[0] for row in _clients(columns).rows] == list("01234")
     assert len(_columns(columns).rows) == 10
-    assert "stand in its trees as thresholds" in _exposed([columns])
+    assert "stand in its trees as thresholds" in _name_exposed([columns])
 
 
 def test_each_threshold_is_a_value_of_the_client_and_cyclic_trees_are_its_own_alone(tmp_path):
