@@ -148,9 +148,9 @@ def check_named(model: str | None, loss: str | None) -> None:
     from fedattack.learning import LOSSES, MODELS
     from fedattack.learning.importing import import_callable
 
-    for what, name, known in (("model", model, MODELS), ("loss", loss, LOSSES)):
+    for kind, name, known in (("model", model, MODELS), ("loss", loss, LOSSES)):
         if name is not None and name not in known:
-            import_callable(name, what=what, known=known)
+            import_callable(name, what=kind, known=known)
 
 
 def too_few(clients: int) -> str:
@@ -185,11 +185,11 @@ def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dic
         return {}
     check_folder(out, RecordError, to_write=True)
     wanted = {"app": app.folder.name, "seeds": [*seeds], "commands": [command], "code": _digest_of(app)}
-    for key, what in (("app", "app"), ("seeds", "seeds"), ("commands", "command"), ("code", "code of the app")):
+    for key, title in (("app", "app"), ("seeds", "seeds"), ("commands", "command"), ("code", "code of the app")):
         if study.get(key) != wanted[key]:
             got = "it was changed since" if key == "code" else f"got {short(str(wanted[key]), 80)}"
             raise ConfigError(
-                f"{out} holds a run of another {what} and goes on by the command that began it alone, which {STUDY} "
+                f"{out} holds a run of another {title} and goes on by the command that began it alone, which {STUDY} "
                 f"there names: expected {short(str(study.get(key)), 80)}, {got}; give this run a folder of its own"
             )
     return study
@@ -430,9 +430,9 @@ def pose_all(
         if (witness_of(part) / _POSED).exists():
             posed.append(_read_posed(part, {*read_code(part.folder), *filter(None, (model, loss))}))
             continue
-        if what := _what_is_sent(Record(part.record)):
+        if kind := _what_is_sent(Record(part.record)):
             raise NeedsError(
-                f"{part.label}: clients send {what}, and no attack reads them"
+                f"{part.label}: clients send {kind}, and no attack reads them"
                 + (
                     _beside_training(Record(part.record))
                     or "; it would take arrays of numbers that a model of PyTorch has"
@@ -573,13 +573,13 @@ def _make(attack: Attack, parts: Sequence[Part], trusted: Collection[str], devic
 def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> None:
     """Attack what a server behind secure aggregation would have seen of the same runs."""
     for part in parts:
-        what = f"{attack.name} on {part.name or 'the record'}"
+        step = f"{attack.name} on {part.name or 'the record'}"
         with tempfile.TemporaryDirectory(prefix="fa-") as folder:
             scores = attack.run(
                 project_record(Record(part.record), Path(folder) / "record"),
                 known_to(part, trusted),
                 device=device,
-                progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
+                progress=lambda done, total, step=step: watch.step(step, done, total),  # type: ignore[misc]
             )
         note = f"{attack.name} was given sums alone, computed from the replies as if secure aggregation had been on"
         replace(scores, notes=(note, *scores.notes)).save(part.scores(attack.name))

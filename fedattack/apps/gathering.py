@@ -141,11 +141,11 @@ def _refuse_code(known: ModelKnowledge, model: str | None, loss: str | None) -> 
     """Refuse code that only the witnesses name."""
     from fedattack.learning import LOSSES, MODELS
 
-    for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
+    for kind, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
         if value not in allowed:
             raise TrustError(
-                f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "
-                f"machine: add --trust, or name one of your own by --{what}"
+                f"the witnesses name the {kind} {short(str(value), 80)}, which would be imported and run on this "
+                f"machine: add --trust, or name one of your own by --{kind}"
             )
 
 
@@ -299,8 +299,8 @@ def _note_counts(found: Sequence[Found], record: Record, notes: list[str]) -> No
     more = []
     for each in found:
         training = each.witness.training
-        told = stated.get(each.witness.node, 0)
-        if told and each.witness.trained.total > _MORE * told and not (training and training.augmented):
+        stated_count = stated.get(each.witness.node, 0)
+        if stated_count and each.witness.trained.total > _MORE * stated_count and not (training and training.augmented):
             more.append(each.name)
     if more:
         notes.append(

@@ -189,9 +189,9 @@ class Attack(ABC):
         for need in self.needs.knowledge:
             if not knowledge.has(need):
                 # Losses come from a model, which is what can be added.
-                what = "model" if need == "losses" else need
+                lacking = "model" if need == "losses" else need
                 raise NeedsError(
-                    f"attack {self.name} needs knowledge of {what}, and there is none; add it to knowledge/"
+                    f"attack {self.name} needs knowledge of {lacking}, and there is none; add it to knowledge/"
                 )
         if unfit := self.unfit(record, knowledge):
             raise NeedsError(f"attack {self.name}: {unfit[0]}")

@@ -81,11 +81,11 @@ def _data(setting: Mapping[str, Any]) -> str:
 
 
 def _asked_about(setting: Mapping[str, Any]) -> dict[str, str]:
-    for key, what in (("property", "property"), ("private", "attribute"), ("sensitive", "column")):
+    for key, title in (("property", "property"), ("private", "attribute"), ("sensitive", "column")):
         if setting.get(key):
             # The column that a dataset declares has a name of its own, which the findings say.
             named = str(setting[key]) != "declared"
-            return {"asked about": f"{what} {short(str(setting[key]), 60)}"} if named else {}
+            return {"asked about": f"{title} {short(str(setting[key]), 60)}"} if named else {}
     return {}
 
 

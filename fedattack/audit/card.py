@@ -29,14 +29,14 @@ def card_of(finding: Finding) -> str:
         "targets": f"{finding.n:,}",
         "seeds": ", ".join(map(str, finding.seeds)),
     }
-    told = [f"{name} <b>{_text(fact)}</b>" for name, fact in facts.items() if fact not in (NOTHING, "")]
+    parts = [f"{name} <b>{_text(fact)}</b>" for name, fact in facts.items() if fact not in (NOTHING, "")]
     if finding.selected_after_the_fact:
-        told.append(f"chosen after the fact among {finding.comparisons:,}")
+        parts.append(f"chosen after the fact among {finding.comparisons:,}")
     return (
         '<div style="border: 1px solid #8888; border-radius: 6px; padding: .6em 1em; max-width: 46em">'
         f"<div><b>{_text(finding.label)}</b> <code>{_text(finding.name)}</code> {_badge(finding.verdict)}</div>"
         f'<div style="font-size: 1.8em">{_text(shown(finding.value, finding.units))}</div>'
-        f"<div>{' · '.join(told)}</div>"
+        f"<div>{' · '.join(parts)}</div>"
         f"<div>{_text(finding.reason)}</div>"
         "</div>"
     )

@@ -296,7 +296,7 @@ def curves_of(
     model = "mean of the local models" if any(map(attrgetter("local"), quality)) else "global model"
     unit = "" if measure == "accuracy" else f", as {measure}"
     curves: dict[str, Any] = {}
-    for name, rounds_name, what in (
+    for name, rounds_name, title in (
         ("accuracy", "rounds", f"{model} on the test split{unit}"),
         ("loss", "rounds", "global model on the test split, in the clients' own loss"),
         (
@@ -308,13 +308,13 @@ def curves_of(
         rounds = min(map(attrgetter(rounds_name), quality), key=len)
         values = list(map(attrgetter(name), quality))
         if rounds and (name == "accuracy" or _has_values(values)):
-            curves[name] = _curve(what, rounds, seeds, values)
+            curves[name] = _curve(title, rounds, seeds, values)
     if "accuracy" in curves:
         curves["accuracy"]["measure"] = measure
     if _has_values([trained]):
         last = evidence[0].record.rounds[-1].number
-        what = "global model on the target records that clients hold"
-        curves["train_accuracy"] = _curve(what, [last], seeds, [[accuracy] for accuracy in trained])
+        title = "global model on the target records that clients hold"
+        curves["train_accuracy"] = _curve(title, [last], seeds, [[accuracy] for accuracy in trained])
     return curves
 
 

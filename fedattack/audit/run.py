@@ -65,7 +65,7 @@ def audit_folder(
     RecordError
         If a record is missing or damaged.
     """
-    tell = progress or (lambda what, done, total: None)
+    tell = progress or (lambda step, done, total: None)
     evidence = read_evidence(folder, trusted=trusted)
     study = read_study(folder)
     setting = setting_of(study, evidence)

@@ -27,21 +27,21 @@ _KNOWLEDGE = {
 }
 
 
-def untried_of(evidence: Sequence[Evidence], told: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+def untried_of(evidence: Sequence[Evidence], stated: Mapping[str, str] | None = None) -> list[dict[str, str]]:
     """List the questions that were not asked: ``question`` and ``why``, for each threat without scores.
 
     Parameters
     ----------
-    told
+    stated
         By the name of a threat, the reason that whoever ran the attacks gives; also by questions that no threat asks.
     """
     asked = evidence[0].scores
     found = []
     for threat in threats().values():
         if not set(threat.attacks) & set(asked):
-            why = (told or {}).get(threat.name) or _why(threat, evidence[0])
+            why = (stated or {}).get(threat.name) or _why(threat, evidence[0])
             found.append({"question": threat.question, "why": why})
-    for question, why in (told or {}).items():
+    for question, why in (stated or {}).items():
         if question not in threats():
             found.append({"question": question, "why": why})
     return found

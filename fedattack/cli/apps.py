@@ -79,7 +79,7 @@ class AppWords:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
 
 
-def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
+def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     """Find the app that the command line names; None if it is a preset.
 
     Raises
@@ -90,25 +90,25 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
     from fedattack.apps.app import app_of, app_of_command, is_app
 
     if len(words) > 1 or Path(words[0]).name == "flwr":
-        for name, given in (("--set", told.changes), ("--supernodes", told.supernodes)):
+        for name, given in (("--set", choices.changes), ("--supernodes", choices.supernodes)):
             if given:
                 raise ConfigError(f"{name} goes into the command after --, as `flwr run` takes it")
-        if len(told.seeds) > 1 or told.on != "simulation":
+        if len(choices.seeds) > 1 or choices.on != "simulation":
             raise ConfigError("--seeds and --on are for an app's folder; a command runs once, where it says")
         return app_of_command(words)
     if not is_app(words[0]):
         return None
-    app = app_of(Path(words[0]), told.changes, told.supernodes)
-    if len(told.seeds) > 1 and "seed" in app.config:
+    app = app_of(Path(words[0]), choices.changes, choices.supernodes)
+    if len(choices.seeds) > 1 and "seed" in app.config:
         raise ConfigError(
-            f"--set seed={app.config['seed']} would make {len(told.seeds)} runs of one seed; leave it out, and each "
+            f"--set seed={app.config['seed']} would make {len(choices.seeds)} runs of one seed; leave it out, and each "
             "run has a seed of its own, or take --seeds 1"
         )
     return app
 
 
 def audit_app(
-    app: "App", told: AppWords, out: Path, device: str, conditions: "Sequence[Condition]", as_json: bool
+    app: "App", choices: AppWords, out: Path, device: str, conditions: "Sequence[Condition]", as_json: bool
 ) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import auditing, superlink
@@ -116,18 +116,18 @@ def audit_app(
     from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
-    asking = _Asking.of(told, device, conditions, as_json)
-    app = replace(app, hold_out=told.hold_out or 0.0)
+    asking = _Asking.of(choices, device, conditions, as_json)
+    app = replace(app, hold_out=choices.hold_out or 0.0)
     out, command = out.expanduser().absolute(), commands._command()
-    stopped = auditing.find_stopped(app, out, told.seeds, command)
-    if told.on == SUPERLINK and "finished" not in stopped:
+    stopped = auditing.find_stopped(app, out, choices.seeds, command)
+    if choices.on == SUPERLINK and "finished" not in stopped:
         superlink.check_reach(app, out)
         # How many clients the app is simulated with says nothing of a federation that is up.
-        online = told.supernodes or superlink.count_online(app)
+        online = choices.supernodes or superlink.count_online(app)
         app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
-        runs = "1 run" if len(told.seeds) == 1 else f"{len(told.seeds)} runs"
-        say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {told.on}")
+        runs = "1 run" if len(choices.seeds) == 1 else f"{len(choices.seeds)} runs"
+        say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {choices.on}")
         if app.counted_by:
             say(
                 "note",
@@ -142,13 +142,13 @@ def audit_app(
         if warning := auditing.too_few(app.supernodes):
             say("warning", warning)
     with commands._resumable(out, command), auditing.importable(app):
-        auditing.check_named(told.model, told.loss)
+        auditing.check_named(choices.model, choices.loss)
         with _explained(out, device), watch_bars() as watch:
             parts = auditing.run_app(
                 app,
                 out,
-                told.seeds,
-                on=told.on,
+                choices.seeds,
+                on=choices.on,
                 command=command,
                 options=asking.options,
                 watch=watch,
@@ -156,7 +156,7 @@ def audit_app(
         try:
             with _explained(out, device), lock_folder(out), watch_bars() as watch:
                 posed = auditing.pose_all(
-                    parts, model=told.model, loss=told.loss, asked=asking.questions, app=app, watch=watch
+                    parts, model=choices.model, loss=choices.loss, asked=asking.questions, app=app, watch=watch
                 )
                 attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
                 auditing.control_all(app, parts, attacked, watch)
@@ -184,7 +184,7 @@ def _explained(out: Path, device: str) -> Iterator[None]:
 def gather_run(
     record: Path,
     folders: Sequence[Path],
-    told: AppWords,
+    choices: AppWords,
     out: Path,
     device: str,
     fail_if: list[str] | None,
@@ -198,19 +198,19 @@ def gather_run(
     from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
-    asking = _Asking.of(told, device, commands._conditions(fail_if), as_json)
-    auditing.check_named(told.model, told.loss)
+    asking = _Asking.of(choices, device, commands._conditions(fail_if), as_json)
+    auditing.check_named(choices.model, choices.loss)
     command = commands._command()
     parts, posed = gather(
         record,
         folders,
         out,
         command=command,
-        model=told.model,
-        loss=told.loss,
+        model=choices.model,
+        loss=choices.loss,
         asked=asking.questions,
         trust=trust,
-        app=None if told.app is None else app_of(told.app),
+        app=None if choices.app is None else app_of(choices.app),
     )
     if trust:
         commands._trust(asked_of_knowledge(out))
@@ -230,12 +230,12 @@ class _Asking:
     as_json: bool
 
     @classmethod
-    def of(cls, told: AppWords, device: str, conditions: "Sequence[Condition]", as_json: bool) -> "_Asking":
+    def of(cls, choices: AppWords, device: str, conditions: "Sequence[Condition]", as_json: bool) -> "_Asking":
         from fedattack.apps.questions import Questions
         from fedattack.runs.checks import attack_names, check_attacks, check_conditions
 
-        questions = Questions.of_words(told.sensitive, told.holds, told.groups, told.without)
-        given = commands._options(told.options, told.memory, attack_names())
+        questions = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
+        given = commands._options(choices.options, choices.memory, attack_names())
         check_attacks(attack_names(), given)
         check_conditions(conditions, attack_names(), isolating=False)
         return cls(questions, given, conditions, device, as_json)

@@ -317,7 +317,7 @@ def audit(
     check_runtime(on)
     check_device(device)
     runs = range(seed or 0, (seed or 0) + (seeds or 1))
-    told = AppWords(
+    choices = AppWords(
         changes=changes or [],
         supernodes=supernodes,
         on=on,
@@ -332,11 +332,11 @@ def audit(
         without=without or [],
         hold_out=hold_out,
     )
-    own = app_of_words(what, told)
+    own = app_of_words(what, choices)
     if own is not None:
-        audit_app(own, told, out, device, conditions, as_json)
+        audit_app(own, choices, out, device, conditions, as_json)
         return
-    told.check_preset()
+    choices.check_preset()
     study = load_preset(what[0])
     given = _options(options, memory, study.attacks)
     wanted = {**study.options, **given}
@@ -395,7 +395,7 @@ def gather(
     from fedattack.runs.checks import check_device
 
     check_device(device)
-    told = AppWords(
+    choices = AppWords(
         model=model,
         loss=loss,
         options=options or [],
@@ -406,7 +406,7 @@ def gather(
         without=without or [],
         app=of_app,
     )
-    gather_run(record, witnesses, told, out, device, fail_if, trust=trust, as_json=as_json)
+    gather_run(record, witnesses, choices, out, device, fail_if, trust=trust, as_json=as_json)
 
 
 @app.command(cls=AuditCommand)
@@ -646,8 +646,8 @@ def claim(
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
     conditions = _conditions(fail_if, of_claim=True)
-    told = None if declared is None else read_claim(declared)
-    if told is None and mechanism is None and folder is None:
+    claim_read = None if declared is None else read_claim(declared)
+    if claim_read is None and mechanism is None and folder is None:
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
@@ -662,7 +662,7 @@ def claim(
     trusted = _trust(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
-        told,
+        claim_read,
         tested,
         trial,
         name=mechanism or "",

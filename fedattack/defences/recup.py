@@ -205,9 +205,9 @@ class RecUP:
 
     def _check_weights(self, weights: Sequence[float], values: int) -> None:
         names = ", ".join([zoo.attribute for zoo in self.zoos])
-        for what, count in (("weights", len(weights)), ("values", values)):
+        for title, count in (("weights", len(weights)), ("values", values)):
             if count != len(self.zoos):
-                raise ConfigError(f"RecUP-FL: expected {len(self.zoos)} {what}, one for each of {names}; got {count}")
+                raise ConfigError(f"RecUP-FL: expected {len(self.zoos)} {title}, one for each of {names}; got {count}")
         if not np.greater_equal(weights, 0).all() or not abs(sum(weights) - 1) <= _SUM:
             raise ConfigError(
                 f"RecUP-FL: expected weights of {names} of at least 0 that sum to one; got {weights}, whose sum is "

@@ -206,8 +206,8 @@ def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
 
 def read_resumption(file: Path) -> tuple[dict[str, str], str]:
     """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
-    told = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
-    return told["names"], told["data"]
+    resumption = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
+    return resumption["names"], resumption["data"]
 
 
 def copy_zoos(source: Path, to: Path) -> None:

@@ -570,12 +570,12 @@ class Record:
     @property
     def kept(self) -> str:
         """What of the run is in the record, in words; empty for all of it."""
-        told = [self.keep.told(kind) for kind in self.keep.kinds]
+        words = [self.keep.told(kind) for kind in self.keep.kinds]
         if "layers" in self.keep.kinds:
             trained = sum(digest is None for digest in self.left_out.values())
             state = f"{trained} of them trained" if trained else "all of them frozen"
-            told.append(f"not {len(self.left_out)} other arrays, {state}")
-        return " and ".join(told)
+            words.append(f"not {len(self.left_out)} other arrays, {state}")
+        return " and ".join(words)
 
     @property
     def remarks(self) -> list[str]:

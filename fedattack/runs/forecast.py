@@ -95,22 +95,22 @@ class Forecast:
         clients = f"{self.sampled} clients" if self.sampled > 1 else "1 client"
         size = f"{runs} of {self.rounds} rounds with {clients} in each: about {in_bytes(self.record + self.prepared)}"
         parts = f"{in_bytes(self.record)} of records, {in_bytes(self.prepared)} of knowledge and truth"
-        told = [("note", f"{size} on disk ({parts}), and scores; {in_bytes(self.free)} are free")]
+        lines = [("note", f"{size} on disk ({parts}), and scores; {in_bytes(self.free)} are free")]
         warned = self.out_of_reach
         for name in warned:
-            told.append(("warning", self._warning(name)))
+            lines.append(("warning", self._warning(name)))
         able = [f"{name} ({reach.size})" for name, reach in self.reaches.items() if name not in warned]
         if able:
-            told.append(("note", f"enough for a leak to be stated, if there is one: {', '.join(able)}"))
+            lines.append(("note", f"enough for a leak to be stated, if there is one: {', '.join(able)}"))
         if self.reaches and self.never_sampled > _CHANCE:
-            told.append(
+            lines.append(
                 (
                     "note",
                     f"each client takes part in no round with a chance of {self.never_sampled:.0%}, and these sizes "
                     "count all clients; with more rounds or a larger fraction more of them take part",
                 )
             )
-        return told
+        return lines
 
     def _warning(self, name: str) -> str:
         reach = self.reaches[name]
@@ -205,13 +205,13 @@ def foretell(
     ConfigError
         If the records will not fit on the disk.
     """
-    told = forecast(attacks, settings, parts, trusted)
-    if not told.fits:
+    found = forecast(attacks, settings, parts, trusted)
+    if not found.fits:
         raise ConfigError(
-            f"{parts[0].folder}: the records of this run take {in_bytes(told.record)}, and {in_bytes(told.free)} are "
+            f"{parts[0].folder}: the records of this run take {in_bytes(found.record)}, and {in_bytes(found.free)} are "
             "free; make room, choose another --out, or set fewer rounds, clients or seeds"
         )
-    for kind, line in told.lines():
+    for kind, line in found.lines():
         say(kind, line)
 
 

@@ -65,15 +65,15 @@ def attack_folder(
     for place, part in enumerate(parts):
         record = Record(part.record, skip_damaged=skip_damaged, thinned=True)
         known = knowledge(part)
-        what = f"{attack.name} on {part.name or 'the record'}"
-        watch.step(what, 0, len(record))
+        step = f"{attack.name} on {part.name or 'the record'}"
+        watch.step(step, 0, len(record))
         pace.begins(place)
         scores = attack.run(
             record,
             known,
             seed=seed,
             device=device,
-            progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
+            progress=lambda done, total, step=step: watch.step(step, done, total),  # type: ignore[misc]
         )
         scores.save(part.scores(attack.name))
         files.append(str(part.scores(attack.name)))

@@ -137,11 +137,11 @@ def run_in_turn(
     """
     pace = None if rounds is None else TrainingPace(len(runs), rounds, watch.say)
     for place, (part, run) in enumerate(runs):
-        what, index = f"train {part.name or 'rounds'}", part.record / INDEX
+        step, index = f"train {part.name or 'rounds'}", part.record / INDEX
 
-        def advance(what: str = what, index: Path = index, place: int = place) -> None:
+        def advance(step: str = step, index: Path = index, place: int = place) -> None:
             done = index.read_bytes().count(b"\n") if index.exists() else 0
-            watch.step(what, done, rounds)
+            watch.step(step, done, rounds)
             if pace is not None:
                 pace.seen(place, done)
 

@@ -312,12 +312,12 @@ def name_of_mod(mod: object) -> str:
     if isinstance(mod, FunctionType):
         return mod.__name__
     kind = type(mod)
-    told = ""
+    described = ""
     if kind is LocalDpMod:
-        told = _numbers({name: getattr(mod, name, None) for name in _LOCAL_DP})
+        described = _numbers({name: getattr(mod, name, None) for name in _LOCAL_DP})
     elif (kind.__module__, kind.__name__) == _DEFENCE_MOD:
-        told = _defence(getattr(mod, "settings", None) or {})
-    return short(f"{kind.__name__}({told})" if told else kind.__name__)
+        described = _defence(getattr(mod, "settings", None) or {})
+    return short(f"{kind.__name__}({described})" if described else kind.__name__)
 
 
 def _defence(settings: Mapping[str, Any]) -> str:

@@ -205,15 +205,15 @@ def describe(model: SeenModel) -> WitnessedModel:
 def _search(module: nn.Module, signature: Any) -> Made | None:
     """Find the one call that builds the same; models of the same names and shapes may still compute other things."""
     found: dict[str, Made] = {}
-    told, untold = _candidates(module)
-    for made in told:
+    complete, incomplete = _candidates(module)
+    for made in complete:
         attempt = (signature, repr(made))
         if attempt not in _rebuilding:
             _rebuilding[attempt] = _rebuilds(made, module)
         if _rebuilding[attempt] and found.setdefault(made[0], made) != made:
             return None
     # It may as well be the one whose arguments are not known.
-    return None if untold & {*found} else next(iter(found.values()), None)
+    return None if incomplete & {*found} else next(iter(found.values()), None)
 
 
 def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:

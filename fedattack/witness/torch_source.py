@@ -428,8 +428,8 @@ def _step(watch: Watch, optimizer: Optimizer) -> None:
             for key, usual in _USUAL.items():
                 if key in group and group[key] not in usual:
                     unusual.append(f"{key}={_in_numbers(group[key])}")
-            told = f"{name} of {', '.join(unusual)}" if unusual else name
-            model.optimizers[(told, float(lr), float(momentum), float(decay))] = None
+            described = f"{name} of {', '.join(unusual)}" if unusual else name
+            model.optimizers[(described, float(lr), float(momentum), float(decay))] = None
 
 
 def _in_numbers(value: object) -> str:

@@ -469,9 +469,9 @@ def _deal_answers(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Genera
     """Return how often answers of membership are right once they are dealt to the candidates at random."""
     right = size = 0
     for members, decoys in answers:
-        dealt = draw.permutation(np.concatenate([members, decoys]))
-        right += int(dealt[: len(members)].sum() + (~dealt[len(members) :]).sum())
-        size += len(dealt)
+        permuted = draw.permutation(np.concatenate([members, decoys]))
+        right += int(permuted[: len(members)].sum() + (~permuted[len(members) :]).sum())
+        size += len(permuted)
     return right / size
 
 

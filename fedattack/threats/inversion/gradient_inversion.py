@@ -425,10 +425,10 @@ class _Problem:
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scaled(targets, self._scale)
-        told = [
+        statistics = [
             {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
         ]
-        self._statistics = _stack(told, told[0] if how.statistics else ())
+        self._statistics = _stack(statistics, statistics[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
         start = self._draw(draws, (records, *shape))

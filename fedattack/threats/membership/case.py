@@ -258,9 +258,9 @@ def _choose_times(sizes: Mapping[Any, tuple[int, int]]) -> int:
     return max(range(1, max(most, 1) + 1), key=left)
 
 
-def _mean_size(dealt: tuple[Pairs, Pairs]) -> float:
+def _mean_size(halves: tuple[Pairs, Pairs]) -> float:
     """Return the harmonic mean of the numbers of members and non-members."""
-    members, others = map(len, dealt)
+    members, others = map(len, halves)
     return 2 * members * others / max(members + others, 1)
 
 

@@ -219,7 +219,7 @@ class SourceCase(TargetsCase):
         order = np.resize(draw.permutation(len(held.by)), len(rows))
         return HeldTargets(rows, held.by[order])
 
-    def _answer(self, credit: Floats, held: HeldTargets, dealt: HeldTargets) -> Answered:
+    def _answer(self, credit: Floats, held: HeldTargets, exchanged: HeldTargets) -> Answered:
         """Count the credit (targets, clients) for ``held`` and for the null targets ``dealt`` like them."""
         by_size = np.where(np.isnan(credit).all(axis=0), np.nan, self.sizes.astype(float))
         observed = ~np.isnan(credit[held.rows])
@@ -232,7 +232,7 @@ class SourceCase(TargetsCase):
             hits=held.credit_holders(credit),
             chance=float(guess[counted].sum()),
             largest=float(largest[counted].sum()),
-            null=dealt.credit_holders(credit),
+            null=exchanged.credit_holders(credit),
             held=held,
             named=named_by_holder(credit[held.rows], held.by),
         )
@@ -256,15 +256,15 @@ class SourceCase(TargetsCase):
     @cached_property
     def rounds(self) -> RoundAnswers:
         """Each round counted and let go: the rounds of many clients are too large to be held twice."""
-        dealt = self._deal_null(self.sole, _DEALING)
+        exchanged = self._deal_null(self.sole, _DEALING)
         first, second = self.sole.halve(np.random.default_rng((self.seed, _HALVES)))
         whole, halves = [], []
         for losses in self.losses:
             credit = credits_of(-losses)
-            whole.append(replace(self._answer(credit, self.sole, dealt), named=_NOT_KEPT))
-            one = self._answer(credit, first, dealt.every_other(0))
-            halves.append((one, self._answer(credit, second, dealt.every_other(1))))
-        whole[-1] = self._answer(credit, self.sole, dealt)
+            whole.append(replace(self._answer(credit, self.sole, exchanged), named=_NOT_KEPT))
+            one = self._answer(credit, first, exchanged.every_other(0))
+            halves.append((one, self._answer(credit, second, exchanged.every_other(1))))
+        whole[-1] = self._answer(credit, self.sole, exchanged)
         return RoundAnswers(whole, halves)
 
     @property
