@@ -107,7 +107,7 @@ def _bounded() -> Iterator[None]:
 
     def end() -> None:
         print(
-            f"the app's handler made no step within {seconds:g} s; if it takes longer, set {LONGEST}",
+            f"the app's handler was still at work after {seconds:g} s; if it takes longer, set {LONGEST}",
             file=sys.__stderr__,
             flush=True,
         )

@@ -288,7 +288,7 @@ def test_an_app_that_writes_and_prints_leaves_nothing_behind(classifier, tmp_pat
         ("raise", DataError, r"KeyError.*no data here"),
         ("exit", DataError, r"ended its process: sys.exit\(0\)"),
         ("leave", RunError, r"the process that asks the app ended with 0: no word"),
-        ("wait", DataError, r"made no step within 2 s; if it takes longer, set FEDATTACK_ASKING_SECONDS"),
+        ("wait", DataError, r"was still at work after 2 s; if it takes longer, set FEDATTACK_ASKING_SECONDS"),
     ],
 )
 def test_an_app_that_fails_gives_one_line(fault, error, line, classifier, monkeypatch):
