@@ -103,7 +103,8 @@ def test_a_remedy_can_be_tried_on_the_presets_of_its_threat(threat, remedy):
         assert remedy.audit in preset_names()
     changes = [f"{key}={value}" for key, value in remedy.settings.items()]
     tried = [name for name in preset_names() if load_preset(name).attacks[0] in threat.attacks]
-    assert tried
+    # Of what only apps have, words say what to do.
+    assert tried or not (remedy.audit or changes)
     for name in tried:
         resolve_settings(load_preset(name), changes)
 
