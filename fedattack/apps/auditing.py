@@ -72,7 +72,7 @@ WITNESS = "witness"
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
-_LAST = ("labels", "tokens", "plaintext")
+_LAST = ("exact", "labels", "tokens", "plaintext")
 _INVERSION = "inversion"
 _SUMS = "aggregate"
 

@@ -23,6 +23,7 @@ from fedattack.base.structured import fields, stacked
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.threats.exact.truths import held_examples
 from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.witness import Witness, WitnessedTraining
 
@@ -343,13 +344,14 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what judges ask for besides: examples that clients send in plaintext, and rows that clients use."""
+    """Gather what judges ask for besides: examples near to plaintext, rows that clients use, and their examples."""
     whole: list[tuple[str, NDArray[Any]]] = []
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:
             whole.append((client.name, client.trained.x))
     record = Record(part.record, thinned=True)
     found = {"plaintext": _beside_models(holding, record), "tokens": used_rows(knowledge, whole, record)}
+    found["exact"] = held_examples(knowledge, whole)
     return {name: arrays for name, arrays in found.items() if arrays is not None}
 
 
