@@ -53,15 +53,16 @@ class ExactCase(Case):
         answers = self.truth.answers.get(THREAT)
         if answers is None:
             return None
-        x, owners = answers.get("x"), answers.get("owners")
-        fits = x is not None and owners is not None and answers.keys() == {"x", "owners"}
-        if not fits or x.ndim != 2 or x.dtype.kind != "f" or owners.dtype.kind != "U" or owners.shape != x.shape[:1]:
+        fits = answers.keys() == {"x", "owners"}
+        if fits:
+            x, owners = answers["x"], answers["owners"]
+            fits = x.ndim == 2 and x.dtype.kind == "f" and owners.dtype.kind == "U" and owners.shape == x.shape[:1]
+            fits = fits and bool(np.isfinite(x).all())
+        if not fits:
             raise DataError(
-                f"seed {self.seed}: the truth's answer {THREAT!r}: expected x (n, inputs) and owners (n,), as "
+                f"seed {self.seed}: the truth's answer {THREAT!r}: expected finite x (n, inputs) and owners (n,), as "
                 "fedattack.threats.exact.truths gives them; write it again"
             )
-        if not np.isfinite(x).all():
-            raise DataError(f"seed {self.seed}: the truth's answer {THREAT!r} holds numbers that are not finite")
         return answers
 
     @property

@@ -142,7 +142,7 @@ class ExactJudge(Judge[ExactCase]):
         every = np.concatenate(values)
         interval = UNKNOWN
         if len(every) > 1:
-            low, high = t_interval(every)
+            low, high = t_interval(every.tolist())
             interval = max(low, bounds[0]), min(high, bounds[1])
         return Measurement(
             value=float(every.mean()),

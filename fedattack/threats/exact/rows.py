@@ -165,4 +165,4 @@ def _find_equal(candidates: Candidates, known: KnownValues) -> Rows:
         right.append(other[equal])
     pairs = np.concatenate([*left, order[:0]]), np.concatenate([*right, order[:0]])
     graph = coo_array((np.ones(len(pairs[0])), pairs), shape=(count, count))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
