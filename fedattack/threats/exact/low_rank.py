@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -37,6 +38,12 @@ _EXPLAINS_STEPS = 0.9
 
 # How near to zero rounding may decide, as a part of the largest output.
 _BORDER = 1e-4
+
+# Sums of columns that are refused, after which the search ends.
+_MOST_REFUSED = 3_000
+
+# How far the signs of neurons must be from zero for some example, in a linear program.
+_MARGIN = 1e-6
 
 # Neurons in which two examples differ, at least, if they can be told apart.
 _DIFFER = 3
@@ -79,16 +86,38 @@ class _Rows:
         (rows,): how near to zero a row is that is zero but for noise.
     moved, start
         (rows, inputs + 1): how they moved, and where they began.
+    outputs
+        (rows, rank): what leaves the neurons for the directions that span the batch; ``None`` after several steps.
     """
 
     directions: Floats
     limits: Floats
     moved: Floats
     start: Floats
+    outputs: Floats | None
 
     def find_zeros(self, columns: Floats) -> Flags:
         """Say in which rows columns (n, rank) are zero, (n, rows)."""
         return np.asarray(np.abs(columns @ self.directions.T) <= self.limits)
+
+    def is_half(self, zero: Flags) -> bool:
+        """Say whether any example of the batch's span leaves these neurons (rows,) below zero, and the others above.
+
+        Of few outputs there are sums of columns that are zero in more rows than a column is; but such rows are no half.
+        After several steps signs have changed, and nothing is said.
+        """
+        if self.outputs is None:
+            return True
+        sides = np.where(zero, 1.0, -1.0)[:, None] * self.outputs
+        bound = np.column_stack([sides, np.ones(len(sides))])
+        rank = self.outputs.shape[1]
+        found = linprog(
+            np.append(np.zeros(rank), -1.0),
+            A_ub=bound,
+            b_ub=np.zeros(len(sides)),
+            bounds=[(-1, 1)] * rank + [(-1, 1)],
+        )
+        return bool(found.status == 0 and -found.fun > _MARGIN)
 
     def put_in(self, examples: Floats) -> Floats:
         """Return what leaves the neurons for examples (n, inputs), (n, rows)."""
@@ -139,7 +168,11 @@ def take_apart(
     tells = limits < _COARSEST
     if tells.sum() < 2 * rank:
         return refuse(inputs, "rounding or noise hides which neurons an example leaves below zero")
-    rows = _Rows(basis[tells] / lengths[tells, None], limits[tells], moved[tells], start[tells])
+    outputs = None
+    if steps == 1:
+        outputs = start[tells] @ right[:rank].T
+        outputs /= np.linalg.norm(outputs, axis=1, keepdims=True) + 1e-300
+    rows = _Rows(basis[tells] / lengths[tells, None], limits[tells], moved[tells], start[tells], outputs)
     weighted_right = np.diag(values[:rank]) @ right[:rank]
     best = refuse(inputs, f"no example explains which neurons are below zero, after {draws:,} draws")
     columns = 0
@@ -170,17 +203,23 @@ def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
         return
     found = np.zeros((0, rank))
     counts = np.zeros(0, dtype=np.int64)
+    refused = np.zeros((0, rank))
     for drawn in _draw_columns(rows, rank, draws, rng):
         zero = rows.find_zeros(drawn)
         good = zero.sum(axis=1) >= rank - 1 + _BEYOND
         drawn, zero = drawn[good], zero[good]
         lone = _are_lone(zero, rows.directions)
-        before = len(found)
-        found, counts = _keep_different(
-            np.concatenate([found, drawn[lone]]), np.concatenate([counts, zero[lone].sum(axis=1)])
-        )
-        if len(found) > before:
+        drawn, zero = _keep_new(drawn[lone], zero[lone], np.concatenate([found, refused]))
+        fits = np.array([rows.is_half(pattern) for pattern in zero], dtype=np.bool_)
+        refused = np.concatenate([refused, drawn[~fits]])
+        if fits.any():
+            found = np.concatenate([found, drawn[fits]])
+            counts = np.concatenate([counts, zero[fits].sum(axis=1)])
+            order = np.argsort(-counts, kind="stable")
+            found, counts = found[order], counts[order]
             yield found[_choose_independent(found, rank)]
+        if len(refused) > _MOST_REFUSED:
+            return
 
 
 def _are_lone(zero: Flags, directions: Floats) -> Flags:
@@ -222,14 +261,14 @@ def _draw_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
             yield drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-def _keep_different(found: Floats, counts: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
-    """Keep of directions that are the same the one with most zeros, the sparsest first."""
-    order = np.argsort(-counts, kind="stable")
+def _keep_new(drawn: Floats, zero: Flags, known: Floats) -> tuple[Floats, Flags]:
+    """Keep of directions that are the same the one with most zeros, and none that is known."""
     kept: list[int] = []
-    for row in order.tolist():
-        if not kept or np.abs(found[kept] @ found[row]).max() < 1 - 1e-6:
+    for row in np.argsort(-zero.sum(axis=1), kind="stable").tolist():
+        others = np.concatenate([known, drawn[kept]])
+        if not len(others) or np.abs(others @ drawn[row]).max() < 1 - 1e-6:
             kept.append(row)
-    return found[kept], counts[kept]
+    return drawn[kept], zero[kept]
 
 
 def _choose_independent(found: Floats, rank: int) -> list[int]:
