@@ -15,8 +15,9 @@ _MOST, _SEEN = 300, 3
 # Numbers of a candidate beside the commonest value of their feature, at least.
 _TELLING = 5
 
-# How near a number must be to a known value, as a part of the distance of two values.
-_NEAR = 0.05
+# How near a number must be to a known value, as a part of the distance of two values: where features have many, mixtures
+# are hardly near to one in each; where they have few, those that are nearly one example are.
+_NEAR, _NEAR_FEW, _FEW = 0.25, 0.02, 8
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,18 @@ class KnownValues:
         """Whether all features have scales."""
         return bool(self.scales) and all(len(scale) for scale in self.scales)
 
+    @property
+    def coarsest(self) -> float:
+        """How far an entry may be off if known values are still to be told."""
+        return max(self.near(column) for column in range(len(self.scales))) if self.is_complete else 0.0
+
+    def near(self, column: int) -> float:
+        """Return how near a number of a feature must be to a known value."""
+        scale = self.scales[column]
+        if len(scale) < 2:
+            return float(_NEAR_FEW * self.spans.max())
+        return float(np.diff(scale).min() * (_NEAR if len(scale) >= _FEW else _NEAR_FEW))
+
     def snap(self, candidates: Floats, errors: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         """Return the nearest known values of candidates (n, inputs), and which of them (n,) have known values alone."""
         if not self.is_complete or not len(candidates):
@@ -53,8 +66,7 @@ class KnownValues:
             places = np.clip(np.searchsorted(scale, numbers), 1, max(len(scale) - 1, 1))
             below, above = scale[places - 1], scale[np.minimum(places, len(scale) - 1)]
             nearest = np.where(numbers - below <= above - numbers, below, above)
-            gap = np.diff(scale).min() if len(scale) > 1 else self.spans.max()
-            fits &= np.abs(numbers - nearest) <= np.minimum(3 * errors + 1e-6 * self.spans[column], _NEAR * gap)
+            fits &= np.abs(numbers - nearest) <= np.minimum(3 * errors + 1e-6 * self.spans[column], self.near(column))
             snapped[:, column] = nearest
         telling = (np.abs(snapped - self.common) > 0).sum(axis=1) >= _TELLING
         return snapped, np.asarray(fits & telling)

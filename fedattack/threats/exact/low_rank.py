@@ -36,11 +36,14 @@ _BEYOND_NOISE, _ROUNDING, _COARSEST = 20.0, 1e-9, 1e-2
 # Part of the neurons whose signs an example must explain after several steps, in which signs change; after one, all.
 _EXPLAINS_STEPS = 0.9
 
+# How nearly columns may depend on each other: the ratio of largest and smallest singular value.
+_WORST = 1e8
+
 # How near to zero rounding may decide, as a part of the largest output.
 _BORDER = 1e-4
 
 # Sums of columns that are refused, after which the search ends.
-_MOST_REFUSED = 3_000
+_MOST_REFUSED = 300
 
 # How far the signs of neurons must be from zero for some example, in a linear program.
 _MARGIN = 1e-6
@@ -293,6 +296,8 @@ def _solve(columns: Floats, rows: _Rows, right: Floats, noise: float, steps: int
         # All rows of zeros together tell a column better than the drawn ones.
         for place, own in enumerate(rows.find_zeros(columns)):
             better[place] = np.linalg.svd(rows.directions[own])[2][-1]
+    if np.linalg.cond(better) > _WORST:
+        return refuse(right.shape[1] - 1, "its columns cannot be told apart")
     zero = rows.find_zeros(better)
     scaled = np.linalg.solve(better.T, right)
     moves_bias = np.abs(scaled[:, -1]) > 0

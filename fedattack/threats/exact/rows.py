@@ -93,11 +93,12 @@ def divide(
         Whether a neuron must be above zero for an example that moves it: after one step of a ReLU layer.
     """
     bias = np.abs(moved[:, -1])
-    neurons = np.flatnonzero(bias > rounding / _COARSEST)
+    coarsest = max(_COARSEST * float(known.spans.max()), known.coarsest)
+    neurons = np.flatnonzero(bias * coarsest > rounding)
     x = moved[neurons, :-1] / moved[neurons, -1:]
     largest = np.maximum(np.abs(x).max(axis=1, initial=0), 1.0)
     errors = rounding[neurons] * (1 + largest) / bias[neurons]
-    good = np.isfinite(x).all(axis=1) & (errors <= _COARSEST * known.spans.max())
+    good = np.isfinite(x).all(axis=1) & (errors <= coarsest)
     if is_active:
         outputs = (x * start[neurons, :-1]).sum(axis=1) + start[neurons, -1]
         good &= outputs > -np.abs(start[neurons, :-1]).sum(axis=1) * errors
@@ -126,12 +127,17 @@ def choose(candidates: Candidates, known: KnownValues, *, tells_apart: bool) -> 
     """
     snapped, has_known = known.snap(candidates.x, candidates.errors)
     groups = _find_equal(candidates, known)
+    if has_known.any():
+        # What has the same known values is one example, however coarse the quotients are.
+        same = np.unique(snapped[has_known], axis=0, return_inverse=True)[1].reshape(-1)
+        groups = _merge(groups, np.flatnonzero(has_known), same)
     x, errors, seen, agree = [], [], [], []
     order = np.argsort(groups, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if not len(members):
             continue
-        several = tells_apart and len(np.unique(candidates.neurons[members])) > 1
+        precise = members[3 * candidates.errors[members] <= _COARSEST * known.spans.max()]
+        several = tells_apart and len(np.unique(candidates.neurons[precise])) > 1
         if not several and not has_known[members].any():
             continue
         best = members[candidates.errors[members].argmin()]
@@ -147,6 +153,14 @@ def choose(candidates: Candidates, known: KnownValues, *, tells_apart: bool) -> 
     return RowExamples(found, np.array(errors, dtype=np.float64), tuple(seen), np.array(agree, dtype=np.bool_))
 
 
+def _merge(groups: Rows, members: Rows, same: Rows) -> Rows:
+    """Put the groups of members together that are of the same other groups."""
+    ends = groups[members], len(groups) + same
+    size = len(groups) + int(same.max()) + 1
+    graph = coo_array((np.ones(len(members)), ends), shape=(size, size))
+    return np.asarray(connected_components(graph, directed=False)[1][groups], dtype=np.int64)
+
+
 def _find_equal(candidates: Candidates, known: KnownValues) -> Rows:
     """Return numbers of candidates (n,), one for all that are equal but for rounding."""
     count, inputs = candidates.x.shape
@@ -160,7 +174,7 @@ def _find_equal(candidates: Candidates, known: KnownValues) -> Rows:
         one, other = order[:-step], order[step:]
         apart = np.abs(candidates.x[one] - candidates.x[other]).max(axis=1)
         off = 2 * (candidates.errors[one] + candidates.errors[other]) + _LEAST * known.spans.max()
-        equal = apart <= off
+        equal = apart <= np.minimum(off, 2 * _COARSEST * known.spans.max())
         left.append(one[equal])
         right.append(other[equal])
     pairs = np.concatenate([*left, order[:0]]), np.concatenate([*right, order[:0]])
