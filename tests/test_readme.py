@@ -169,6 +169,7 @@ DOCUMENTS = (
     Document("fedattack/threats/plaintext/README.md"),
     Document("fedattack/threats/labels/README.md"),
     Document("fedattack/threats/tokens/README.md"),
+    Document("fedattack/threats/exact/README.md"),
     OBSERVE,
     DEFENCES,
     CLAIMS,

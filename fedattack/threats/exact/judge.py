@@ -83,9 +83,8 @@ class ExactJudge(Judge[ExactCase]):
     def _test(self, rate: Rate) -> Significance:
         ways = 0.0
         for case in self.asked:
-            read = int(case.is_read.sum() + case.others_read.sum())
-            size = len(case.is_read) + len(case.others_read)
-            ways += float(gammaln(size + 1) - gammaln(read + 1) - gammaln(size - read + 1))
+            held, others = len(case.is_read), len(case.others_read)
+            ways += float(gammaln(held + others + 1) - gammaln(held + 1) - gammaln(others + 1))
         how = "the clients' examples exchanged with others that nobody trained on"
         return significance_of(rate.value, self._draw, self.rng(_TESTING), how, arrangements=count_of(ways))
 
