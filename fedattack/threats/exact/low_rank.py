@@ -212,7 +212,8 @@ def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
         good = zero.sum(axis=1) >= rank - 1 + _BEYOND
         drawn, zero = drawn[good], zero[good]
         lone = _are_lone(zero, rows.directions)
-        drawn, zero = _keep_new(drawn[lone], zero[lone], np.concatenate([found, refused]))
+        drawn = _polish(zero[lone], rows.directions)
+        drawn, zero = _keep_new(drawn, rows.find_zeros(drawn), np.concatenate([found, refused]))
         fits = np.array([rows.is_half(pattern) for pattern in zero], dtype=np.bool_)
         refused = np.concatenate([refused, drawn[~fits]])
         if fits.any():
@@ -262,6 +263,12 @@ def _draw_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
             drawn = np.linalg.solve(system[is_whole], wanted[is_whole])[..., 0]
             drawn = drawn[np.isfinite(drawn).all(axis=1)]
             yield drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def _polish(zero: Flags, directions: Floats) -> Floats:
+    """Return the directions (n, rank) that are nearest to orthogonal to all of these rows, (n, rows)."""
+    spreads = np.einsum("nm,mi,mj->nij", zero.astype(np.float64), directions, directions, optimize=True)
+    return np.asarray(np.linalg.eigh(spreads)[1][:, :, 0])
 
 
 def _keep_new(drawn: Floats, zero: Flags, known: Floats) -> tuple[Floats, Flags]:

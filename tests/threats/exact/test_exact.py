@@ -82,7 +82,7 @@ def test_sums_are_read_and_traced_by_who_took_part(tmp_path):
 
 
 def test_who_always_appears_together_is_not_told_apart(tmp_path):
-    found = judged(write_sums(tmp_path, rounds=2, each=5))
+    found = judged(write_sums(tmp_path, rounds=2, each=3))
     assert found["recovered"].value == 1
     assert found["clients"].value == 0
 
