@@ -43,7 +43,7 @@ _WORST = 1e8
 _BORDER = 1e-4
 
 # Sums of columns that are refused, after which the search ends.
-_MOST_REFUSED = 800
+_MOST_REFUSED = 2_000
 
 # How far the signs of neurons must be from zero for some example, in a linear program.
 _MARGIN = 1e-6
