@@ -15,8 +15,8 @@ _MOST, _SEEN = 300, 3
 # Numbers of a candidate beside the commonest value of their feature, at least.
 _TELLING = 5
 
-# How near a number must be to a known value, as a part of the distance of two values. Where features have many, mixtures
-# are hardly near to one in each; where they have few, those that are nearly one example are.
+# How near a number must be to a known value, as a part of the distance of two values. Where features have many, a
+# mixture is hardly near to one in each; where they have few, one that is nearly an example is.
 _NEAR, _NEAR_FEW, _FEW = 0.25, 0.02, 8
 
 
