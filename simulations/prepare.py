@@ -22,6 +22,7 @@ from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts
 from fedattack.learning import pick_device
 from fedattack.runs.settings import read_settings
+from fedattack.threats.exact.truths import held_examples
 from simulations.claims import central_notes, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of
@@ -82,7 +83,7 @@ def prepare(
     if goal.knows_defence:
         known = replace(known, defence=defence)
     write_knowledge(knowledge, known)
-    answer = replace(answer, answers={**(answer.answers or {}), **_rows_used(study, known)})
+    answer = replace(answer, answers={**(answer.answers or {}), **_answers_of(study, known)})
     labels, names = data.labels
     sample = np.sort(rng.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
@@ -101,11 +102,11 @@ def prepare(
     )
 
 
-def _rows_used(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Return which rows of the model's tables each client uses, for whoever judges that; nothing without tables."""
-    examples = ((str(client), study.records_of(client)[0]) for client in range(study.settings.clients))
-    used = used_rows(known, examples)
-    return {} if used is None else {"tokens": used}
+def _answers_of(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Return which rows of tables each client uses, and its examples, for judges; nothing where no layer tells them."""
+    examples = [(str(client), study.records_of(client)[0]) for client in range(study.settings.clients)]
+    found = {"tokens": used_rows(known, examples), "exact": held_examples(known, examples)}
+    return {name: arrays for name, arrays in found.items() if arrays is not None}
 
 
 def _few_records(study: Study) -> HeldRecords | None:

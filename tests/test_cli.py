@@ -431,7 +431,7 @@ def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
     assert code == 0
     assert "it keeps every 2nd round and the replies of 50 % of each round's clients" in text
     assert (
-        "attacks that take it: aia, ara, attribute-baselines, inversion, labels, membership, plaintext, "
+        "attacks that take it: aia, ara, attribute-baselines, exact, inversion, labels, membership, plaintext, "
         "private-attribute, sia, tokens" in text
     )
     code, _, _ = call("attack", "sia", tmp_path / "small", "--device", "cpu")
@@ -449,7 +449,7 @@ def test_check_says_which_attacks_refuse_a_thinned_record(call, tmp_path):
     text = " ".join(call("check", tmp_path / "layers")[1].split())
     assert "it keeps the layers fc2.* and not 2 other arrays, 2 of them trained" in text
     assert (
-        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, inversion, labels, membership"
+        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, exact, inversion, labels"
         in text
     )
     code, _, err = call("attack", "inversion", tmp_path / "layers", "--device", "cpu")

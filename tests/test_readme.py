@@ -170,6 +170,7 @@ DOCUMENTS = (
     Document("fedattack/threats/labels/README.md"),
     Document("fedattack/threats/tokens/README.md"),
     Document("fedattack/threats/trees/README.md"),
+    Document("fedattack/threats/exact/README.md"),
     OBSERVE,
     DEFENCES,
     CLAIMS,

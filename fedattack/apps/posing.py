@@ -23,6 +23,7 @@ from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.threats.exact.truths import held_examples
 from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
@@ -346,7 +347,7 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what judges ask for besides: examples beside models, and rows that clients use or train on."""
+    """Gather what judges ask for besides: examples near to plaintext, rows that clients use, and their examples."""
     whole: list[tuple[str, NDArray[Any]]] = []
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:
@@ -355,6 +356,7 @@ def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str,
     found = {
         "plaintext": _beside_models(holding, record),
         "tokens": used_rows(knowledge, whole, record),
+        "exact": held_examples(knowledge, whole),
         "trees": _tables_of(record, holding),
     }
     return {name: arrays for name, arrays in found.items() if arrays is not None}

@@ -282,6 +282,7 @@ class _FirstStep:
         self._step: Step | None = None
         self._losses: list[int] = []
         self._before: list[tuple[Tensor, Tensor]] = []
+        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
         # How many lines and leaves there are up to the last loss.
         self._lines, self._met = 0, 0
         self._is_whole = True
@@ -312,6 +313,15 @@ class _FirstStep:
         if self.is_over:
             raise _StepRead
 
+    def keep_buffers(self, module: nn.Module, *, anew: bool) -> None:
+        """Keep a model's buffers as they are before a step, which moves the statistics of batch normalisation."""
+        if self.is_over:
+            return
+        if anew:
+            self._buffers = {}
+        for one in module.buffers():
+            self._buffers.setdefault(id(one), (one, one.detach().clone()))
+
     def _keep_parameters(self) -> None:
         """Keep the models' parameters: a loop without an optimizer moves them before the step is known to be over."""
         for line in self.reader.lines:
@@ -319,8 +329,10 @@ class _FirstStep:
                 self._before += [(one, one.detach().clone()) for one in line.function.parameters()]
 
     def put_back(self) -> None:
-        """Put the parameters back to what they were."""
+        """Put the parameters and buffers back to what they were."""
         with torch.no_grad():
+            for buffer, before in self._buffers.values():
+                buffer.copy_(before)
             for parameter, before in self._before:
                 parameter.copy_(before)
                 parameter.grad = None
@@ -345,6 +357,7 @@ class _FirstReader(Reader):
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
         """Note the call of a model."""
         self._first.note_step()
+        self._first.keep_buffers(module, anew=not self.goes_on(module))
         return super().begin(module, args, kwargs)
 
 

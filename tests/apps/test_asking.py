@@ -162,6 +162,16 @@ def test_what_stays_at_home_is_put_in_its_place_and_named(tmp_path, here):
     assert kept.startswith("net.1.weight, net.1.bias, which clients keep, were fitted to the target records")
 
 
+@pytest.mark.slow
+def test_a_head_at_home_is_fitted_behind_batch_statistics_that_are_sent(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "head"), targets_of(part)
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert len(answers.losses) == 2 * CLIENTS
+    assert np.isfinite(answers.losses).all()
+    assert notes == ["net.3.weight, net.3.bias, which clients keep, were fitted to the target records under each model"]
+
+
 def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     part = Part(tmp_path, "")
     app, targets = run(part, "renamed"), targets_of(part)

@@ -49,14 +49,14 @@ def choose(names):
 def test_all_that_applies_is_made_and_judged(part):
     posed = pose_all([part])
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    assert attacked.scored == ("sia", "membership", "inversion", "labels", "plaintext")
+    assert attacked.scored == ("sia", "membership", "inversion", "exact", "labels", "plaintext")
     assert attacked.failed == {}
-    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "labels", "plaintext"]
+    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "exact", "labels", "plaintext"]
     assert "torch.nn:Linear" in attacked.trusted
     findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     headlines = [finding.attack for finding in findings if finding.headline]
     assert headlines[0] == "sia"
-    assert {*headlines} == {"sia", "membership", "inversion", "labels", "plaintext"}
+    assert {*headlines} == {"sia", "membership", "inversion", "exact", "labels", "plaintext"}
     (recognised,) = (finding for finding in findings if finding.metric == "recognised")
     assert recognised.n == 6
 
@@ -65,7 +65,7 @@ def test_all_that_applies_is_made_and_judged(part):
 def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    assert attacked.scored == ("sia", "membership", "labels", "plaintext")
+    assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}

@@ -37,7 +37,7 @@ def judged(part: Part) -> dict:
     """Go on as audit does; returns the findings."""
     posed = pose_all([part])
     attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
-    assert attacked.scored == ("membership-aggregate", "labels", "plaintext")
+    assert attacked.scored == ("membership-aggregate", "exact", "labels", "plaintext")
     found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return {f"{item.attack}.{item.metric}": item for item in found}
 
@@ -131,7 +131,7 @@ def test_one_command_audits_an_app_under_secagg(tmp_path):
     assert record.view == "aggregate"
     assert [len(item.participants) for item in record] == [3, 3, 3]
     found = {f"{item['attack']}.{item['metric']}": item for item in json.loads(done.stdout)}
-    assert {item["attack"] for item in found.values()} == {"membership-aggregate", "labels", "plaintext"}
+    assert {item["attack"] for item in found.values()} == {"membership-aggregate", "exact", "labels", "plaintext"}
     assert found["membership-aggregate.tpr-at-1pct-fpr"]["verdict"] != "not applicable"
     truth, targets = read_truth(out / "truth"), read_targets(out / "knowledge" / "targets.npz")
     assert {*truth.owners} == {"", *(truth.nodes[node] for node in record.nodes)}

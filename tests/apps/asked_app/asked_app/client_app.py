@@ -32,12 +32,13 @@ class Net(nn.Module):
 
 def make(kind, width=16):
     torch.manual_seed(3)
-    model = Net(width, FEATURES if kind == "autoencoder" else CLASSES, norm=kind == "norms")
+    model = Net(width, FEATURES if kind == "autoencoder" else CLASSES, norm=kind in ("norms", "head"))
     return model.bfloat16() if kind == "bits" else model
 
 
 def arrays_of(kind, model):
-    state = {name: value for name, value in model.state_dict().items() if not name.startswith(f"net.{AT_HOME}")}
+    at_home = "3." if kind == "head" else AT_HOME
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith(f"net.{at_home}")}
     if kind == "bits":
         return ArrayRecord({name: Array(value.view(torch.int16).numpy()) for name, value in state.items()})
     return ArrayRecord(state)

@@ -1,0 +1,193 @@
+"""One seed's examples that were read off beside those that clients hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.audit.judge import Case
+from fedattack.base.errors import DataError
+from fedattack.base.structured import fields
+
+THREAT = "exact"
+
+TOLERANCE = 1e-3
+"""How far each number of an example that counts as read off may be from it, as a part of its feature's span."""
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# Examples that are compared with others at once.
+_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True)
+class ExactCase(Case):
+    """One seed's examples that were read off, beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores name clients, rules or updates that they do not list, or the truth has other inputs.
+    """
+
+    def __post_init__(self) -> None:
+        arrays, facts = self.scores.arrays, self.scores.facts
+        known = {"whose": "clients", "rules": "rules", "first": "updates"}
+        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
+            raise DataError(
+                f"seed {self.seed}: the scores name clients, rules or updates that they do not list; attack again"
+            )
+        if self.answers is not None and self.answers["x"].shape[1] != arrays["examples"].shape[1]:
+            raise DataError(
+                f"seed {self.seed}: the truth's examples have {self.answers['x'].shape[1]} inputs, and the scores "
+                f"{arrays['examples'].shape[1]}; attack again with the model of this run"
+            )
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+        """The examples that clients hold, and whose they are; ``None`` where nobody knows."""
+        answers = self.truth.answers.get(THREAT)
+        if answers is None:
+            return None
+        fits = answers.keys() == {"x", "owners"}
+        if fits:
+            x, owners = answers["x"], answers["owners"]
+            fits = x.ndim == 2 and x.dtype.kind == "f" and owners.dtype.kind == "U" and owners.shape == x.shape[:1]
+            fits = fits and bool(np.isfinite(x).all())
+        if not fits:
+            raise DataError(
+                f"seed {self.seed}: the truth's answer {THREAT!r}: expected finite x (n, inputs) and owners (n,), as "
+                "fedattack.threats.exact.truths gives them; write it again"
+            )
+        return answers
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the examples were read off sums."""
+        return self.record.view == "aggregate"
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """The clients of which updates were looked at, and of which all examples are known."""
+        if self.answers is None:
+            return []
+        holders, seen = {*self.answers["owners"].tolist()}, self.scores.arrays["seen"]
+        return [client for client in self.clients if client in holders and seen[self.columns(client)].any()]
+
+    @cached_property
+    def held(self) -> tuple[Floats, NDArray[np.int64]]:
+        """The examples of the clients that are asked about, and whose each is, an index into these."""
+        if self.answers is None:
+            raise AssertionError("asked for where there are answers")
+        places = {client: place for place, client in enumerate(self.asked)}
+        whose = np.array([places.get(owner, -1) for owner in self.answers["owners"].tolist()], dtype=np.int64)
+        return self.answers["x"][whose >= 0].astype(np.float64), whose[whose >= 0]
+
+    @cached_property
+    def evaluation(self) -> Floats:
+        """Examples (n, inputs) that nobody trained on; none where no such are known."""
+        x = self.truth.evaluation[0]
+        inputs = self.held[0].shape[1]
+        if fields(x) or not len(x) or x.reshape(len(x), -1).shape[1] != inputs:
+            return np.zeros((0, inputs))
+        return np.asarray(x.reshape(len(x), -1), dtype=np.float64)
+
+    @cached_property
+    def auxiliary(self) -> Floats:
+        """The attacker's own examples (n, inputs); none where it has none."""
+        known, inputs = self.knowledge.auxiliary, self.held[0].shape[1]
+        if known is None or fields(known.x) or known.x.reshape(len(known), -1).shape[1] != inputs:
+            return np.zeros((0, inputs))
+        return np.asarray(known.x.reshape(len(known), -1), dtype=np.float64)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether examples are images."""
+        x = self.truth.evaluation[0]
+        return not fields(x) and x.ndim == 4
+
+    @cached_property
+    def spans(self) -> Floats:
+        """(inputs,): largest less smallest value of each feature among what clients hold; of images of all pixels."""
+        x = self.held[0]
+        spans = np.ptp(x, axis=0)
+        widest = max(float(np.ptp(x)), 1e-12)
+        return np.full(len(spans), widest) if self.is_image else np.where(spans > 0, spans, widest)
+
+    @cached_property
+    def found(self) -> tuple[Floats, NDArray[np.int64]]:
+        """What was read off (n, inputs), and whose it is said to be, an index into the clients asked about or −1."""
+        places = {client: place for place, client in enumerate(self.asked)}
+        whose = []
+        for node in self.scores.arrays["whose"].tolist():
+            whose.append(places.get(self.node_clients[node], -1) if node >= 0 else -1)
+        x = self.scores.arrays["examples"].astype(np.float64)
+        of_asked = np.array(whose, dtype=np.int64)
+        if self.is_sum:
+            return x, of_asked
+        return x[of_asked >= 0], of_asked[of_asked >= 0]
+
+    def named(self, array: str) -> NDArray[Any]:
+        """Return an array of the scores for what :attr:`found` holds."""
+        values = self.scores.arrays[array]
+        if self.is_sum:
+            return values
+        kept = [self.node_clients[node] in self.asked for node in self.scores.arrays["whose"].tolist()]
+        return values[np.array(kept, dtype=np.bool_)]
+
+    def compare(self, x: Floats, others: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """Return for each example (n, inputs) the nearest of others, and how far apart their numbers are (n, inputs).
+
+        Distances are parts of the features' spans; infinite where there are no others.
+        """
+        if not len(others):
+            return np.full(len(x), -1), np.full(x.shape, np.inf)
+        scaled, of_others = x / self.spans, others / self.spans
+        lengths = np.square(of_others).sum(axis=1)
+        nearest = np.zeros(len(x), dtype=np.int64)
+        for first in range(0, len(x), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            nearest[part] = (lengths - 2 * scaled[part] @ of_others.T).argmin(axis=1)
+        return nearest, np.abs(scaled - of_others[nearest])
+
+    @cached_property
+    def apart(self) -> Floats:
+        """(held, inputs): how far what clients hold is from the nearest that was read off of them."""
+        x, whose = self.held
+        found, of_found = self.found
+        if self.is_sum:
+            return self.compare(x, found)[1]
+        apart = np.full(x.shape, np.inf)
+        for client in range(len(self.asked)):
+            own = whose == client
+            apart[own] = self.compare(x[own], found[of_found == client])[1]
+        return apart
+
+    @cached_property
+    def is_read(self) -> Flags:
+        """(held,): whether an example is among those that were read off."""
+        return np.asarray(self.apart.max(axis=1, initial=0) <= TOLERANCE)
+
+    @cached_property
+    def others_read(self) -> Flags:
+        """(evaluation,): whether an example that nobody trained on is among those that were read off."""
+        return np.asarray(self.compare(self.evaluation, self.found[0])[1].max(axis=1, initial=0) <= TOLERANCE)
+
+    @cached_property
+    def truly_of(self) -> NDArray[np.int64]:
+        """(found,): whose example each that was read off is, an index into the clients asked about; −1 for nobody's."""
+        found, of_found = self.found
+        x, whose = self.held
+        holders = np.full(len(found), -1)
+        if self.is_sum:
+            nearest, apart = self.compare(found, x)
+            return np.where(apart.max(axis=1, initial=0) <= TOLERANCE, whose[nearest], -1)
+        for client in range(len(self.asked)):
+            own = of_found == client
+            _, apart = self.compare(found[own], x[whose == client])
+            holders[own] = np.where(apart.max(axis=1, initial=0) <= TOLERANCE, client, -1)
+        return holders

@@ -1,0 +1,346 @@
+"""Read examples off the first fully connected layer: of single neurons, of whole batches, and of sums."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.local_models import readable
+from fedattack.attacks.matching import check_model, is_finite
+from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
+from fedattack.base.errors import FedAttackError, NeedsError, RecordError
+from fedattack.learning.importing import Asked
+from fedattack.record import Record
+from fedattack.record.format import Arrays
+from fedattack.threats.exact.first_layer import FirstLayer, find_first_layer
+from fedattack.threats.exact.known_values import KnownValues, read_known_values
+from fedattack.threats.exact.low_rank import TakenApart, refuse, take_apart
+from fedattack.threats.exact.options import ExactOptions
+from fedattack.threats.exact.rows import Candidates, choose, divide, join
+
+Floats = NDArray[np.float64]
+
+RULES = ("two neurons", "known values", "whole batch")
+"""How an example was told from a mixture."""
+
+# Numbers of candidates that are kept at once.
+_MOST_NUMBERS = 2**26
+
+# Rounding of an entry, in units of its last place.
+_ROUNDINGS = 4.0
+
+
+class _Update(TypedDict):
+    round: Number
+    client: Name
+    batch: Number
+    found: Number
+    why: Name
+
+
+class _ExactFacts(TypedDict):
+    clients: list[Name]
+    rules: Annotated[list[Name], Field(min_length=1)]
+    layer: Name
+    updates: Annotated[list[_Update], Field(min_length=1)]
+    targets: Name
+
+
+@dataclass(frozen=True)
+class FirstLayerReading(ExactOptions, Attack):
+    """Which training examples the first fully connected layer gives away, number by number.
+
+    Scores hold one entry for each example that was read off: ``examples`` (found, inputs); ``errors`` (found,), how far
+    an entry may be off; ``rules`` (found,), how it was told from a mixture, an index into the fact of that name;
+    ``whose`` (found,), an index into the clients, or −1 where a sum does not tell; and ``first`` (found,), the first
+    update that gave it, an index into the updates. ``seen`` (clients,) says of which clients an update was looked at.
+    """
+
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_ExactFacts),
+        {
+            "examples": ArrayForm("f", ("found", "inputs")),
+            "errors": ArrayForm("f", ("found",), low=0),
+            "rules": ArrayForm("i", ("found",), low=0, high=len(RULES) - 1),
+            "whose": ArrayForm("i", ("found",), low=-1),
+            "first": ArrayForm("i", ("found",), low=0),
+            "seen": ArrayForm("b", ("clients",)),
+        },
+        {"clients": "clients"},
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture",
+        "which values features have, where it has examples of its own",
+    )
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say besides where the model's first layer is none that gives examples away."""
+        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        if known is None or isinstance(known.spec, Asked) or found:
+            return found
+        try:
+            layer = find_first_layer(known)
+        except FedAttackError as cause:
+            return [str(cause)]
+        frozen = [name for name in (layer.weight, layer.bias) if name in (knowledge.frozen or {})]
+        if frozen:
+            return [f"it reads how the first layer moves, and {frozen[0]} is frozen"]
+        return []
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        if knowledge.model is None:
+            raise AssertionError("checked by run")
+        check_model(knowledge.model.build(), record)
+        layer = find_first_layer(knowledge.model)
+        notes: list[str] = []
+        reader = _Reader(self, layer, knowledge, record, read_known_values(knowledge, layer.inputs), seed)
+        for done, update in enumerate(reader.read_updates(notes)):
+            reader.look(update)
+            progress(done, done + 1)
+        if not reader.facts:
+            raise NeedsError(
+                f"attack {self.name} needs updates of a first layer, and {record.path} holds none that can be used"
+                f"{why_left_out(notes)}"
+            )
+        arrays = reader.gather()
+        return Scores(
+            attack=self.name,
+            arrays=arrays,
+            facts={
+                "clients": list(record.nodes),
+                "rules": list(RULES),
+                "layer": layer.weight,
+                "updates": reader.facts,
+                "targets": knowledge.asked(),
+            },
+            notes=tuple(notes),
+        )
+
+
+@dataclass(frozen=True)
+class _FirstLayerUpdate:
+    """How the first layer moved, in a reply or in a sum of several.
+
+    Attributes
+    ----------
+    number
+        Of its round.
+    nodes
+        Whose replies are in it.
+    batch
+        How many examples these have; 0 where that is not known.
+    start, moved
+        (neurons, inputs + 1): weights and bias as they were sent, and how they moved.
+    rounding
+        (neurons,): how far an entry may be off.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    batch: int
+    start: Floats
+    moved: Floats
+    rounding: Floats
+
+
+@dataclass
+class _Found:
+    """Examples that were read off a client's updates, or off sums.
+
+    Attributes
+    ----------
+    x, errors, rules, first
+        As in the scores.
+    seen
+        For each the updates in which it was seen.
+    """
+
+    x: Floats
+    errors: Floats
+    rules: NDArray[np.int64]
+    seen: list[frozenset[int]]
+
+
+class _Reader:
+    """What is read of a record, update by update."""
+
+    def __init__(
+        self,
+        attack: ExactOptions,
+        layer: FirstLayer,
+        knowledge: Knowledge,
+        record: Record,
+        known: KnownValues,
+        seed: int,
+    ) -> None:
+        self.attack, self.layer, self.record, self.known = attack, layer, record, known
+        self.rng = np.random.default_rng(seed)
+        self.training = knowledge.training
+        self.tells_apart = _tells_apart(knowledge.model)
+        self.is_sum = record.view == "aggregate"
+        self.nodes = {node: place for place, node in enumerate(record.nodes)}
+        self.seen = np.zeros(len(self.nodes), dtype=np.bool_)
+        self.facts: list[_Update] = []
+        self.participants: list[tuple[str, ...]] = []
+        self.candidates: dict[int, list[Candidates]] = {}
+        self.batches: dict[int, list[tuple[int, TakenApart]]] = {}
+        self.numbers = 0
+
+    def read_updates(self, notes: list[str]) -> Iterator[_FirstLayerUpdate]:
+        """Yield the updates that are looked at; notes say why others cannot be used."""
+        chosen = spread_replies(self.record, self.attack.replies)
+        for round_ in self.record:
+            for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
+                counts = [reply.count for reply in replies]
+                batch = 0 if any(count is None for count in counts) else int(sum(count or 0 for count in counts))
+                read = self._read(readable(start), sent, round_.protocol == "fedsgd")
+                if isinstance(read, str):
+                    notes.append(f"{where}: {read}")
+                    continue
+                yield _FirstLayerUpdate(round_.number, tuple(reply.node for reply in replies), batch, *read)
+
+    def _read(
+        self, start: Arrays | None, sent: Arrays | None, is_gradient: bool
+    ) -> tuple[Floats, Floats, Floats] | str:
+        """Return start, movement and rounding of the first layer, or why they cannot be read."""
+        if start is None or sent is None:
+            return "what model was sent, or what came back, is not in the record"
+        try:
+            before, after = self.layer.join(start), self.layer.join(sent)
+            epsilon = max(_epsilon(sent[self.layer.weight]), _epsilon(sent[self.layer.bias]))
+        except (KeyError, RecordError, ValueError):
+            return f"{self.layer.weight} or its bias is not in it, or cannot be read"
+        wanted = (self.layer.neurons, self.layer.inputs + 1)
+        if before.shape != wanted or after.shape != wanted:
+            return f"{self.layer.weight} has another shape than the model's"
+        if not is_finite([before, after]):
+            return f"{self.layer.weight} or its bias holds numbers that are not finite"
+        moved = after if is_gradient else after - before
+        if not moved.any():
+            return "its first layer did not move"
+        rounding = epsilon * np.abs(after if is_gradient else np.maximum(np.abs(before), np.abs(after))).max(axis=1)
+        rounding = np.maximum(_ROUNDINGS * rounding, 1e-300)
+        if self.is_sum:
+            rounding = np.maximum(rounding, _find_noise(moved))
+        return before, moved, rounding
+
+    def look(self, update: _FirstLayerUpdate) -> None:
+        """Read one update."""
+        number = len(self.facts)
+        whose = -1 if self.is_sum else self.nodes[update.nodes[0]]
+        steps = self._count_steps(update)
+        is_active = self.layer.is_relu and steps == 1
+        if self.numbers <= _MOST_NUMBERS:
+            found = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
+            self.candidates.setdefault(whose, []).append(found)
+            self.numbers += found.x.size
+        apart = self._take_apart(update, steps)
+        self.batches.setdefault(whose, []).append((number, apart))
+        self.seen[[self.nodes[node] for node in update.nodes]] = True
+        self.participants.append(update.nodes)
+        client = "all" if self.is_sum else update.nodes[0]
+        self.facts.append(
+            {
+                "round": update.number,
+                "client": client,
+                "batch": update.batch,
+                "found": len(apart.examples),
+                "why": apart.why,
+            }
+        )
+
+    def _count_steps(self, update: _FirstLayerUpdate) -> int:
+        """Return how many steps are in an update; several where that is not known."""
+        if self.record.protocol == "fedsgd":
+            return 1
+        if self.training is None or not update.batch:
+            return 2
+        return self.training.steps(max(update.batch // max(len(update.nodes), 1), 1))
+
+    def _take_apart(self, update: _FirstLayerUpdate, steps: int) -> TakenApart:
+        """Take a batch apart, or say why it cannot be."""
+        inputs = self.layer.inputs
+        if not self.attack.draws:
+            return refuse(inputs, "draws=0 leaves it out")
+        if not self.layer.is_relu:
+            return refuse(inputs, "no ReLU follows the first layer: no example leaves a neuron at zero")
+        if not update.batch:
+            return refuse(inputs, "its number of examples is not known")
+        return take_apart(update.moved, update.start, update.batch, draws=self.attack.draws, steps=steps, rng=self.rng)
+
+    def gather(self) -> dict[str, NDArray[np.generic]]:
+        """Put together what was read of all updates."""
+        examples, errors, rules, whose, first = [], [], [], [], []
+        for client in sorted(self.candidates):
+            found = self._gather_of(client)
+            examples.append(found.x)
+            errors.append(found.errors)
+            rules.append(found.rules)
+            whose.append(np.array([self._trace(client, seen) for seen in found.seen], dtype=np.int64))
+            first.append(np.array([min(seen) for seen in found.seen], dtype=np.int64))
+        return {
+            "examples": np.concatenate(examples).astype(np.float32),
+            "errors": np.concatenate(errors),
+            "rules": np.concatenate(rules),
+            "whose": np.concatenate(whose),
+            "first": np.concatenate(first),
+            "seen": self.seen,
+        }
+
+    def _gather_of(self, client: int) -> _Found:
+        """Put together what was read of one client, or of sums: each example once."""
+        rows = choose(join(self.candidates[client], self.layer.inputs), self.known, tells_apart=self.tells_apart)
+        found = _Found(rows.x, rows.errors, np.where(rows.agree, 0, 1).astype(np.int64), [*rows.seen])
+        for number, apart in self.batches[client]:
+            for x, error in zip(apart.examples, apart.errors, strict=True):
+                _add(found, x, float(error), number, self.known)
+        return found
+
+    def _trace(self, client: int, seen: frozenset[int]) -> int:
+        """Return whose an example is: of sums the one that took part in all updates that gave it, or −1."""
+        if client >= 0:
+            return client
+        possible = set.intersection(*(set(self.participants[number]) for number in seen))
+        return self.nodes[min(possible)] if len(possible) == 1 else -1
+
+
+def _add(found: _Found, x: Floats, error: float, number: int, known: KnownValues) -> None:
+    """Add an example of a whole batch, unless it is there."""
+    if len(found.x):
+        apart = (np.abs(found.x - x) / known.spans).max(axis=1)
+        nearest = int(apart.argmin())
+        if apart[nearest] <= _SAME:
+            found.seen[nearest] |= {number}
+            return
+    found.x = np.concatenate([found.x, x[None]])
+    found.errors = np.append(found.errors, error)
+    found.rules = np.append(found.rules, RULES.index("whole batch"))
+    found.seen.append(frozenset({number}))
+
+
+# Examples that differ by less, as a part of a feature's span, are one.
+_SAME = 1e-3
+
+
+def _epsilon(array: NDArray[np.generic]) -> float:
+    """Return the rounding of an array's numbers."""
+    values = np.asarray(array)
+    return float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
+
+
+def _find_noise(moved: Floats) -> float:
+    """Return how far an entry of a sum may be off, as by the rounding of SecAgg+, by what no example explains."""
+    values = np.linalg.svd(moved, compute_uv=False)
+    return float(_ROUNDINGS * values[-1] / np.sqrt(max(moved.shape)))
+
+
+def _tells_apart(model: ModelKnowledge | None) -> bool:
+    """Say whether examples pull at the first layer in more than one direction: with more than two outputs."""
+    return model is not None and model.classes > 2

@@ -1,0 +1,239 @@
+"""Judge what was read off: which part of the clients' training examples is there, number by number."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from fedattack.audit.finding import NOT_APPLICABLE
+from fedattack.audit.intervals import t_interval
+from fedattack.audit.judge import Judge
+from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
+from fedattack.audit.significance import Significance, count_of, significance_of
+from fedattack.threats.exact.case import TOLERANCE, ExactCase
+from fedattack.threats.exact.exact import RULES
+from fedattack.threats.inversion.images import IDENTICAL, peak_ratio
+
+Floats = NDArray[np.float64]
+
+AUXILIARY = "auxiliary examples"
+
+# The stream of random numbers of tests.
+_TESTING = 1
+
+# Clients and updates of the first run that the page shows.
+_SHOWN = 20
+
+
+class ExactJudge(Judge[ExactCase]):
+    """States which part of the clients' examples was read off exactly, and how much of what was read off is one.
+
+    The test exchanges the clients' examples with others that nobody trained on.
+    """
+
+    case = ExactCase
+    notes = (
+        "An example counts as read off if each of its numbers is within a thousandth of its feature's span. The null "
+        "of exact.recovered is what was read off beside examples that nobody trained on.",
+    )
+
+    @cached_property
+    def asked(self) -> list[ExactCase]:
+        """The seeds in which all examples of a client are known."""
+        return [case for case in self.cases if case.asked]
+
+    @measure("recovered", "Training examples read off exactly", headline=True)
+    def find_recovered(self) -> Measurement:
+        """Count the clients' examples that are among those that were read off."""
+        if not self.asked:
+            return no_value("of no client all training examples are known, so that nobody can compare")
+        rate = Rate.of([case.is_read for case in self.asked])
+        bars = {AUXILIARY: self._guess()}
+        parts: dict[str, Any] = {}
+        if all(len(case.evaluation) for case in self.asked):
+            null = Rate.of([case.others_read for case in self.asked])
+            parts = {"null": null.null(), "chance": null.value, "test": self._test(rate)}
+        return rate.measured(
+            "the null is the same beside examples that nobody trained on",
+            bars=bars,
+            baselines=bars,
+            by_seed=rate.by_seed,
+            series=self._series(),
+            **parts,
+        )
+
+    def _guess(self) -> float:
+        """Return which part of the examples is among the attacker's own."""
+        shares = [case.compare(case.held[0], case.auxiliary)[1].max(axis=1) <= TOLERANCE for case in self.asked]
+        return float(np.concatenate(shares).mean())
+
+    def _draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """Return which part is read off of as many examples drawn from those of clients and of nobody, (count,)."""
+        total = np.zeros(count)
+        for case in self.asked:
+            read = int(case.is_read.sum() + case.others_read.sum())
+            size = len(case.is_read) + len(case.others_read)
+            total += rng.hypergeometric(read, size - read, len(case.is_read), size=count)
+        return total / sum(len(case.is_read) for case in self.asked)
+
+    def _test(self, rate: Rate) -> Significance:
+        ways = 0.0
+        for case in self.asked:
+            held, others = len(case.is_read), len(case.others_read)
+            ways += float(gammaln(held + others + 1) - gammaln(held + 1) - gammaln(others + 1))
+        how = "the clients' examples exchanged with others that nobody trained on"
+        return significance_of(rate.value, self._draw, self.rng(_TESTING), how, arrangements=count_of(ways))
+
+    @measure("precision", "Read-off examples that a client trained on")
+    def find_precision(self) -> Measurement | None:
+        """Count what was read off and is an example of the client, or of sums of any."""
+        credit = [case.truly_of >= 0 for case in self.asked if len(case.truly_of)]
+        if not credit:
+            return None
+        rate = Rate.of(credit)
+        return rate.measured(
+            "it says how far the attacker may trust what was read off, and is not tested",
+            verdict=NOT_APPLICABLE,
+            by_seed=rate.by_seed,
+        )
+
+    @measure("clients", "Examples of sums traced to their client")
+    def find_clients(self) -> Measurement | None:
+        """Count of sums which part of the examples that were read off is traced to the client that holds it."""
+        sums = [case for case in self.asked if case.is_sum and (case.truly_of >= 0).any()]
+        if not sums:
+            return None
+        credit = []
+        for case in sums:
+            real = case.truly_of >= 0
+            credit.append((case.found[1] == case.truly_of)[real])
+        rate = Rate.of(credit)
+        return rate.measured(
+            "of what was read off and is an example; who took part when tells whose it is, and nothing is tested",
+            verdict=NOT_APPLICABLE,
+            baselines={"guessing": float(np.mean([1 / len(case.asked) for case in sums]))},
+            by_seed=rate.by_seed,
+        )
+
+    @measure("psnr", "Peak signal-to-noise ratio of the nearest that was read off, mean")
+    def find_ratio(self) -> Measurement | None:
+        """Take the mean of the peak signal-to-noise ratios of images."""
+        return self._take_mean("psnr", _ratio_of, (0.0, IDENTICAL), "dB", is_image=True)
+
+    @measure("columns", "Numbers of an example that its nearest read-off has")
+    def find_columns(self) -> Measurement | None:
+        """Take the mean share of columns of tables that are right."""
+        return self._take_mean("columns", _share_of_columns, (0.0, 1.0), "proportion", is_image=False)
+
+    def _take_mean(
+        self, name: str, score: Any, bounds: tuple[float, float], units: str, *, is_image: bool
+    ) -> Measurement | None:
+        """Take a mean over examples; beside it that of the attacker's own nearest examples."""
+        cases = [case for case in self.asked if case.is_image == is_image]
+        if not cases or len(cases) < len(self.asked):
+            return None
+        values = [score(case.apart) for case in cases]
+        guesses = [score(case.compare(case.held[0], case.auxiliary)[1]) for case in cases]
+        every = np.concatenate(values)
+        interval = UNKNOWN
+        if len(every) > 1:
+            low, high = t_interval(every.tolist())
+            interval = max(low, bounds[0]), min(high, bounds[1])
+        return Measurement(
+            value=float(every.mean()),
+            n=len(every),
+            interval=interval,
+            reason=f"the verdict is that of exact.recovered; {name} counts what is nearly right, too",
+            units=units,
+            baselines={AUXILIARY: float(np.concatenate(guesses).mean())},
+            verdict=NOT_APPLICABLE,
+        )
+
+    def _series(self) -> dict[str, Any]:
+        case = self.asked[0]
+        return {
+            "rules": [*self._rules()],
+            "clients": [*self._clients(case)],
+            "rounds": [*self._rounds(case)],
+            "updates": [*self._updates(case)],
+        }
+
+    def _rules(self) -> Iterator[dict[str, Any]]:
+        """Count by rule what was read off, what of it is an example, and the largest error of these."""
+        for place, rule in enumerate(RULES):
+            named = right = 0
+            errors = [0.0]
+            for case in self.asked:
+                own = case.named("rules") == place
+                real = own & (case.truly_of >= 0)
+                named, right = named + int(own.sum()), right + int(real.sum())
+                errors += case.compare(case.found[0][real], case.held[0])[1].max(axis=1).tolist()
+            yield {"rule": rule, "named": named, "right": right, "error": float(max(errors))}
+
+    def _clients(self, case: ExactCase) -> Iterator[dict[str, Any]]:
+        """Describe the clients of the first run."""
+        for place, client in enumerate(case.asked[:_SHOWN]):
+            own = case.held[1] == place
+            yield {"client": client, "examples": int(own.sum()), "read": int(case.is_read[own].sum())}
+
+    def _rounds(self, case: ExactCase) -> Iterator[dict[str, Any]]:
+        """Say after which round of the first run how many examples were read off."""
+        updates = case.scores.facts["updates"]
+        numbers = np.array([update["round"] for update in updates])[case.named("first")]
+        for round_ in sorted({update["round"] for update in updates}):
+            known = case.found[0][numbers <= round_]
+            apart = case.compare(case.held[0], known)[1].max(axis=1)
+            yield {"round": int(round_), "share": float((apart <= TOLERANCE).mean())}
+
+    def _updates(self, case: ExactCase) -> Iterator[dict[str, Any]]:
+        """Say of the first updates whether a whole batch was taken apart, and why not."""
+        for update in case.scores.facts["updates"][:_SHOWN]:
+            client = update["client"]
+            name = case.truth.nodes.get(client, client)
+            yield {key: update[key] for key in ("round", "batch", "found", "why")} | {"client": name}
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every example that was read off."""
+        yield Listing(
+            "clients",
+            "one row for each client",
+            ("seed", "client", "examples", "read off"),
+            self._list_clients(),
+        )
+        yield Listing(
+            "examples",
+            "one row for each example that was read off, whose it is said to be, and whose it is",
+            ("seed", "client", "round", "rule", "trained on by", "largest error, of the span"),
+            self._list_examples(),
+        )
+
+    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.asked:
+            for place, client in enumerate(case.asked):
+                own = case.held[1] == place
+                yield case.seed, client, int(own.sum()), int(case.is_read[own].sum())
+
+    def _list_examples(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.asked:
+            x, whose = case.found
+            errors = case.compare(x, case.held[0])[1].max(axis=1, initial=0)
+            rules, first = case.named("rules"), case.named("first")
+            for row, (client, holder) in enumerate(zip(whose.tolist(), case.truly_of.tolist(), strict=True)):
+                said = case.asked[client] if client >= 0 else "all clients"
+                truly = case.asked[holder] if holder >= 0 else "nobody"
+                number = case.scores.facts["updates"][int(first[row])]["round"]
+                yield case.seed, said, number, RULES[int(rules[row])], truly, float(errors[row])
+
+
+def _ratio_of(apart: Floats) -> Floats:
+    """Return the peak signal-to-noise ratio of examples in dB, by how far their pixels are apart."""
+    return peak_ratio(np.square(np.minimum(apart, 1.0)).mean(axis=1))
+
+
+def _share_of_columns(apart: Floats) -> Floats:
+    """Return which part of the numbers of examples is right."""
+    return np.asarray((apart <= TOLERANCE).mean(axis=1))

@@ -1,0 +1,182 @@
+"""Examples of single neurons: what one example alone moves, moves by that example.
+
+How the weights of a neuron of the first layer move is a sum of examples, and how its bias moves is the sum of their
+weights. If one example alone activates the neuron, the quotient is that example. Else it is a mixture. The attacker
+tells the one from the other in two ways:
+
+- Two neurons have the same quotient. Mixtures of two neurons have other weights, unless all examples pull at the first
+  layer in one direction, as where the model has one output, or two of a softmax.
+- All its numbers are values that the attacker's own examples have, where features have few values. Mixtures lie
+  between.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from fedattack.threats.exact.known_values import KnownValues
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+# How far an entry of a candidate may be off, as a part of its feature's span.
+_COARSEST = 1e-3
+
+# Neighbours in the order of a projection that a candidate is compared with.
+_NEIGHBOURS = 8
+
+# Part of the largest span by which two quotients may differ at least, whatever their rounding.
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Quotients of neurons.
+
+    Attributes
+    ----------
+    x
+        (n, inputs): the quotients.
+    errors
+        (n,): how far an entry may be off.
+    neurons, updates
+        (n,): of which neuron, and of which update.
+    """
+
+    x: Floats
+    errors: Floats
+    neurons: Rows
+    updates: Rows
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Candidates":
+        """Return some of them."""
+        return Candidates(self.x[chosen], self.errors[chosen], self.neurons[chosen], self.updates[chosen])
+
+
+@dataclass(frozen=True)
+class RowExamples:
+    """Examples that single neurons gave.
+
+    Attributes
+    ----------
+    x, errors
+        (n, inputs), (n,): the examples, and how far an entry may be off.
+    seen
+        For each the updates in which a neuron gave it.
+    agree
+        (n,): whether two neurons gave it; else it has known values.
+    """
+
+    x: Floats
+    errors: Floats
+    seen: tuple[frozenset[int], ...]
+    agree: NDArray[np.bool_]
+
+
+def divide(
+    moved: Floats, start: Floats, rounding: Floats, update: int, known: KnownValues, *, is_active: bool
+) -> Candidates:
+    """Divide how weights moved by how the bias did, for each neuron where that is precise enough.
+
+    Parameters
+    ----------
+    moved, start
+        (neurons, inputs + 1): how weights and bias moved, and where they began.
+    rounding
+        (neurons,): how far an entry of ``moved`` may be off.
+    update
+        Its number.
+    is_active
+        Whether a neuron must be above zero for an example that moves it: after one step of a ReLU layer.
+    """
+    bias = np.abs(moved[:, -1])
+    coarsest = max(_COARSEST * float(known.spans.max()), known.coarsest)
+    neurons = np.flatnonzero(bias * coarsest > rounding)
+    x = moved[neurons, :-1] / moved[neurons, -1:]
+    largest = np.maximum(np.abs(x).max(axis=1, initial=0), 1.0)
+    errors = rounding[neurons] * (1 + largest) / bias[neurons]
+    good = np.isfinite(x).all(axis=1) & (errors <= coarsest)
+    if is_active:
+        outputs = (x * start[neurons, :-1]).sum(axis=1) + start[neurons, -1]
+        good &= outputs > -np.abs(start[neurons, :-1]).sum(axis=1) * errors
+    return Candidates(x, errors, neurons, np.full(len(neurons), update)).take(good)
+
+
+def join(parts: list[Candidates], inputs: int) -> Candidates:
+    """Put candidates of several updates together."""
+    none = Candidates(np.zeros((0, inputs)), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    parts = [none, *parts]
+    return Candidates(
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.errors for part in parts]),
+        np.concatenate([part.neurons for part in parts]),
+        np.concatenate([part.updates for part in parts]),
+    )
+
+
+def choose(candidates: Candidates, known: KnownValues, *, tells_apart: bool) -> RowExamples:
+    """Choose the candidates that are examples, each once.
+
+    Parameters
+    ----------
+    tells_apart
+        Whether two neurons that agree show an example: whether examples pull in more than one direction.
+    """
+    snapped, has_known = known.snap(candidates.x, candidates.errors)
+    groups = _find_equal(candidates, known)
+    if has_known.any():
+        # What has the same known values is one example, however coarse the quotients are.
+        same = np.unique(snapped[has_known], axis=0, return_inverse=True)[1].reshape(-1)
+        groups = _merge(groups, np.flatnonzero(has_known), same)
+    x, errors, seen, agree = [], [], [], []
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if not len(members):
+            continue
+        precise = members[3 * candidates.errors[members] <= _COARSEST * known.spans.max()]
+        several = tells_apart and len(np.unique(candidates.neurons[precise])) > 1
+        if not several and not has_known[members].any():
+            continue
+        best = members[candidates.errors[members].argmin()]
+        with_known = members[has_known[members]]
+        if len(with_known):
+            best = with_known[candidates.errors[with_known].argmin()]
+        x.append(snapped[best] if len(with_known) else candidates.x[best])
+        errors.append(0.0 if len(with_known) else float(candidates.errors[best]))
+        seen.append(frozenset(candidates.updates[members].tolist()))
+        agree.append(several)
+    inputs = candidates.x.shape[1]
+    found = np.array(x, dtype=np.float64).reshape(-1, inputs)
+    return RowExamples(found, np.array(errors, dtype=np.float64), tuple(seen), np.array(agree, dtype=np.bool_))
+
+
+def _merge(groups: Rows, members: Rows, same: Rows) -> Rows:
+    """Put the groups of members together that are of the same other groups."""
+    ends = groups[members], len(groups) + same
+    size = len(groups) + int(same.max()) + 1
+    graph = coo_array((np.ones(len(members)), ends), shape=(size, size))
+    return np.asarray(connected_components(graph, directed=False)[1][groups], dtype=np.int64)
+
+
+def _find_equal(candidates: Candidates, known: KnownValues) -> Rows:
+    """Return numbers of candidates (n,), one for all that are equal but for rounding."""
+    count, inputs = candidates.x.shape
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=inputs) / np.sqrt(inputs)
+    order = np.argsort(candidates.x @ signs, kind="stable")
+    left: list[Rows] = []
+    right: list[Rows] = []
+    for step in range(1, min(_NEIGHBOURS, count - 1) + 1):
+        one, other = order[:-step], order[step:]
+        apart = np.abs(candidates.x[one] - candidates.x[other]).max(axis=1)
+        off = 2 * (candidates.errors[one] + candidates.errors[other]) + _LEAST * known.spans.max()
+        equal = apart <= np.minimum(off, 2 * _COARSEST * known.spans.max())
+        left.append(one[equal])
+        right.append(other[equal])
+    pairs = np.concatenate([*left, order[:0]]), np.concatenate([*right, order[:0]])
+    graph = coo_array((np.ones(len(pairs[0])), pairs), shape=(count, count))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)

@@ -1,0 +1,48 @@
+"""Which examples clients hold, as a judge needs them beside those that were read off."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.base.errors import FedAttackError
+from fedattack.base.structured import fields
+from fedattack.threats.exact.first_layer import find_first_layer
+
+_MOST_NUMBERS = 2**24
+"""Numbers of all examples that are kept; further clients are not judged."""
+
+
+def held_examples(
+    knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]
+) -> Mapping[str, NDArray[Any]] | None:
+    """Return the training examples of each client of which all are known.
+
+    Returns
+    -------
+    dict or None
+        ``x`` (n, inputs) float32 and ``owners`` (n,). ``None`` where the model has no first layer that gives examples
+        away, or no client is known.
+    """
+    if knowledge.model is None or knowledge.structure():
+        return None
+    try:
+        find_first_layer(knowledge.model)
+    except FedAttackError:
+        return None
+    parts: list[NDArray[np.float32]] = []
+    owners: list[str] = []
+    size = 0
+    for client, x in examples:
+        if fields(x) or not len(x):
+            continue
+        size += x.size
+        if size > _MOST_NUMBERS:
+            break
+        parts.append(np.asarray(x, dtype=np.float32).reshape(len(x), -1))
+        owners += [client] * len(x)
+    if not parts:
+        return None
+    return {"x": np.concatenate(parts), "owners": np.array(owners, dtype=np.str_)}
