@@ -22,11 +22,14 @@ from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
 from fedattack.threats.sequences.layers import Entry, Reader, choose_entries
 from fedattack.threats.sequences.options import SequencesOptions
-from fedattack.threats.sequences.search import Found, Puzzle, build_forward, search_whole
+from fedattack.threats.sequences.search import Found, Puzzle, build_forward, find_jump, search_whole
 from fedattack.threats.sequences.spans import Span, span_of
 
 # Tokens of the table that are put through the model together.
 _AT_ONCE = 2**14
+
+# How far inputs of an exact gradient are from its span at most, and how far by rounding alone.
+_EXACT, _ROUNDED = 1e-3, 1e-5
 
 _NO_BLOCKS = (
     "it needs two blocks of self-attention, one after the other in a list of blocks, of which linear layers are "
@@ -252,13 +255,13 @@ def _check(
     first, second = [_make_span(entry, update) for entry in layers]
     allowed, noise = _name_tokens(reader, layers[0], first, attack.distance)
 
-    def measure(sequences: Tensor) -> Tensor:
-        return second.measure(reader.read(sequences, layers[1].module))
+    def leave(sequences: Tensor) -> Tensor:
+        return second.leave(reader.read(sequences, layers[1].module))
 
     named = sum(len(tokens) for tokens in allowed)
     puzzle = Puzzle(
         allowed=allowed,
-        measure=measure,
+        leave=leave,
         limit=second.limit(max(1, named) ** 2, attack.distance),
         noise=noise,
         by_place=layers[0].by_place,
@@ -282,23 +285,25 @@ def _make_span(entry: Entry, update: _Update) -> Span:
 def _name_tokens(reader: Reader, entry: Entry, span: Span, most: float) -> tuple[list[Tensor], float]:
     """Return which tokens stand at each place up to the first where none does, and how far the farthest input is."""
     limit = span.limit(reader.words * reader.longest, most)
-    found: list[list[Tensor]] = [[] for _ in range(reader.longest)]
-    farthest = 0.0
     # Where places do not matter, one place stands for all.
     places = reader.longest if entry.by_place else 1
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
     step = max(1, _AT_ONCE // places)
     for start in range(0, reader.words, step):
         tokens = torch.arange(start, min(start + step, reader.words))
         distances = span.measure(reader.read(tokens[:, None].expand(-1, places), entry.module))
-        near = distances <= limit
-        if near.any():
-            farthest = max(farthest, float(distances[near].max()))
-        for place in range(places):
-            found[place].append(tokens[near[:, place]])
+        rows, columns = (distances <= limit).nonzero(as_tuple=True)
+        found.append((tokens[rows], columns, distances[rows, columns]))
+    tokens, columns, distances = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if not len(tokens):
+        return [], 0.0
+    least = max(_EXACT, float(distances.min()))
+    farthest = find_jump(distances, least, limit)
     allowed = []
     for place in range(reader.longest):
-        tokens = torch.cat(found[place if entry.by_place else 0])
-        if not len(tokens):
+        own = tokens[(columns == (place if entry.by_place else 0)) & (distances <= farthest)]
+        if not len(own):
             break
-        allowed.append(tokens)
-    return allowed, farthest
+        allowed.append(own)
+    near = distances[distances <= farthest]
+    return allowed, max(_ROUNDED, float(near.max()))

@@ -8,26 +8,45 @@ from torch import Tensor
 
 Tokens = tuple[int, ...]
 
-Measure = Callable[[Tensor], Tensor]
-"""Takes sequences (n, tokens) and returns how far each of their inputs is from the span, (n, tokens)."""
+Leave = Callable[[Tensor], Tensor]
+"""Takes sequences (n, tokens) and returns what of each input is outside the span, (n, tokens, width)."""
 
 # Sequences that are measured together.
-_AT_ONCE = 4096
+_AT_ONCE = 1024
 
 # Beginnings that are gone on with.
 _MOST_BEGINNINGS = 1024
 
-# By how much more than the worst input that is surely right another right one may be off.
-_SLACK = 2.0
+# By how much the farthest input that is right may be off more in the second layer than in the first.
+_SLACK = 10.0
 
-# By how much a sequence must be nearer to the span than any with one other token.
-_SHARPER = 2.0
+# By how much the nearest wrong input is farther than the farthest right one, at least.
+_JUMP = 2.0
 
-# Random starts of one search, and rounds in which each token is changed.
-_STARTS, _ROUNDS = 8, 20
+# By how much a whole sequence may be off more than the farthest input in the first layer.
+_NEAR = 1.5
+
+# Starts of one search, of which some are drawn at random; and rounds in which each token is changed.
+_STARTS, _DRAWN, _ROUNDS = 8, 4, 12
+
+# Tokens that are like another one, among which starts are drawn.
+_LIKE = 3
+
+# Drawn sequences in which each token is put to see how it would have to be completed.
+_SETTINGS = 16
 
 # In vain searched for sequences whose tokens are all explained already.
 _IN_VAIN = 4
+
+
+def find_jump(distances: Tensor, least: float, most: float) -> float:
+    """Return the largest distance before they jump, looked for beyond ``least`` and up to ``most``."""
+    reached = min(least, most)
+    for distance in distances[(distances > reached) & (distances <= most)].sort().values.tolist():
+        if distance > _JUMP * reached:
+            break
+        reached = distance
+    return reached
 
 
 @dataclass(frozen=True)
@@ -46,8 +65,8 @@ class Puzzle:
     ----------
     allowed
         At each place the tokens that are there, by the first layer.
-    measure
-        Measures against the span of the second layer.
+    leave
+        Gives what is outside the span of the second layer.
     limit
         How far an input may be from it.
     noise
@@ -59,17 +78,17 @@ class Puzzle:
     """
 
     allowed: Sequence[Tensor]
-    measure: Measure
+    leave: Leave
     limit: float
     noise: float
     by_place: bool
     most: int | None
 
-    def measure_all(self, sequences: Tensor) -> Tensor:
-        """Measure any number of sequences."""
+    def measure(self, sequences: Tensor) -> Tensor:
+        """Return how far each input of any number of sequences (n, tokens) is from the span, (n, tokens)."""
         if not len(sequences):
             return torch.zeros(sequences.shape, dtype=torch.float64)
-        return torch.cat([self.measure(part) for part in sequences.split(_AT_ONCE)])
+        return torch.cat([self.leave(part).norm(dim=-1) for part in sequences.split(_AT_ONCE)])
 
     def choose_best(self, found: Sequence[Found]) -> list[Found]:
         """Return the sequences, the nearest first, and no more than there are."""
@@ -86,7 +105,10 @@ def build_forward(puzzle: Puzzle) -> list[Found]:
             break
         count = len(allowed)
         longer = torch.cat([beginnings.repeat_interleave(count, 0), allowed.repeat(len(beginnings))[:, None]], dim=1)
-        last = puzzle.measure_all(longer)[:, -1]
+        last = puzzle.measure(longer)[:, -1]
+        if not puzzle.by_place and longer.shape[1] > 1:
+            # A token that repeats the first one, and nothing else, attends to what the first one attends to.
+            last[(longer == longer[:, :1]).all(dim=1)] = torch.inf
         kept = _choose_longer(puzzle, last.reshape(-1, count))
         if beginnings.shape[1]:
             finished += _list_found(beginnings, distances, ~kept.any(dim=1))
@@ -100,13 +122,8 @@ def build_forward(puzzle: Puzzle) -> list[Found]:
 
 
 def _choose_longer(puzzle: Puzzle, distances: Tensor) -> Tensor:
-    """Say which tokens follow which beginnings, (beginnings, tokens)."""
-    noise = puzzle.noise
-    best = distances.min(dim=0).values
-    if puzzle.by_place and bool((best <= puzzle.limit).any()):
-        # Each token follows a beginning, so that the worst of the best says how far right ones are.
-        noise = max(noise, float(best[best <= puzzle.limit].max()))
-    return distances <= min(puzzle.limit, _SLACK * noise)
+    """Say which tokens follow which beginnings, (beginnings, tokens): up to where distances jump."""
+    return distances <= find_jump(distances, puzzle.noise, min(puzzle.limit, _SLACK * puzzle.noise))
 
 
 def _list_found(sequences: Tensor, distances: Tensor, which: Tensor) -> Iterator[Found]:
@@ -130,6 +147,9 @@ class _Search:
         Sequences that were found.
     explained
         At each place the tokens of these.
+    left
+        By length, at each place what is outside of the span for each token that is allowed, (tokens, width), in
+        sequences that are drawn: tokens of one sequence lack the same, as attention brings them about the same.
     """
 
     puzzle: Puzzle
@@ -137,18 +157,21 @@ class _Search:
     tries: int
     found: dict[Tokens, Found] = field(default_factory=dict)
     explained: list[set[int]] = field(default_factory=list)
+    left: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def run(self) -> list[Found]:
         """Find sequences that explain all tokens, the longest ones first."""
         longest = len(self.puzzle.allowed)
         self.explained = [set() for _ in range(longest)]
-        for length in range(longest, 0, -1):
-            # Whatever stands last is in a longer sequence that was found, or ends one.
-            for token in self._list_unexplained(length - 1):
-                self._try(length, length - 1, token, self.tries)
-        for place in range(longest):
-            for token in self._list_unexplained(place):
-                any(self._try(length, place, token, 1) for length in range(longest, place, -1))
+        for tries in range(1, self.tries + 1):
+            del tries
+            for length in range(longest, 0, -1):
+                # Whatever stands last is in a longer sequence that was found, or ends one.
+                for token in self._list_unexplained(length - 1):
+                    self._try(length, length - 1, token)
+            for place in range(longest):
+                for token in self._list_unexplained(place):
+                    any(self._try(length, place, token) for length in self._lengths(place))
         if self.puzzle.most is not None:
             self._search_further()
         return self.puzzle.choose_best([*self.found.values()])
@@ -157,6 +180,10 @@ class _Search:
     def _is_done(self) -> bool:
         return self.puzzle.most is not None and len(self.found) >= self.puzzle.most
 
+    def _lengths(self, place: int) -> list[int]:
+        """Return the lengths of sequences that were found and have such a place, the longest first."""
+        return sorted({len(tokens) for tokens in self.found if len(tokens) > place}, reverse=True)
+
     def _list_unexplained(self, place: int) -> list[int]:
         if self._is_done:
             return []
@@ -164,75 +191,96 @@ class _Search:
 
     def _search_further(self) -> None:
         """Search for sequences of which each token is in another one, too."""
-        lengths = sorted({len(tokens) for tokens in self.found}, reverse=True)
-        for length in lengths:
+        for length in self._lengths(0):
             in_vain = 0
             while in_vain < _IN_VAIN and not self._is_done:
-                in_vain = 0 if self._try(length, None, 0, 1) else in_vain + 1
+                place = int(torch.randint(length, (1,), generator=self.draw))
+                tokens = self.puzzle.allowed[place]
+                token = int(tokens[torch.randint(len(tokens), (1,), generator=self.draw)])
+                in_vain = 0 if self._try(length, place, token, again=True) else in_vain + 1
 
-    def _try(self, length: int, place: int | None, token: int, tries: int) -> bool:
+    def _try(self, length: int, place: int, token: int, *, again: bool = False) -> bool:
         """Search for new sequences of a length that hold a token; say whether one was found."""
-        for _ in range(tries):
-            if place is not None and token in self.explained[place]:
-                return True
-            new = 0
-            for found in self._climb(length, place, token):
-                if found.tokens not in self.found:
-                    new += 1
-                    self.found[found.tokens] = found
-                    for other, own in enumerate(found.tokens):
-                        self.explained[other].add(own)
-            if new:
-                return True
-        return False
+        if token in self.explained[place] and not again:
+            return True
+        new = 0
+        for found in self._climb(length, place, token):
+            if found.tokens not in self.found:
+                new += 1
+                self.found[found.tokens] = found
+                for other, own in enumerate(found.tokens):
+                    self.explained[other].add(own)
+        return new > 0
 
-    def _climb(self, length: int, place: int | None, token: int) -> Iterator[Found]:
-        """Start from random sequences, change one token after another to what is nearest, and yield what is found."""
-        now = torch.stack([self._draw_tokens(other) for other in range(length)], dim=1)
-        if place is not None:
-            now[:, place] = token
+    def _climb(self, length: int, place: int, token: int) -> Iterator[Found]:
+        """Start from several sequences, change one token after another to the nearest, and yield what is found."""
+        now = self._start(length, place, token)
         score = self._score(now)
-        # How near a sequence with one other token comes.
-        others = torch.full((len(now),), torch.inf, dtype=torch.float64)
         for _ in range(_ROUNDS):
             before = now.clone()
-            others.fill_(torch.inf)
             for other in torch.randperm(length, generator=self.draw).tolist():
-                if other == place:
-                    continue
-                now, score, second = self._change(now, other)
-                others = torch.minimum(others, second)
-            if torch.equal(now, before):
+                if other != place:
+                    now, score = self._change(now, other)
+            if torch.equal(now, before) or bool(self._is_found(score).any()):
                 break
-        is_sharp = score * _SHARPER <= others
-        is_near = score <= _SLACK * self.puzzle.noise
-        good = (score <= self.puzzle.limit) & (is_sharp | is_near)
-        for row in good.nonzero()[:, 0].tolist():
+        for row in self._is_found(score).nonzero()[:, 0].tolist():
             yield Found(tuple(now[row].tolist()), float(score[row]))
 
-    def _draw_tokens(self, place: int) -> Tensor:
+    def _is_found(self, score: Tensor) -> Tensor:
+        return score <= min(self.puzzle.limit, _NEAR * self.puzzle.noise)
+
+    def _start(self, length: int, place: int, token: int) -> Tensor:
+        """Return sequences to start from: of tokens that lack what the token lacks, and drawn ones."""
+        if length not in self.left:
+            self.left[length] = self._list_left(length)
+        left = self.left[length]
+        (row,) = (self.puzzle.allowed[place] == token).nonzero()[:, 0].tolist()
+        own = left[place][row]
+        columns = []
+        for other in range(length):
+            allowed = self.puzzle.allowed[other]
+            like = allowed[(left[other] - own).norm(dim=-1).argsort()[:_LIKE]]
+            near = like[torch.randint(len(like), (_STARTS - _DRAWN,), generator=self.draw)]
+            near[0] = like[0]
+            columns.append(torch.cat([near, self._draw_tokens(other, _DRAWN)]))
+        now = torch.stack(columns, dim=1)
+        now[:, place] = token
+        return now.unique(dim=0)
+
+    def _list_left(self, length: int) -> list[Tensor]:
+        """Return at each place what is outside of the span for each token, as a mean over drawn sequences."""
+        found = []
+        columns = [self._draw_tokens(other, _SETTINGS) for other in range(length)]
+        settings = torch.stack(columns, dim=1)
+        for place in range(length):
+            of_place = []
+            for token in self.puzzle.allowed[place].tolist():
+                settings[:, place] = token
+                of_place.append(self.puzzle.leave(settings)[:, place].mean(dim=0))
+            settings[:, place] = columns[place]
+            found.append(torch.stack(of_place))
+        return found
+
+    def _draw_tokens(self, place: int, count: int) -> Tensor:
         """Draw tokens of a place, from those that no sequence explains, if there are any."""
         left = self._list_unexplained(place) or self.puzzle.allowed[place].tolist()
-        picked = torch.randint(len(left), (_STARTS,), generator=self.draw)
+        picked = torch.randint(len(left), (count,), generator=self.draw)
         return torch.tensor(left)[picked]
 
-    def _change(self, now: Tensor, place: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Take the nearest token at a place; return sequences, how near they are, and how near the next best are."""
+    def _change(self, now: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """Take the nearest token at a place; return sequences, and how near they are."""
         tokens = self.puzzle.allowed[place]
         many = now.repeat_interleave(len(tokens), 0)
         many[:, place] = tokens.repeat(len(now))
         scores = self._score(many).reshape(len(now), -1)
         best = scores.argmin(dim=1)
-        rows = torch.arange(len(now))
         changed = now.clone()
         changed[:, place] = tokens[best]
-        score = scores[rows, best]
-        scores[rows, best] = torch.inf
-        return changed, score, scores.min(dim=1).values
+        return changed, scores[torch.arange(len(now)), best]
 
     def _score(self, sequences: Tensor) -> Tensor:
         """Return how far whole sequences are: the root of the mean square over their tokens."""
-        return self.puzzle.measure_all(sequences).square().mean(dim=1).sqrt()
+        return self.puzzle.measure(sequences).square().mean(dim=1).sqrt()
 
 
 def search_whole(puzzle: Puzzle, *, seed: int, tries: int) -> list[Found]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import betaincinv
-from torch import Tensor
+from torch import Tensor, nn
 
 Floats = NDArray[np.float64]
 
@@ -45,14 +45,14 @@ class Span:
         """How many directions it spans."""
         return self.basis.shape[1]
 
+    def leave(self, inputs: Tensor) -> Tensor:
+        """Return what of inputs (…, width), each of length 1, is outside of it."""
+        x = nn.functional.normalize(inputs.double(), dim=-1)
+        return x - x @ self.basis @ self.basis.T
+
     def measure(self, inputs: Tensor) -> Tensor:
-        """Return how far inputs (…, width) are from it (…,), as a share of their length."""
-        x = inputs.double()
-        inside = x @ self.basis
-        length = x.square().sum(dim=-1)
-        # Inputs of no length lie in no span.
-        outside = (x - inside @ self.basis.T).square().sum(dim=-1)
-        return torch.where(length > 0, (outside / length.clamp(min=1e-300)).sqrt(), 1.0)
+        """Return how far inputs (…, width) are from it (…,), as a share of their length; those of no length by 1."""
+        return torch.where(inputs.any(dim=-1), self.leave(inputs).norm(dim=-1), 1.0)
 
     def limit(self, inputs: int, most: float) -> float:
         """Return how far an input may be to count as within it, if so many are measured.
