@@ -27,5 +27,5 @@ class SequencesOptions:
         0.05, "how far from a span an input may be, as a share of its length; less where chance would come as near"
     )
     tries: int = options.whole(
-        8, "encoders: searches for a sequence that holds a token, each from eight random starts", least=1
+        8, "encoders: searches in vain, one after another, after which shorter sequences are looked for", least=1
     )

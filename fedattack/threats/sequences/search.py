@@ -35,9 +35,6 @@ _LIKE = 3
 # Drawn sequences in which each token is put to see how it would have to be completed.
 _SETTINGS = 16
 
-# In vain searched for sequences whose tokens are all explained already.
-_IN_VAIN = 4
-
 
 def find_jump(distances: Tensor, least: float, most: float) -> float:
     """Return the largest distance before they jump, looked for beyond ``least`` and up to ``most``."""
@@ -142,7 +139,7 @@ class _Search:
     draw
         Draws where searches start.
     tries
-        Searches for a sequence that holds a token.
+        Searches in vain, one after another, after which no further sequence of a length is looked for.
     found
         Sequences that were found.
     explained
@@ -163,15 +160,13 @@ class _Search:
         """Find sequences that explain all tokens, the longest ones first."""
         longest = len(self.puzzle.allowed)
         self.explained = [set() for _ in range(longest)]
-        for tries in range(1, self.tries + 1):
-            del tries
-            for length in range(longest, 0, -1):
-                # Whatever stands last is in a longer sequence that was found, or ends one.
-                for token in self._list_unexplained(length - 1):
-                    self._try(length, length - 1, token)
-            for place in range(longest):
-                for token in self._list_unexplained(place):
-                    any(self._try(length, place, token) for length in self._lengths(place))
+        for length in range(longest, 0, -1):
+            in_vain = 0
+            for place, token in self._order_tokens(length):
+                if self._is_done or in_vain == self.tries:
+                    break
+                if token not in self.explained[place]:
+                    in_vain = 0 if self._try(length, place, token) else in_vain + 1
         if self.puzzle.most is not None:
             self._search_further()
         return self.puzzle.choose_best([*self.found.values()])
@@ -180,9 +175,17 @@ class _Search:
     def _is_done(self) -> bool:
         return self.puzzle.most is not None and len(self.found) >= self.puzzle.most
 
-    def _lengths(self, place: int) -> list[int]:
-        """Return the lengths of sequences that were found and have such a place, the longest first."""
-        return sorted({len(tokens) for tokens in self.found if len(tokens) > place}, reverse=True)
+    def _order_tokens(self, length: int) -> list[tuple[int, int]]:
+        """List the tokens that no sequence explains with their places, those first whose likes make a near sequence."""
+        starts: list[Tensor] = []
+        pairs: list[tuple[int, int]] = []
+        for place in range(length):
+            for token in self._list_unexplained(place):
+                pairs.append((place, token))
+                starts.append(self._start(length, place, token)[0])
+        if not pairs:
+            return []
+        return [pairs[number] for number in self._score(torch.stack(starts)).argsort().tolist()]
 
     def _list_unexplained(self, place: int) -> list[int]:
         if self._is_done:
@@ -191,18 +194,16 @@ class _Search:
 
     def _search_further(self) -> None:
         """Search for sequences of which each token is in another one, too."""
-        for length in self._lengths(0):
+        for length in sorted({len(tokens) for tokens in self.found}, reverse=True):
             in_vain = 0
-            while in_vain < _IN_VAIN and not self._is_done:
+            while in_vain < self.tries and not self._is_done:
                 place = int(torch.randint(length, (1,), generator=self.draw))
                 tokens = self.puzzle.allowed[place]
                 token = int(tokens[torch.randint(len(tokens), (1,), generator=self.draw)])
-                in_vain = 0 if self._try(length, place, token, again=True) else in_vain + 1
+                in_vain = 0 if self._try(length, place, token) else in_vain + 1
 
-    def _try(self, length: int, place: int, token: int, *, again: bool = False) -> bool:
+    def _try(self, length: int, place: int, token: int) -> bool:
         """Search for new sequences of a length that hold a token; say whether one was found."""
-        if token in self.explained[place] and not again:
-            return True
         new = 0
         for found in self._climb(length, place, token):
             if found.tokens not in self.found:
@@ -230,7 +231,7 @@ class _Search:
         return score <= min(self.puzzle.limit, _NEAR * self.puzzle.noise)
 
     def _start(self, length: int, place: int, token: int) -> Tensor:
-        """Return sequences to start from: of tokens that lack what the token lacks, and drawn ones."""
+        """Return sequences to start from: of tokens that lack what the token lacks, the likest first, and drawn ones."""
         if length not in self.left:
             self.left[length] = self._list_left(length)
         left = self.left[length]
@@ -245,7 +246,7 @@ class _Search:
             columns.append(torch.cat([near, self._draw_tokens(other, _DRAWN)]))
         now = torch.stack(columns, dim=1)
         now[:, place] = token
-        return now.unique(dim=0)
+        return now
 
     def _list_left(self, length: int) -> list[Tensor]:
         """Return at each place what is outside of the span for each token, as a mean over drawn sequences."""
