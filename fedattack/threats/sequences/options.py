@@ -27,5 +27,5 @@ class SequencesOptions:
         0.05, "how far from a span an input may be, as a share of its length; less where chance would come as near"
     )
     tries: int = options.whole(
-        8, "encoders: searches in vain, one after another, after which shorter sequences are looked for", least=1
+        3, "encoders: searches in vain, one after another, after which shorter sequences are looked for", least=1
     )

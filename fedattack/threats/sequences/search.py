@@ -29,11 +29,14 @@ _NEAR = 1.5
 # Starts of one search, of which some are drawn at random; and rounds in which each token is changed.
 _STARTS, _DRAWN, _ROUNDS = 8, 4, 12
 
+# A search that is no nearer after a round than this share of before is given up.
+_STUCK = 0.95
+
 # Tokens that are like another one, among which starts are drawn.
 _LIKE = 3
 
 # Drawn sequences in which each token is put to see how it would have to be completed.
-_SETTINGS = 16
+_SETTINGS = 8
 
 
 def find_jump(distances: Tensor, least: float, most: float) -> float:
@@ -214,18 +217,29 @@ class _Search:
         return new > 0
 
     def _climb(self, length: int, place: int, token: int) -> Iterator[Found]:
-        """Start from several sequences, change one token after another to the nearest, and yield what is found."""
-        now = self._start(length, place, token)
+        """Change one token after another to the nearest, from the likeliest start and then from all, and yield finds."""
+        starts = self._start(length, place, token)
+        for now in (starts[:1], starts[1:]):
+            now, score = self._descend(now, place)
+            rows = self._is_found(score).nonzero()[:, 0].tolist()
+            for row in rows:
+                yield Found(tuple(now[row].tolist()), float(score[row]))
+            if rows:
+                return
+
+    def _descend(self, now: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """Change one token after another to the nearest; return sequences, and how near they are."""
         score = self._score(now)
         for _ in range(_ROUNDS):
-            before = now.clone()
-            for other in torch.randperm(length, generator=self.draw).tolist():
+            if bool(self._is_found(score).any()):
+                break
+            before = score
+            for other in torch.randperm(now.shape[1], generator=self.draw).tolist():
                 if other != place:
                     now, score = self._change(now, other)
-            if torch.equal(now, before) or bool(self._is_found(score).any()):
+            if bool((score > _STUCK * before).all()):
                 break
-        for row in self._is_found(score).nonzero()[:, 0].tolist():
-            yield Found(tuple(now[row].tolist()), float(score[row]))
+        return now, score
 
     def _is_found(self, score: Tensor) -> Tensor:
         return score <= min(self.puzzle.limit, _NEAR * self.puzzle.noise)
