@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
-from fedattack.attacks.lookups import used_rows
+from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts
@@ -82,7 +82,7 @@ def prepare(
     if goal.knows_defence:
         known = replace(known, defence=defence)
     write_knowledge(knowledge, known)
-    answer = replace(answer, answers={**(answer.answers or {}), **_rows_used(study, known)})
+    answer = replace(answer, answers={**(answer.answers or {}), **_ids_used(study, known)})
     labels, names = data.labels
     sample = np.sort(rng.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
@@ -101,11 +101,11 @@ def prepare(
     )
 
 
-def _rows_used(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Return which rows of the model's tables each client uses, for whoever judges that; nothing without tables."""
-    examples = ((str(client), study.records_of(client)[0]) for client in range(study.settings.clients))
-    used = used_rows(known, examples)
-    return {} if used is None else {"tokens": used}
+def _ids_used(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Return the rows of tables and the sequences of ids that each client uses, as far as the model takes any."""
+    examples = [(str(client), study.records_of(client)[0]) for client in range(study.settings.clients)]
+    found = {"tokens": used_rows(known, examples), "sequences": trained_sequences(known, examples)}
+    return {name: used for name, used in found.items() if used is not None}
 
 
 def _few_records(study: Study) -> HeldRecords | None:

@@ -145,7 +145,7 @@ def test_the_truth_is_not_needed(case, tmp_path):
     assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
 
 
-ALONE = {"aia", "attribute-baselines", "labels", "plaintext", "tokens"}
+ALONE = {"aia", "attribute-baselines", "dager", "labels", "plaintext", "tokens"}
 """What takes seconds."""
 
 # More pieces than one.

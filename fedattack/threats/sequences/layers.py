@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedattack.attacks.lookups import find_ids
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.base.structured import MASK, SEPARATOR, leaves_of
-from fedattack.learning.inputs import Inputs, examples_of, returned_for
+from fedattack.learning.inputs import Inputs, returned_for
 from fedattack.learning.torch_utils import in_mode
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,9 @@ class Reader:
         """
         found = find_ids(model, examples)
         if found is None:
-            raise NeedsError("it needs a model of which a table of words takes the ids that examples hold; this has none")
+            raise NeedsError(
+                "it needs a model of which a table of words takes the ids that examples hold; this has none"
+            )
         place, words = found
         sample = examples[:1]
         return cls(model, sample, place, leaves_of(sample)[place].shape[1], words)

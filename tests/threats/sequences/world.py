@@ -14,6 +14,7 @@ from fedattack.audit.truth import note_node, write_truth
 from fedattack.base.structured import pack
 from fedattack.learning import LocalSGD, gradient_step, train_local
 from fedattack.learning.inputs import examples_of, returned_for
+from fedattack.learning.models import DECODER_WORDS
 from fedattack.learning.returned import output_in
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 
@@ -72,6 +73,8 @@ def llama(width: int = WIDTH, layers: int = 3) -> nn.Module:
 
 
 def known(kind: str, **arguments) -> ModelKnowledge:
+    if kind == "decoder":
+        return ModelKnowledge(spec=kind, input_shape=(LONGEST,), classes=2, **arguments)
     return ModelKnowledge(spec=f"{__name__}:{kind}", input_shape=(), classes=2, arguments=arguments)
 
 
@@ -112,6 +115,8 @@ def write_texts_run(
     """Write record, knowledge and truth."""
     model_known, rng = known(kind, **arguments), np.random.default_rng(seed)
     x, y = texts(clients * each + 50, rng, shortest)
+    if kind == "decoder":
+        x = (x["input_ids"] % DECODER_WORDS).astype(np.float32)
     parts = np.arange(clients * each).reshape(clients, each)
     training = training or LocalSGD(1, each, LR)
     torch.manual_seed(seed)
@@ -144,24 +149,25 @@ def write_texts_run(
         counts=np.array([np.bincount(y[rows], minlength=2) for rows in parts]),
         evaluation=None,
         targets=targets.fingerprint,
-        answers={"sequences": trained_sequences(knowledge, [(str(client), x[parts[client]]) for client in range(clients)])},
+        answers={
+            "sequences": trained_sequences(knowledge, [(str(client), x[parts[client]]) for client in range(clients)])
+        },
     )
     for client in range(clients):
         note_node(folder / "truth", node=f"node{client}", client=str(client))
     return folder
 
 
-def trusted(folder: Path):
-    return tuple(str(known(kind).spec) for kind in ("gpt2", "bert", "llama"))
+TRUSTED = tuple(str(known(kind).spec) for kind in ("gpt2", "bert", "llama"))
 
 
 def attacked(folder: Path, **options):
     attack = ATTACKS["dager"].with_options(options)
-    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge", trusted=trusted(folder)), device="cpu")
+    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge", trusted=TRUSTED), device="cpu")
 
 
 def judged(folder: Path, **options):
     """Attack and judge a run folder; findings by metric."""
     attacked(folder, **options).save(folder / "scores" / "dager.npz")
-    findings = judge_attacks(read_evidence(folder, trusted=trusted(folder)), setting={}, provenance={})
+    findings = judge_attacks(read_evidence(folder, trusted=TRUSTED), setting={}, provenance={})
     return {finding.metric: finding for finding in findings}
