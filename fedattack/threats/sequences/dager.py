@@ -53,8 +53,8 @@ class SpanCheck(SequencesOptions, Attack):
     """Sequences of which each token's input lies in the span of the gradient of an attention layer.
 
     Scores hold the sequences: ``tokens`` (tokens,), all of them one after another; ``lengths`` (sequences,) and
-    ``whose`` (sequences,), an index into the clients. ``named`` (clients,) counts the tokens that the first layer names,
-    place by place. ``rank`` (clients, 2) and ``width`` (clients, 2) are those of the spans of both layers. ``seen``
+    ``whose`` (sequences,), an index into the clients. ``named`` (clients,) counts the tokens of all places that the
+    first layer names. ``rank`` (clients, 2) and ``width`` (clients, 2) are those of the spans of both layers. ``seen``
     (clients,) says of which clients an update was looked at.
     """
 
@@ -267,10 +267,8 @@ def _check(
         by_place=layers[0].by_place,
         most=most,
     )
-    if layers[1].looks_ahead:
-        found = search_whole(puzzle, seed=seed, tries=attack.tries)
-    else:
-        found = build_forward(puzzle)
+    looks_ahead = layers[1].looks_ahead
+    found = search_whole(puzzle, seed=seed, tries=attack.tries) if looks_ahead else build_forward(puzzle)
     return _Checked(found, named, (first, second))
 
 

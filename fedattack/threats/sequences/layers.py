@@ -78,7 +78,7 @@ class Entry:
         return np.concatenate([weight.orient(arrays[weight.name]) for weight in there], axis=1)
 
 
-class _Reached(Exception):
+class _Reached(Exception):  # noqa: N818 no error: the way out of a model
     """The layer that was asked for is reached; what follows need not be computed."""
 
 

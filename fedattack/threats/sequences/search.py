@@ -217,7 +217,7 @@ class _Search:
         return new > 0
 
     def _climb(self, length: int, place: int, token: int) -> Iterator[Found]:
-        """Change one token after another to the nearest, from the likeliest start and then from all, and yield finds."""
+        """Change tokens to the nearest, from the likeliest start and then from the others, and yield what is found."""
         starts = self._start(length, place, token)
         for now in (starts[:1], starts[1:]):
             now, score = self._descend(now, place)
@@ -245,7 +245,7 @@ class _Search:
         return score <= min(self.puzzle.limit, _NEAR * self.puzzle.noise)
 
     def _start(self, length: int, place: int, token: int) -> Tensor:
-        """Return sequences to start from: of tokens that lack what the token lacks, the likest first, and drawn ones."""
+        """Return sequences to start from: of tokens that lack what this one lacks, the likest first, and drawn ones."""
         if length not in self.left:
             self.left[length] = self._list_left(length)
         left = self.left[length]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 Floats = NDArray[np.float64]
 
 # Roundings of the largest singular value up to which one is taken for rounding.
-_ROUNDINGS = 2.0
+_ROUNDINGS = 0.5
 
 # Where nothing is below rounding, as behind noise, the share of the weakest directions that is left out.
 _WEAKEST = 8
