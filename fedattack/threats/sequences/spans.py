@@ -13,6 +13,9 @@ Floats = NDArray[np.float64]
 # Roundings of the largest singular value up to which one is taken for rounding.
 _ROUNDINGS = 0.5
 
+# Deviation of the rounding of a weight, in roundings of its size.
+_ROUNDING = 0.5
+
 # Where nothing is below rounding, as behind noise, the share of the weakest directions that is left out.
 _WEAKEST = 8
 
@@ -80,8 +83,8 @@ def span_of(update: Floats, start: Floats | None) -> Span:
     epsilon = float(np.finfo(np.float32).eps)
     floor = _ROUNDINGS * epsilon * float(values[0])
     if start is not None:
-        # Two models were rounded: the largest singular value of such noise.
-        size = float(np.sqrt(np.mean(np.square(start)))) * epsilon / 2
+        # What came back was rounded: the largest singular value of such noise.
+        size = _ROUNDING * float(np.sqrt(np.mean(np.square(start)))) * epsilon
         floor = max(floor, size * (np.sqrt(update.shape[0]) + np.sqrt(update.shape[1])))
     rank = int((values > floor).sum())
     width = len(update)

@@ -148,14 +148,14 @@ def test_parts_match_as_counted_by_hand():
 def test_the_search_finds_what_trying_all_sequences_finds(looks_ahead):
     """The oracle: all sequences of four words, each measured."""
     draw = torch.Generator().manual_seed(5)
-    words, length, width = 4, 4, 24
+    words, length, width = 4, 4, 40
     table = torch.randn(words, width, generator=draw, dtype=torch.float64)
     places = torch.randn(length, width, generator=draw, dtype=torch.float64)
 
     def enter(sequences):
-        x = table[sequences] + places[: sequences.shape[1]]
-        before = x.cumsum(dim=1) / torch.arange(1, x.shape[1] + 1)[:, None]
-        return x + torch.tanh(0.3 * (x.mean(dim=1, keepdim=True) if looks_ahead else before)) * 2
+        own = table[sequences] * places[: sequences.shape[1]]
+        before = own.cumsum(dim=1) / torch.arange(1, own.shape[1] + 1)[:, None]
+        return own + torch.tanh(own.mean(dim=1, keepdim=True) if looks_ahead else before) * 0.3
 
     true = torch.tensor([[0, 1, 2, 3], [3, 1, 0, 0], [2, 2, 2, 1]])
     span = span_of(enter(true).reshape(-1, width).T.numpy(), None)
