@@ -28,6 +28,10 @@ from fedattack.threats.sequences.spans import Span, span_of
 # Tokens of the table that are put through the model together.
 _AT_ONCE = 2**14
 
+# Tokens that are put together at most, for each number of an input. A span that holds a token at two places holds all of
+# the one at the other, so that there are more than were trained on.
+_MOST_NAMED = 16
+
 # How far inputs of an exact gradient are from its span at most, and how far by rounding alone.
 _EXACT, _ROUNDED = 1e-3, 1e-5
 
@@ -259,6 +263,8 @@ def _check(
         return second.leave(reader.read(sequences, layers[1].module))
 
     named = sum(len(tokens) for tokens in allowed)
+    if named > _MOST_NAMED * first.width:
+        raise NeedsError(f"the first layer names {named:,} tokens, as behind noise; nothing is put together of them")
     puzzle = Puzzle(
         allowed=allowed,
         leave=leave,

@@ -14,8 +14,8 @@ Leave = Callable[[Tensor], Tensor]
 # Sequences that are measured together.
 _AT_ONCE = 1024
 
-# Beginnings that are gone on with.
-_MOST_BEGINNINGS = 1024
+# Sequences that are measured for each place, and beginnings that are gone on with at least.
+_MOST_LONGER, _FEWEST_BEGINNINGS = 2**14, 64
 
 # By how much the farthest input that is right may be off more in the second layer than in the first.
 _SLACK = 10.0
@@ -104,6 +104,10 @@ def build_forward(puzzle: Puzzle) -> list[Found]:
         if not len(beginnings) or not len(allowed):
             break
         count = len(allowed)
+        most = max(_FEWEST_BEGINNINGS, _MOST_LONGER // count)
+        if len(beginnings) > most:
+            nearest = distances.mean(dim=1).argsort()[:most]
+            beginnings, distances = beginnings[nearest], distances[nearest]
         longer = torch.cat([beginnings.repeat_interleave(count, 0), allowed.repeat(len(beginnings))[:, None]], dim=1)
         last = puzzle.measure(longer)[:, -1]
         if not puzzle.by_place and longer.shape[1] > 1:
@@ -113,8 +117,6 @@ def build_forward(puzzle: Puzzle) -> list[Found]:
         if beginnings.shape[1]:
             finished += _list_found(beginnings, distances, ~kept.any(dim=1))
         rows = kept.reshape(-1).nonzero()[:, 0]
-        if len(rows) > _MOST_BEGINNINGS:
-            rows = rows[last[rows].argsort()[:_MOST_BEGINNINGS]]
         distances = torch.cat([distances[rows // count], last[rows, None]], dim=1)
         beginnings = longer[rows]
     finished += _list_found(beginnings, distances, torch.ones(len(beginnings), dtype=torch.bool))
