@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
-from fedattack.attacks.lookups import used_rows
+from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts
@@ -103,9 +103,13 @@ def prepare(
 
 
 def _answers_of(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Return which rows of tables each client uses, and its examples, for judges; nothing where no layer tells them."""
+    """Return for judges which rows, sequences and examples each client uses; nothing where no layer tells them."""
     examples = [(str(client), study.records_of(client)[0]) for client in range(study.settings.clients)]
-    found = {"tokens": used_rows(known, examples), "exact": held_examples(known, examples)}
+    found = {
+        "exact": held_examples(known, examples),
+        "sequences": trained_sequences(known, examples),
+        "tokens": used_rows(known, examples),
+    }
     return {name: arrays for name, arrays in found.items() if arrays is not None}
 
 

@@ -16,7 +16,7 @@ from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose
 from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
-from fedattack.attacks.lookups import used_rows
+from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.structured import fields, stack_examples
@@ -347,7 +347,7 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what judges ask for besides: examples near to plaintext, rows that clients use, and their examples."""
+    """Gather what judges ask for besides: examples near to plaintext, and what clients use and train on."""
     whole: list[tuple[str, NDArray[Any]]] = []
     for client in holding.clients.values():
         if len(client.trained) == client.trained.total:
@@ -355,8 +355,9 @@ def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str,
     record = Record(part.record, thinned=True)
     found = {
         "plaintext": _beside_models(holding, record),
-        "tokens": used_rows(knowledge, whole, record),
         "exact": held_examples(knowledge, whole),
+        "sequences": trained_sequences(knowledge, whole),
+        "tokens": used_rows(knowledge, whole, record),
         "trees": _tables_of(record, holding),
     }
     return {name: arrays for name, arrays in found.items() if arrays is not None}

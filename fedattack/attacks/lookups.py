@@ -1,4 +1,4 @@
-"""Which rows of a model's tables clients really used: what a judge needs."""
+"""Which rows of a model's tables clients really used, and which sequences of ids they hold: what judges need."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError
-from fedattack.base.structured import MASK, fields
+from fedattack.base.structured import MASK, fields, leaves_of
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.torch_utils import in_mode
 from fedattack.record import Record
@@ -71,6 +71,75 @@ def used_rows(
         "names": np.array([table.name for table in tables], dtype=np.str_),
         "rows": np.concatenate(rows),
         "tables": np.concatenate(places),
+        "owners": np.array(owners, dtype=np.str_),
+        "whole": np.array(whole, dtype=np.str_),
+    }
+
+
+def find_ids(model: nn.Module, x: NDArray[Any]) -> tuple[str, int] | None:
+    """Find where in examples the ids stand that a model looks up, token by token.
+
+    Returns
+    -------
+    tuple of str and int, or None
+        Their place, and how many rows the table has that takes them: the largest one that takes ids of examples as they
+        are. ``None`` if no table does, or the model cannot be called.
+    """
+    tables = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding):
+            tables.append(TokenTable("", name, False, np.arange(layer.num_embeddings)))
+    tables.sort(key=lambda table: -len(table.rows))
+    seen = _see_ids(model, tables, x[:2])
+    for table, ids in zip(tables, seen or (), strict=False):
+        for place, leaf in leaves_of(x[:2]).items():
+            if leaf.ndim == 2 and any(np.array_equal(leaf, own) for own in ids):
+                return place, len(table.rows)
+    return None
+
+
+def trained_sequences(
+    knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]
+) -> Mapping[str, NDArray[Any]] | None:
+    """Return the sequences of ids of each client's examples.
+
+    Parameters
+    ----------
+    knowledge
+        With the model, which says where in an example the ids stand.
+    examples
+        For each client of which all training examples are known, its name and these.
+
+    Returns
+    -------
+    dict or None
+        ``tokens`` (m,), the ids of all sequences one after another; ``lengths`` (sequences,) and ``owners``
+        (sequences,), and ``whole`` (clients,), the clients that are spoken of. ``None`` where examples hold no ids that
+        a table of the model takes.
+    """
+    try:
+        model = None if knowledge.model is None else knowledge.model.build()
+    except FedAttackError:
+        return None
+    tokens: list[NDArray[np.int64]] = []
+    owners: list[str] = []
+    whole: list[str] = []
+    for client, x in examples:
+        found = None if model is None or not len(x) else find_ids(model, x)
+        if found is None:
+            return None
+        ids = leaves_of(x)[found[0]]
+        mask = np.asarray(x[MASK]) if MASK in fields(x) else None
+        whole.append(client)
+        for row in range(len(ids)):
+            own = _unmasked(ids[row], None if mask is None else mask[row])
+            tokens.append(own.astype(np.int64))
+            owners.append(client)
+    if not whole:
+        return None
+    return {
+        "tokens": np.concatenate(tokens),
+        "lengths": np.array([len(own) for own in tokens], dtype=np.int64),
         "owners": np.array(owners, dtype=np.str_),
         "whole": np.array(whole, dtype=np.str_),
     }

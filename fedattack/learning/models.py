@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedattack.base.errors import ModelError, short
 from fedattack.learning.importing import import_callable, one_line
@@ -152,6 +152,60 @@ def _linear(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Modul
     return _sequential(flatten=nn.Flatten(), fc1=nn.Linear(math.prod(input_shape), classes))
 
 
+DECODER_WORDS = 256
+"""Words that the built-in decoder knows, by their numbers from 0."""
+
+
+class _Block(nn.Module):
+    """Self-attention that looks back only, and a network of one hidden layer; each adds to what it is given."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = math.gcd(width, 4)
+        self.norm1 = nn.LayerNorm(width)
+        self.attend = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, tokens, width = x.shape
+        parts = self.attend(self.norm1(x)).reshape(count, tokens, 3 * self.heads, -1).transpose(1, 2)
+        queries, keys, values = parts.chunk(3, dim=1)
+        scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[-1])
+        later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
+        mixed = scores.masked_fill(later, -torch.inf).softmax(dim=-1) @ values
+        x = x + self.project(mixed.transpose(1, 2).reshape(count, tokens, width))
+        added: Tensor = self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
+        return x + added
+
+
+class _Decoder(nn.Module):
+    """Two blocks of self-attention on words, whose mean tells the class."""
+
+    def __init__(self, places: int, classes: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(DECODER_WORDS, width)
+        self.places = nn.Embedding(places, width)
+        self.blocks = nn.ModuleList([_Block(width), _Block(width)])
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = x.flatten(1).long().clamp(0, DECODER_WORDS - 1)
+        hidden = self.words(ids) + self.places.weight[: ids.shape[1]]
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.out(self.norm(hidden).mean(dim=1))
+        return logits
+
+
+def _decoder(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build a small decoder of texts, whose examples are numbers of words."""
+    return _Decoder(math.prod(input_shape), classes, hidden)
+
+
 MAX_ENTRIES = 2**28
 """Parameters of the largest built-in model, which take a gigabyte."""
 
@@ -169,6 +223,7 @@ MODELS: Mapping[str, Builder] = {
     "fedmd-mlp-2": _fedmd_mlp(300),
     "fedmd-mlp-3": _fedmd_mlp(128, 64),
     "linear": _linear,
+    "decoder": _decoder,
 }
 """Builders of the built-in models by name."""
 
@@ -199,7 +254,7 @@ def build_model(
     seed : int, optional
         Seed of the initial parameters. Without one they are arbitrary, for when others will be loaded.
     hidden : int
-        Width of the hidden layer of ``mlp``. Other models do not use it.
+        Width of the hidden layer of ``mlp``, and of ``decoder``. Other models do not use it.
     dropout : float
         Probability, in [0, 1), with which each activation of the built-in models' hidden fully connected layers (of all
         layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters

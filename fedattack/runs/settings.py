@@ -27,7 +27,7 @@ loss."""
 MODELS = Words(
     (
         *("lenet-mnist", "lenet-cifar", "sia-cnn", "sia-mlp", "mlp", "linear", "student-mlp", "fedmd-cnn-1"),
-        *("fedmd-cnn-2", "fedmd-cnn-3", "fedmd-mlp-1", "fedmd-mlp-2", "fedmd-mlp-3", ":"),
+        *("fedmd-cnn-2", "fedmd-cnn-3", "fedmd-mlp-1", "fedmd-mlp-2", "fedmd-mlp-3", "decoder", ":"),
     )
 )
 
@@ -73,8 +73,8 @@ class StudySettings(SettingsModel):
     )
     model: str = setting(
         "",
-        "lenet-mnist, lenet-cifar, sia-cnn, sia-mlp, mlp, linear, student-mlp, fedmd-cnn-1 to -3, fedmd-mlp-1 to "
-        "-3, or module:function; empty for the one that suits the data",
+        "lenet-mnist, lenet-cifar, sia-cnn, sia-mlp, mlp, linear, student-mlp, decoder, fedmd-cnn-1 to -3, fedmd-mlp-1 "
+        "to -3, or module:function; empty for the one that suits the data",
         words=MODELS,
     )
     models: str = setting(
@@ -91,7 +91,7 @@ class StudySettings(SettingsModel):
         "fedmd: how many public records there are, at most a quarter of the training examples where they are set aside",
         ge=1,
     )
-    hidden: int = setting(128, "width of the mlp model", ge=1, le=1000000)
+    hidden: int = setting(128, "width of the models mlp and decoder", ge=1, le=1000000)
     dropout: float = setting(
         0.0, "dropout after the hidden fully connected layers, for models that have none of their own", ge=0, lt=1
     )

@@ -145,7 +145,7 @@ def test_the_truth_is_not_needed(case, tmp_path):
     assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
 
 
-ALONE = {"aia", "attribute-baselines", "exact", "labels", "plaintext", "tokens", "trees"}
+ALONE = {"aia", "attribute-baselines", "dager", "exact", "labels", "plaintext", "tokens", "trees"}
 """What takes seconds."""
 
 # More pieces than one.

@@ -1,4 +1,4 @@
-"""Datasets that come with scikit-learn: digits, also as words, diabetes, breast cancer."""
+"""Datasets that come with scikit-learn: digits, also as words and texts, diabetes, breast cancer."""
 
 from pathlib import Path
 
@@ -26,6 +26,16 @@ def digit_words(seed: int, root: Path) -> Pool:
     x = np.zeros((count, 17 * pixels), dtype=np.float32)
     x[np.arange(count)[:, None], 17 * np.arange(pixels) + values] = 1
     return Pool(x, bunch.target.astype(np.int64), classes=10)
+
+
+def digit_texts(seed: int, root: Path) -> Pool:
+    """Write the digits as texts of 16 words out of 256: each is four neighbouring pixels of a row, of four greys."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    greys = (bunch.data.astype(np.int64) // 5).reshape(len(bunch.data), 16, 4)
+    words = greys @ np.array([64, 16, 4, 1])
+    return Pool(words.astype(np.float32), bunch.target.astype(np.int64), classes=10)
 
 
 def diabetes(seed: int, root: Path) -> Pool:
@@ -57,6 +67,12 @@ SOURCES = (
         "digit-words",
         "the same digits as 64 words each of 1,088, one for each pixel and value; one-hot",
         digit_words,
+        position=49,
+    ),
+    Source(
+        "digit-texts",
+        "the same digits as texts of 16 words, numbers from 0 to 255, each of four pixels; for the model decoder",
+        digit_texts,
         position=49,
     ),
     Source(

@@ -62,3 +62,18 @@ def test_digits_as_words_have_one_word_for_each_pixel():
     assert (x.sum(axis=1) == 64).all()
     expected = {tuple(17 * pixel + value for pixel, value in enumerate(image)) for image in images}
     assert {tuple(np.flatnonzero(row)) for row in x} == expected
+
+
+def test_digits_as_texts_have_one_word_for_four_pixels():
+    """Written out slowly: four greys of each pixel, read as digits of a number."""
+    data, images = load_dataset("digit-texts", seed=0), load_digits().images.astype(int)
+    x = np.concatenate([data.x_train, data.x_test])
+    expected = []
+    for image in images:
+        words = []
+        for row in image:
+            for four in (row[:4], row[4:]):
+                words.append(int("".join(str(pixel // 5) for pixel in four), base=4))
+        expected.append(words)
+    assert x.shape == (len(images), 16)
+    assert sorted(x.tolist()) == sorted(expected)

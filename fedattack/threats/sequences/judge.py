@@ -1,0 +1,266 @@
+"""Judge sequences: how many of a client's sequences are found exactly, and how much of the others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedattack.audit.judge import Case, Judge
+from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.measures import Measurement, measure, no_value
+from fedattack.audit.summaries import null_of
+from fedattack.base.errors import DataError
+from fedattack.threats.labels.exchange import Fits
+
+THREAT = "sequences"
+
+Floats = NDArray[np.float64]
+Tokens = tuple[int, ...]
+
+# Streams of random numbers, apart from each other.
+_SHUFFLING, _TESTING = 1, 2
+
+# Clients of the first run that the page shows.
+_SHOWN = 20
+
+
+def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
+    """Return the sequences that lie one after another in an array."""
+    ends = np.cumsum(lengths)
+    return [tuple(tokens[end - length : end].tolist()) for end, length in zip(ends, lengths, strict=True)]
+
+
+@dataclass(frozen=True)
+class SequencesCase(Case):
+    """One seed's sequences beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores' sequences are not as long as they say, or of clients that they do not list.
+    """
+
+    def __post_init__(self) -> None:
+        arrays = self.scores.arrays
+        fits = int(arrays["lengths"].sum()) == len(arrays["tokens"])
+        if not fits or arrays["whose"].max(initial=-1) >= len(self.scores.facts["clients"]):
+            raise DataError(
+                f"seed {self.seed}: the scores' sequences are not as long as they say, or of clients that they do not "
+                "list; attack again"
+            )
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+        """The sequences of clients; ``None`` where nobody knows."""
+        answers = self.truth.answers.get(THREAT)
+        return None if answers is None else _check_answers(answers, self.seed)
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """The clients of which updates were looked at, and of which all examples are known."""
+        if self.answers is None:
+            return []
+        whole, holding = {*self.answers["whole"].tolist()}, {*self.answers["owners"].tolist()}
+        seen = self.scores.arrays["seen"]
+        return [client for client in self.clients if client in whole & holding and seen[self.columns(client)].any()]
+
+    @cached_property
+    def found(self) -> list[list[Tokens]]:
+        """For each client that is asked about, the sequences that were found of it, each once."""
+        arrays, places = self.scores.arrays, {client: place for place, client in enumerate(self.asked)}
+        of_clients: list[dict[Tokens, None]] = [{} for _ in places]
+        sequences = split_tokens(arrays["tokens"], arrays["lengths"])
+        for tokens, node in zip(sequences, arrays["whose"].tolist(), strict=True):
+            place = places.get(self.node_clients[node])
+            if place is not None:
+                of_clients[place][tokens] = None
+        return [[*sequences] for sequences in of_clients]
+
+    @cached_property
+    def true(self) -> list[list[Tokens]]:
+        """For each client that is asked about, the sequences that it trained on."""
+        if self.answers is None:
+            raise AssertionError("asked for where there are answers")
+        places = {client: place for place, client in enumerate(self.asked)}
+        of_clients: list[list[Tokens]] = [[] for _ in places]
+        sequences = split_tokens(self.answers["tokens"], self.answers["lengths"])
+        for tokens, owner in zip(sequences, self.answers["owners"].tolist(), strict=True):
+            if owner in places:
+                of_clients[places[owner]].append(tokens)
+        return of_clients
+
+    @cached_property
+    def matches(self) -> dict[str, Floats]:
+        """By metric, (clients, sequences): how well the best sequence found of a client matches each true one."""
+        true = [tokens for of_client in self.true for tokens in of_client]
+        matches = {"exact": _match_exactly(self.found, true)}
+        for metric, size in (("rouge1", 1), ("rouge2", 2)):
+            matches[metric] = np.maximum(_match_parts(self.found, true, size), matches["exact"])
+        return matches
+
+    def fits(self, metric: str) -> Floats:
+        """Return (clients, clients): what was found of a client beside the sequences of each other one, as means."""
+        sizes = [len(of_client) for of_client in self.true]
+        columns = np.split(self.matches[metric], np.cumsum(sizes)[:-1], axis=1)
+        return np.stack([part.mean(axis=1) for part in columns], axis=1)
+
+
+def _match_exactly(found: Sequence[Sequence[Tokens]], true: Sequence[Tokens]) -> Floats:
+    """Return (clients, sequences): 1 where a sequence is among those that were found of a client."""
+    matches = np.zeros((len(found), len(true)))
+    for row, sequences in enumerate(found):
+        known = {*sequences}
+        matches[row] = [tokens in known for tokens in true]
+    return matches
+
+
+def _match_parts(found: Sequence[Sequence[Tokens]], true: Sequence[Tokens], size: int) -> Floats:
+    """Return (clients, sequences): the best F1 score of parts of one or two tokens (ROUGE-1 and ROUGE-2)."""
+    numbers: dict[tuple[Any, int], int] = {}
+    right = _count_parts(true, size, numbers)
+    matches = np.zeros((len(found), len(true)))
+    for row, sequences in enumerate(found):
+        own = _count_parts(sequences, size, numbers)
+        width = len(numbers)
+        common = _as_matrix(own, width) @ _as_matrix(right, width).T
+        lengths = np.add.outer([len(parts) for parts in own], [len(parts) for parts in right])
+        if sequences:
+            matches[row] = (2 * np.asarray(common.todense()) / np.maximum(lengths, 1)).max(axis=0)
+    return matches
+
+
+def _count_parts(
+    sequences: Sequence[Tokens], size: int, numbers: dict[tuple[Any, int], int]
+) -> list[NDArray[np.int64]]:
+    """Return for each sequence the numbers of its parts; a part that stands there again is another part."""
+    found = []
+    for tokens in sequences:
+        times: dict[Any, int] = {}
+        own = []
+        for part in tokens if size == 1 else pairwise(tokens):
+            times[part] = times.get(part, 0) + 1
+            own.append(numbers.setdefault((part, times[part]), len(numbers)))
+        found.append(np.array(own, dtype=np.int64))
+    return found
+
+
+def _as_matrix(parts: Sequence[NDArray[np.int64]], width: int) -> "csr_array[Any]":
+    columns = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    rows = np.repeat(np.arange(len(parts)), [len(own) for own in parts])
+    return csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(parts), width))
+
+
+def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
+    kinds = {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"}
+    fits = answers.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        fits = fits and answers[name].ndim == 1 and answers[name].dtype.kind == kind
+    if fits:
+        lengths = answers["lengths"]
+        fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
+        fits = fits and int(lengths.sum()) == len(answers["tokens"])
+    if not fits:
+        raise DataError(
+            f"seed {seed}: the truth's answer {THREAT!r}: expected tokens, lengths, owners and whole, as "
+            "fedattack.attacks.lookups gives them; write it again"
+        )
+    return answers
+
+
+class SequencesJudge(Judge[SequencesCase]):
+    """States how many sequences are found exactly, and how much of each by ROUGE-1 and ROUGE-2, as means over clients.
+
+    The test exchanges who is who among the clients.
+    """
+
+    case = SequencesCase
+    notes = ("The null of dager.exact is the same sequences beside those of other clients.",)
+
+    @cached_property
+    def asked(self) -> list[SequencesCase]:
+        """The seeds in which all examples of a client are known."""
+        return [case for case in self.cases if case.asked]
+
+    @measure("exact", "Sequences found exactly", headline=True)
+    def find_exact(self) -> Measurement:
+        """Count the client's sequences that are found token by token."""
+        if not self.asked:
+            return no_value("of no client all training examples are known, so that nobody knows its sequences")
+        return self._hold_against_others("exact", series={"clients": [*self._clients()]})
+
+    @measure("rouge1", "Tokens found, ROUGE-1")
+    def find_rouge1(self) -> Measurement | None:
+        """Score the tokens of the best sequence that was found for each."""
+        return self._hold_against_others("rouge1") if self.asked else None
+
+    @measure("rouge2", "Pairs of tokens found, ROUGE-2")
+    def find_rouge2(self) -> Measurement | None:
+        """Score the pairs of neighbouring tokens of the best sequence that was found for each."""
+        return self._hold_against_others("rouge2") if self.asked else None
+
+    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
+        """Hold the sequences against those of the client, and against those of others."""
+        fits = Fits([case.fits(metric) for case in self.asked])
+        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
+        rate = fits.rate
+        return rate.measured(
+            "of each client's training sequences; the null is the same findings beside other clients' sequences",
+            value=float(fits.own.mean()),
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=fits.test(self.rng(_TESTING)),
+            by_seed=rate.by_seed,
+            **parts,
+        )
+
+    def _clients(self) -> Iterator[dict[str, Any]]:
+        """Describe the clients of the first run."""
+        case = self.asked[0]
+        arrays = case.scores.arrays
+        fits = {metric: np.diagonal(case.fits(metric)) for metric in case.matches}
+        for place, client in enumerate(case.asked[:_SHOWN]):
+            (node, *_others) = np.arange(len(case.node_clients))[case.columns(client)].tolist()
+            yield {
+                "client": client,
+                "sequences": len(case.true[place]),
+                "tokens": sum(map(len, case.true[place])),
+                "found": len(case.found[place]),
+                "exact": float(fits["exact"][place]),
+                "rouge1": float(fits["rouge1"][place]),
+                "rouge2": float(fits["rouge2"][place]),
+                "rank": int(arrays["rank"][node].max()),
+                "width": int(arrays["width"][node].max()),
+            }
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every sequence that is found or true."""
+        yield Listing(
+            "clients",
+            "one row for each client",
+            ("seed", "client", "sequences", "found", "exact"),
+            self._list_clients(),
+        )
+        yield Listing(
+            "sequences",
+            "one row for each client and sequence that is found or true",
+            ("seed", "client", "tokens", "found", "times trained"),
+            self._list_sequences(),
+        )
+
+    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.asked:
+            exact = np.diagonal(case.fits("exact"))
+            for place, client in enumerate(case.asked):
+                yield case.seed, client, len(case.true[place]), len(case.found[place]), float(exact[place])
+
+    def _list_sequences(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.asked:
+            for place, client in enumerate(case.asked):
+                found, true = case.found[place], case.true[place]
+                for tokens in sorted({*found, *true}):
+                    yield case.seed, client, " ".join(map(str, tokens)), tokens in found, true.count(tokens)
