@@ -171,6 +171,7 @@ DOCUMENTS = (
     Document("fedattack/threats/tokens/README.md"),
     Document("fedattack/threats/trees/README.md"),
     Document("fedattack/threats/exact/README.md"),
+    Document("fedattack/threats/sequences/README.md"),
     OBSERVE,
     DEFENCES,
     CLAIMS,

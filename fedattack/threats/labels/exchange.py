@@ -63,7 +63,12 @@ class Fits:
 
     @staticmethod
     def _kinds(table: Floats) -> NDArray[np.int64]:
-        """Say which clients are alike to whatever is read: exchanging these makes no difference."""
+        """Say which clients are alike to what was read: exchanging these makes no difference.
+
+        Where nothing of any client was read, that is how the attack did, and not how alike the clients are.
+        """
+        if not table.any():
+            return np.arange(len(table))
         return np.unique(table.round(12), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 

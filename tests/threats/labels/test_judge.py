@@ -41,6 +41,13 @@ def test_exchanges_by_hand():
     assert fits.test(np.random.default_rng(0)).least == 0.5
 
 
+def test_clients_are_not_too_few_where_nothing_was_read_of_them():
+    found = Fits([np.zeros((6, 6))]).test(np.random.default_rng(0))
+    assert (found.p, found.least) == (1.0, pytest.approx(1 / 720, abs=1e-3))
+    alike = Fits([np.full((6, 6), 0.5)]).test(np.random.default_rng(0))
+    assert alike.least == 1.0
+
+
 def test_labels_of_digits_leak_and_the_page_says_so(tmp_path):
     found = judged(write_digits_run(tmp_path))
     right = found["right"]

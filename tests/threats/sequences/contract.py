@@ -7,7 +7,7 @@ import numpy as np
 from tests.threats.sequences.world import write_texts_run
 
 RUNS = {
-    ("dager", protocol): partial(write_texts_run, "decoder", protocol=protocol, rounds=2)
+    ("dager", protocol): partial(write_texts_run, kind="decoder", protocol=protocol, rounds=2)
     for protocol in ("fedavg", "fedsgd")
 }
 
