@@ -14,8 +14,8 @@ Leave = Callable[[Tensor], Tensor]
 # Sequences that are measured together.
 _AT_ONCE = 1024
 
-# Sequences that are measured for each place, and beginnings that are gone on with at least.
-_MOST_LONGER, _FEWEST_BEGINNINGS = 2**14, 64
+# Beginnings that are gone on with: for each sequence that there is, or in all where nobody knows how many there are.
+_FOR_EACH, _IN_ALL = 4, 256
 
 # By how much the farthest input that is right may be off more in the second layer than in the first.
 _SLACK = 10.0
@@ -100,11 +100,11 @@ def build_forward(puzzle: Puzzle) -> list[Found]:
     finished: list[Found] = []
     beginnings = torch.zeros((1, 0), dtype=torch.int64)
     distances = torch.zeros((1, 0), dtype=torch.float64)
+    most = _IN_ALL if puzzle.most is None else _FOR_EACH * puzzle.most
     for allowed in puzzle.allowed:
         if not len(beginnings) or not len(allowed):
             break
         count = len(allowed)
-        most = max(_FEWEST_BEGINNINGS, _MOST_LONGER // count)
         if len(beginnings) > most:
             nearest = distances.mean(dim=1).argsort()[:most]
             beginnings, distances = beginnings[nearest], distances[nearest]
