@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
+from fedattack.attacks.held_examples import held_examples
 from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.data import label_counts
 from fedattack.learning import pick_device
 from fedattack.runs.settings import read_settings
-from fedattack.threats.exact.truths import held_examples
 from simulations.claims import central_notes, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of

@@ -518,7 +518,7 @@ def attack_all(
         tried = [name for name in by_place if ATTACKS[name].in_apps.place < InApps().place] or by_place
         reasons = "; ".join(f"{name}: {failed[name]}" for name in tried)
         raise NeedsError(f"no attack could be made of {parts[0].record}: {reasons}")
-    untried = _untried(scored, failed, parts[0], posed)
+    untried = _list_not_asked(scored, failed, parts[0], posed)
     # The report begins with the first of them.
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": untried}
@@ -627,7 +627,9 @@ def _out_of_reach(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> s
     return f"with {reach.size} no outcome could be a leak (p is {reach.least:.2g} at best); {reach.enough} would do"
 
 
-def _untried(scored: Sequence[str], failed: Mapping[str, str], part: Part, posed: Sequence[Posed]) -> dict[str, str]:
+def _list_not_asked(
+    scored: Sequence[str], failed: Mapping[str, str], part: Part, posed: Sequence[Posed]
+) -> dict[str, str]:
     """Say of each threat that was not asked why, and what it would take, as the terminal and the page show it."""
     record, found = Record(part.record, thinned=True), {}
     for threat in threats().values():

@@ -16,6 +16,7 @@ from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose
 from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
+from fedattack.attacks.held_examples import held_examples
 from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
@@ -23,7 +24,6 @@ from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
-from fedattack.threats.exact.truths import held_examples
 from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining

@@ -132,7 +132,7 @@ def trained_sequences(
         mask = np.asarray(x[MASK]) if MASK in fields(x) else None
         whole.append(client)
         for row in range(len(ids)):
-            own = _unmasked(ids[row], None if mask is None else mask[row])
+            own = _keep_unmasked(ids[row], None if mask is None else mask[row])
             tokens.append(own.astype(np.int64))
             owners.append(client)
     if not whole:
@@ -151,11 +151,11 @@ def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | N
         ids = np.asarray(x[name])
         if name != MASK and ids.dtype.kind in "iu" and ids.size and 0 <= ids.min() <= ids.max() < len(table.rows):
             mask = np.asarray(x[MASK]) if MASK in fields(x) else None
-            return [np.unique(_unmasked(ids, mask)).astype(np.int64)]
+            return [np.unique(_keep_unmasked(ids, mask)).astype(np.int64)]
     return None
 
 
-def _unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]:
+def _keep_unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]:
     """Return the ids (m,) that no mask hides."""
     return ids.reshape(-1) if mask is None or mask.shape != ids.shape else ids[mask > 0]
 
@@ -173,7 +173,7 @@ def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) 
             if table.by_column:
                 used[place].update(np.flatnonzero((part != 0).any(axis=0)).tolist())
             for ids in seen[place]:
-                used[place].update(_unmasked(ids, mask).tolist())
+                used[place].update(_keep_unmasked(ids, mask).tolist())
     found = []
     for table, own in zip(tables, used, strict=True):
         found.append(np.intersect1d(np.array(sorted(own), dtype=np.int64), table.rows))

@@ -130,7 +130,9 @@ def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
         If frozen weights are not those of the run.
     """
     frozen, known = knowledge.frozen or {}, knowledge.model
-    needs = f"{what} needs whole updates; {record.path} keeps {record.keep.told('layers')}" if record.left_out else ""
+    needs = (
+        f"{what} needs whole updates; {record.path} keeps {record.keep.describe('layers')}" if record.left_out else ""
+    )
     unknown = sorted(record.left_out.keys() - frozen.keys())
     if unknown:
         raise NeedsError(f"{needs}; give the frozen others, {short(', '.join(unknown), 80)}, by --frozen FILE")

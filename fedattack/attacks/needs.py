@@ -42,8 +42,8 @@ class Needs:
         """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
         for kind in record.keep.kinds:
             if kind in _WHOLE and kind not in self.takes:
-                return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.told(kind)}"
-        layers = f"whole updates; {record.path} keeps {record.keep.told('layers')}"
+                return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
+        layers = f"whole updates; {record.path} keeps {record.keep.describe('layers')}"
         trained = [name for name, digest in record.left_out.items() if digest is None]
         if trained:
             return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"

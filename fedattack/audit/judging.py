@@ -19,7 +19,7 @@ from fedattack.audit.finding import (
 )
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
-from fedattack.audit.significance import decided
+from fedattack.audit.significance import correct_findings
 from fedattack.base.errors import DataError
 
 
@@ -73,7 +73,7 @@ def judge_attacks(
                 found = _tested_on(found, tested)
             findings += found
     unread = [seed.truth.unread for seed in evidence if seed.truth is not None and seed.truth.unread]
-    return [_if_read(finding, unread[0]) if unread else finding for finding in decided(findings)]
+    return [_if_read(finding, unread[0]) if unread else finding for finding in correct_findings(findings)]
 
 
 def _if_read(finding: Finding, unread: str) -> Finding:

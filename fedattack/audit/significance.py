@@ -168,7 +168,7 @@ def exchange_clients(clients: int, rng: np.random.Generator, count: int) -> Rows
     return np.argsort(rng.random((count, clients)), axis=1)
 
 
-def decided(findings: Sequence[Finding]) -> list[Finding]:
+def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Correct all findings of a report together, and take back what does not hold then.
 
     By Holm's method with weights: headlines, which were fixed in advance, share :data:`HEADLINES` of the error, and the

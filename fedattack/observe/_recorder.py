@@ -187,7 +187,7 @@ class Recorder:
             free = shutil.disk_usage(self._writer.path).free
         except OSError:
             return
-        line, fits = size.told(self.rounds, free)
+        line, fits = size.describe(self.rounds, free)
         log.log(logging.INFO if fits else logging.WARNING, "%s", line)
 
     def of_run(self, run: object) -> None:

@@ -110,7 +110,7 @@ class Keep:
         """Whether all replies of a kept round are kept as they came, so that their mean can be taken."""
         return not self.some_clients and not self.sketch
 
-    def told(self, kind: str) -> str:
+    def describe(self, kind: str) -> str:
         """Say in words what is kept, by one of :attr:`kinds`."""
         if kind == "rounds":
             return f"every {_ordinal(self.every)} round"
@@ -162,9 +162,9 @@ class Keep:
         wanted = {"sketch": self.sketch, "layers": self.layers}
         refused = [option for option, asked in wanted.items() if other.sketch and asked]
         if refused:
-            raise ConfigError(f"{refused[0]}: this record keeps {other.told('sketch')}; leave the option out")
+            raise ConfigError(f"{refused[0]}: this record keeps {other.describe('sketch')}; leave the option out")
         if self.some_clients and other.some_clients:
-            raise ConfigError(f"clients: this record keeps {other.told('clients')} already; leave the option out")
+            raise ConfigError(f"clients: this record keeps {other.describe('clients')} already; leave the option out")
         clients = other.clients if other.some_clients else self.clients
         drawn = other.some_clients or other.sketch
         return Keep(

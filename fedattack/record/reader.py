@@ -570,7 +570,7 @@ class Record:
     @property
     def kept(self) -> str:
         """What of the run is in the record, in words; empty for all of it."""
-        words = [self.keep.told(kind) for kind in self.keep.kinds]
+        words = [self.keep.describe(kind) for kind in self.keep.kinds]
         if "layers" in self.keep.kinds:
             trained = sum(digest is None for digest in self.left_out.values())
             state = f"{trained} of them trained" if trained else "all of them frozen"

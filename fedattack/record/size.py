@@ -74,7 +74,7 @@ class Size:
         """Return how many rounds of the server fit into so many bytes."""
         return max(0, free - self.once) // max(self.round, 1) * self.every
 
-    def told(self, rounds: int | None, free: int) -> tuple[str, bool]:
+    def describe(self, rounds: int | None, free: int) -> tuple[str, bool]:
         """Say it in a line; and whether it fits, as far as the number of rounds is known."""
         each = f"{self.messages} x {in_bytes(self.message)}"
         if self.models:

@@ -177,7 +177,7 @@ def one_legend(figure: Figure, grid: Iterable[Axes], **look: Any) -> None:
     entries: dict[str, Any] = {}
     for axes in grid:
         handles, labels = axes.get_legend_handles_labels()
-        entries |= zip(map(wrapped, labels), handles, strict=True)
+        entries |= zip(map(wrap_name, labels), handles, strict=True)
     for columns in range(min(len(entries), 4), 0, -1):
         legend = figure.legend(
             list(entries.values()), list(entries), loc="outside upper left", ncols=columns, **(_LEGEND | look)
@@ -187,19 +187,19 @@ def one_legend(figure: Figure, grid: Iterable[Axes], **look: Any) -> None:
         legend.remove()
 
 
-def wrapped(name: str, letters: int = _MOST_LETTERS) -> str:
+def wrap_name(name: str, letters: int = _MOST_LETTERS) -> str:
     """Break a long name into lines."""
     return "\n".join(textwrap.wrap(name, letters)) or name
 
 
 def lines_of(name: str, letters: int = _MOST_BESIDE) -> int:
     """Count the lines into which :func:`name_rows` breaks a name."""
-    return wrapped(name, letters).count("\n") + 1
+    return wrap_name(name, letters).count("\n") + 1
 
 
 def name_rows(axes: Axes, names: Sequence[str], letters: int = _MOST_BESIDE) -> None:
     """Name rows on the vertical axis, the first one at the top; names of more letters are broken into lines."""
-    axes.set_yticks(np.arange(len(names)), [wrapped(name, letters) for name in names])
+    axes.set_yticks(np.arange(len(names)), [wrap_name(name, letters) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)

@@ -185,8 +185,8 @@ def roc(finding: Finding, slug: str, *, title: str, found: str, accused: str, ca
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(_percent))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(drawing.wrapped(f"False positives: {accused}"))
-    axes.set_ylabel(drawing.wrapped(f"True positives: {found}", 36))
+    axes.set_xlabel(drawing.wrap_name(f"False positives: {accused}"))
+    axes.set_ylabel(drawing.wrap_name(f"True positives: {found}", 36))
     drawing.one_legend(figure, [axes])
 
     ends = [curve.get(key, [None] * len(rates)) for key in ("low", "high")]

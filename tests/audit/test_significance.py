@@ -11,7 +11,7 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.significance import (
     adjust,
     arrangements_within,
-    decided,
+    correct_findings,
     exchange_clients,
     exchange_within,
     significance_of,
@@ -102,7 +102,7 @@ def test_equal_weights_are_holm():
 
 
 def test_the_headline_gets_nine_tenths_of_the_error():
-    headline, other = decided([finding(p=0.04, headline=True), finding("auc", p=0.04)])
+    headline, other = correct_findings([finding(p=0.04, headline=True), finding("auc", p=0.04)])
     assert headline.p_adjusted == pytest.approx(0.04 / 0.9)
     assert headline.verdict == "leak"
     # What the headline was shown by goes on to the other finding.
@@ -112,12 +112,12 @@ def test_the_headline_gets_nine_tenths_of_the_error():
 
 def test_findings_without_a_test_stay_as_they_are():
     untested = [replace(finding(), p=None)]
-    assert decided(untested) == untested
-    assert decided([]) == []
+    assert correct_findings(untested) == untested
+    assert correct_findings([]) == []
 
 
 def test_a_finding_that_does_not_outlast_the_correction_is_taken_back():
-    headline, other = decided([finding(p=0.6, headline=True), finding("auc", p=0.04)])
+    headline, other = correct_findings([finding(p=0.6, headline=True), finding("auc", p=0.04)])
     assert (headline.verdict, other.verdict) == ("no evidence", "no evidence")
     assert other.p_adjusted == pytest.approx(0.4)
     assert other.reason == "said; corrected for all 2 findings p = 0.4, which is not enough"
@@ -126,7 +126,7 @@ def test_a_finding_that_does_not_outlast_the_correction_is_taken_back():
 def test_findings_that_could_show_nothing_take_no_part():
     few = finding("asr-shared", p=1 / 6, verdict="too few to tell")
     untested = finding("false-alarms", p=None, verdict="not applicable")
-    alone, *others = decided([finding(p=0.049), few, untested])
+    alone, *others = correct_findings([finding(p=0.049), few, untested])
     assert alone.p_adjusted == pytest.approx(0.049)
     assert alone.verdict == "leak"
     assert [other.p_adjusted for other in others] == [None, None]
@@ -135,12 +135,12 @@ def test_findings_that_could_show_nothing_take_no_part():
 def test_what_no_result_could_have_shown_beside_so_many_findings_is_too_few():
     """Four clients have 24 arrangements: enough for one finding, and not for one of two headlines."""
     few = finding(p=1 / 24, p_least=1 / 24, headline=True)
-    assert decided([few])[0].verdict == "leak"
+    assert correct_findings([few])[0].verdict == "leak"
     other = finding("tpr", p=0.9, p_least=0.0001, headline=True)
-    too_few, none = decided([few, other])
+    too_few, none = correct_findings([few, other])
     assert (too_few.verdict, none.verdict) == ("too few to tell", "no evidence")
     assert too_few.reason.endswith("there are too few targets or clients for a report of 2 findings: at best p = 0.083")
-    assert decided([few, replace(other, p=0.0001, verdict="leak")])[0].verdict == "leak"
+    assert correct_findings([few, replace(other, p=0.0001, verdict="leak")])[0].verdict == "leak"
 
 
 def test_of_few_arrangements_p_is_the_exact_share():
@@ -174,5 +174,5 @@ def test_a_report_on_nothing_shows_a_leak_in_one_of_twenty():
     for _ in range(400):
         ps = rng.random(8)
         report = [finding(f"m{index}", p=float(p), headline=not index) for index, p in enumerate(ps)]
-        alarms += any(one.verdict == "leak" for one in decided(report))
+        alarms += any(one.verdict == "leak" for one in correct_findings(report))
     assert alarms <= stats.binom.ppf(0.999, 400, 0.05)

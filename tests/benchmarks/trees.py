@@ -17,7 +17,7 @@ from sklearn.datasets import load_diabetes
 from fedattack.threats.trees.booster import Booster, read_booster
 from fedattack.threats.trees.boxes import find_cuts
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, match_rows, share_near
-from fedattack.threats.trees.reconstruct import Step, reconstruct
+from fedattack.threats.trees.reconstruct import SentStep, reconstruct
 
 CLIENTS, ROUNDS = 5, 20
 PARAMETERS = {"objective": "reg:squarederror", "nthread": 1, "max_depth": 6, "eta": 0.3, "tree_method": "hist"}
@@ -76,7 +76,9 @@ def federate(
             common = append(common, reply)
 
 
-def measure(steps: list[Step], first: Booster, base_score: float, tables: list[np.ndarray], client: int) -> np.ndarray:
+def measure(
+    steps: list[SentStep], first: Booster, base_score: float, tables: list[np.ndarray], client: int
+) -> np.ndarray:
     """Return (2, 3): rows, values and columns read, of the client itself and of the next one."""
     pooled = np.concatenate(tables).astype(np.float64)
     rows = reconstruct(steps, first, base_score, len(tables[client])).guess()
@@ -117,7 +119,7 @@ def main() -> None:
             steps = []
             for common, replies in rounds:
                 before = read_booster(common, "common").trees if common else []
-                steps.append(Step(read_booster(replies[client], "reply").trees, before))
+                steps.append(SentStep(read_booster(replies[client], "reply").trees, before))
             first = read_booster(rounds[0][1][client], "reply")
             shares.append(measure(steps, first, base, true, client))
         own, other = np.mean(shares, axis=0)

@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestClassifier as Forest
 from fedattack.attacks import Knowledge, PartialRecords, Scores, Targets
 from fedattack.audit.finding import ERROR, LEAK
 from fedattack.audit.reach import Prepared, Reach
-from fedattack.audit.significance import decided
+from fedattack.audit.significance import correct_findings
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Truth
 from fedattack.base.errors import ConfigError
 from fedattack.record.folder import Part
@@ -231,7 +231,7 @@ def told_of(attack, judge, cases):
 
 
 def verdict_of(judge, cases):
-    found = decided(judge(cases, setting={}, provenance={}).findings())
+    found = correct_findings(judge(cases, setting={}, provenance={}).findings())
     (headline,) = [finding for finding in found if finding.headline]
     return headline.verdict
 

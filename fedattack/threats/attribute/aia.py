@@ -653,7 +653,7 @@ def _decode_messages(
     if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
     problem = decode_least_squares(fit, lr=training.lr, steps=training.epochs, weight_decay=training.weight_decay)
-    return None if problem is None else _decoded(problem, "messages", fit.rank, linear, total, total == known)
+    return None if problem is None else _decode_best(problem, "messages", fit.rank, linear, total, total == known)
 
 
 def _decode_with_public(
@@ -672,10 +672,10 @@ def _decode_with_public(
     if decoded is None:
         return None, False
     how = "messages and public attributes"
-    return _decoded(decoded.problem, how, fit.rank, linear, len(rows), whole=True), decoded.exact
+    return _decode_best(decoded.problem, how, fit.rank, linear, len(rows), whole=True), decoded.exact
 
 
-def _decoded(problem: LeastSquares, how: str, rank: int, linear: _LinearModel, total: int, whole: bool) -> _Optimum:
+def _decode_best(problem: LeastSquares, how: str, rank: int, linear: _LinearModel, total: int, whole: bool) -> _Optimum:
     share = linear.share(problem.H)
     if share is not None:
         ones = share * total

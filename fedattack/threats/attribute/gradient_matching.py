@@ -285,7 +285,7 @@ class _MatchingProblem:
         names = victims[0].gradients[0].keys()
         self._parameters = self._stack_rounds(states, names)
         self._buffers = self._stack_rounds(states, victims[0].states[0].keys() - names)
-        self._targets = scaled(self._stack_rounds(gradients, names), self._scale)
+        self._targets = scale_values(self._stack_rounds(gradients, names), self._scale)
         inside = sum(target.double().flatten(2).square().sum(2) for target in self._targets.values())
         # What of the gradients no record can explain; it belongs to their norms all the same.
         self._outside = (self._counted.double() - torch.as_tensor(inside)).clamp(min=0).float()
@@ -543,7 +543,7 @@ def entries(arrays: Arrays) -> int:
     return sum(array.size for array in arrays.values())
 
 
-def scaled(values: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
+def scale_values(values: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
     """Multiply values with a scale that has their first axes alone."""
     return {
         name: value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim)) for name, value in values.items()

@@ -61,7 +61,7 @@ class ExactCase(Case):
         if not fits:
             raise DataError(
                 f"seed {self.seed}: the truth's answer {THREAT!r}: expected finite x (n, inputs) and owners (n,), as "
-                "fedattack.threats.exact.truths gives them; write it again"
+                "fedattack.attacks.held_examples gives them; write it again"
             )
         return answers
 

@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.first_layer import FirstLayer, find_first_layer
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.local_models import readable
@@ -19,7 +20,6 @@ from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
 from fedattack.record import Record
 from fedattack.record.format import Arrays
-from fedattack.threats.exact.first_layer import FirstLayer, find_first_layer
 from fedattack.threats.exact.known_values import KnownValues, read_known_values
 from fedattack.threats.exact.low_rank import TakenApart, refuse, take_apart
 from fedattack.threats.exact.options import ExactOptions
@@ -37,7 +37,7 @@ _MOST_NUMBERS = 2**26
 _ROUNDINGS = 4.0
 
 
-class _Update(TypedDict):
+class _UpdateFacts(TypedDict):
     round: Number
     client: Name
     batch: Number
@@ -49,7 +49,7 @@ class _ExactFacts(TypedDict):
     clients: list[Name]
     rules: Annotated[list[Name], Field(min_length=1)]
     layer: Name
-    updates: Annotated[list[_Update], Field(min_length=1)]
+    updates: Annotated[list[_UpdateFacts], Field(min_length=1)]
     targets: Name
 
 
@@ -100,7 +100,7 @@ class FirstLayerReading(ExactOptions, Attack):
         check_model(knowledge.model.build(), record)
         layer = find_first_layer(knowledge.model)
         notes: list[str] = []
-        reader = _Reader(self, layer, knowledge, record, read_known_values(knowledge, layer.inputs), seed)
+        reader = _UpdateReader(self, layer, knowledge, record, read_known_values(knowledge, layer.inputs), seed)
         for done, update in enumerate(reader.read_updates(notes)):
             reader.look(update)
             progress(done, done + 1)
@@ -151,7 +151,7 @@ class _FirstLayerUpdate:
 
 
 @dataclass
-class _Found:
+class _FoundExamples:
     """Examples that were read off a client's updates, or off sums.
 
     Attributes
@@ -168,7 +168,7 @@ class _Found:
     seen: list[frozenset[int]]
 
 
-class _Reader:
+class _UpdateReader:
     """What is read of a record, update by update."""
 
     def __init__(
@@ -187,7 +187,7 @@ class _Reader:
         self.is_sum = record.view == "aggregate"
         self.nodes = {node: place for place, node in enumerate(record.nodes)}
         self.seen = np.zeros(len(self.nodes), dtype=np.bool_)
-        self.facts: list[_Update] = []
+        self.facts: list[_UpdateFacts] = []
         self.participants: list[tuple[str, ...]] = []
         self.candidates: dict[int, list[Candidates]] = {}
         self.batches: dict[int, list[tuple[int, TakenApart]]] = {}
@@ -294,10 +294,10 @@ class _Reader:
             "seen": self.seen,
         }
 
-    def _gather_of(self, client: int) -> _Found:
+    def _gather_of(self, client: int) -> _FoundExamples:
         """Put together what was read of one client, or of sums: each example once."""
         rows = choose(join(self.candidates[client], self.layer.inputs), self.known, tells_apart=self.tells_apart)
-        found = _Found(rows.x, rows.errors, np.where(rows.agree, 0, 1).astype(np.int64), [*rows.seen])
+        found = _FoundExamples(rows.x, rows.errors, np.where(rows.agree, 0, 1).astype(np.int64), [*rows.seen])
         for number, apart in self.batches[client]:
             for x, error in zip(apart.examples, apart.errors, strict=True):
                 _add(found, x, float(error), number, self.known)
@@ -311,7 +311,7 @@ class _Reader:
         return self.nodes[min(possible)] if len(possible) == 1 else -1
 
 
-def _add(found: _Found, x: Floats, error: float, number: int, known: KnownValues) -> None:
+def _add(found: _FoundExamples, x: Floats, error: float, number: int, known: KnownValues) -> None:
     """Add an example of a whole batch, unless it is there."""
     if len(found.x):
         apart = (np.abs(found.x - x) / known.spans).max(axis=1)

@@ -52,7 +52,7 @@ def _updates(finding: Finding) -> Table:
     )
 
 
-def _exposed(findings: Sequence[Finding]) -> str:
+def _name_exposed(findings: Sequence[Finding]) -> str:
     """Say of how many clients all examples were read off, or name the one of which most were."""
     clients = findings[0].series.get("clients", ())
     if not clients:
@@ -67,7 +67,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server read training examples off exactly?",
     strength={"recovered": "{value} of the training examples were read off exactly, where guessing gives {chance}"},
-    exposed=_exposed,
+    exposed=_name_exposed,
     sentences={
         "recovered": "Of the clients' training examples {value}{interval} were read off exactly{chance}.",
         "precision": "Of what was read off {value}{interval} are training examples{chance}.",

@@ -21,7 +21,7 @@ from fedattack.report.drawing import (
     one_legend,
     panels,
     to_svg,
-    wrapped,
+    wrap_name,
 )
 from fedattack.report.section import Explained, Lists, Section, Table, by_guesses
 from fedattack.report.words import level, shown
@@ -98,7 +98,7 @@ def _small(findings: Sequence[Finding]) -> tuple[Figure, list[Axes]]:
     lines = -(-len(findings) // columns)
     figure, grid = panels(80 + 120 * lines, len(findings), columns, shared=True)
     for axes, finding in zip(grid, findings, strict=True):
-        axes.set_title(wrapped(finding.label.replace(" named by ", ": "), _MOST_LETTERS))
+        axes.set_title(wrap_name(finding.label.replace(" named by ", ": "), _MOST_LETTERS))
     return figure, grid
 
 

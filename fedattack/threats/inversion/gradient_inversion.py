@@ -36,7 +36,7 @@ from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
-from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
+from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scale_values
 from fedattack.threats.inversion.batch_norm import (
     MEAN,
     VARIANCE,
@@ -424,7 +424,7 @@ class _Problem:
         targets = _stack(movements, parameters[0])
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
-        self._targets = scaled(targets, self._scale)
+        self._targets = scale_values(targets, self._scale)
         statistics = [
             {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
         ]
@@ -558,9 +558,9 @@ class _Problem:
         x = self._low + self._span * shares
         order = (dealt(parts, self._sizes),) if self._deals else ()
         moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
-        moved = scaled(moved, self._scale[batches])
+        moved = scale_values(moved, self._scale[batches])
         if self._how.method == "cos":
-            moved = scaled(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
+            moved = scale_values(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
         wanted = _rows(self._targets, batches)
         apart = {name: moved[name] - target for name, target in wanted.items()}
         objectives = _stretch(_products(apart, apart) / 2 + _LEAST_DISTANCE)

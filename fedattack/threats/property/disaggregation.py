@@ -276,7 +276,7 @@ def posterior(
             rows, (without, with_it) = present[client], parts[client]
             count = heat * weights[:, rows]
             has, shift = tau[:, client, None] == 1, effect[:, client, None]
-            rest = G[rows] - mean[:, rows] + np.where(has, with_it.shifted(shift), without.shifted(shift))
+            rest = G[rows] - mean[:, rows] + np.where(has, with_it.shift_by(shift), without.shift_by(shift))
             others = variance[:, rows] - np.where(has, with_it.variance, without.variance)
             evidence_without, centre_without, spread_without = without.explain(rest, others, count)
             evidence_with, centre_with, spread_with = with_it.explain(rest, others, count)
@@ -289,7 +289,7 @@ def posterior(
                 drawn, centre_with + spread_with * noise, centre_without + spread_without * noise
             )
             has, shift = drawn[:, None], effect[:, client, None]
-            mean[:, rows] = G[rows] - rest + np.where(has, with_it.shifted(shift), without.shifted(shift))
+            mean[:, rows] = G[rows] - rest + np.where(has, with_it.shift_by(shift), without.shift_by(shift))
             variance[:, rows] = others + np.where(has, with_it.variance, without.variance)
             if sweep >= burn_in:
                 total[:, client] += chance
@@ -308,7 +308,7 @@ class _Part:
     def of(cls, weight: Array, mean: Array, sd: Array, lasting: float) -> "_Part":
         return cls(weight * mean, weight * sd * np.sqrt(lasting), (weight * sd) ** 2)
 
-    def shifted(self, effect: Array) -> Array:
+    def shift_by(self, effect: Array) -> Array:
         return self.mean + effect * self.lasting
 
     def explain(self, rest: Array, others: Array, count: Array) -> tuple[Array, Array, Array]:

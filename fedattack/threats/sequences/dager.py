@@ -20,9 +20,9 @@ from fedattack.base.errors import FedAttackError, NeedsError
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
-from fedattack.threats.sequences.layers import Entry, Reader, choose_entries
+from fedattack.threats.sequences.layers import Entry, InputReader, choose_entries
 from fedattack.threats.sequences.options import SequencesOptions
-from fedattack.threats.sequences.search import Found, Puzzle, build_forward, find_jump, search_whole
+from fedattack.threats.sequences.search import FoundSequence, Puzzle, build_forward, find_jump, search_whole
 from fedattack.threats.sequences.spans import Span, span_of
 
 # Tokens of the table that are put through the model together.
@@ -89,7 +89,7 @@ class SpanCheck(SequencesOptions, Attack):
         try:
             model = known.build()
             trained = {name for name, _ in model.named_parameters()} - {*(knowledge.frozen or {})}
-            _find_layers(model, Reader.of(model, targets.x), trained)
+            _find_layers(model, InputReader.of(model, targets.x), trained)
         except FedAttackError as cause:
             return [*found, str(cause)]
         return found
@@ -99,7 +99,7 @@ class SpanCheck(SequencesOptions, Attack):
             raise AssertionError("checked by run")
         model = knowledge.model.build()
         check_model(model, record)
-        reader, notes = Reader.of(model, knowledge.targets.x), list[str]()
+        reader, notes = InputReader.of(model, knowledge.targets.x), list[str]()
         nodes = {node: place for place, node in enumerate(record.nodes)}
         results = [_OfClient() for _ in nodes]
         chosen = spread_replies(record, self.replies)
@@ -139,7 +139,7 @@ class SpanCheck(SequencesOptions, Attack):
 
 
 @dataclass(frozen=True)
-class _Update:
+class _MovedMatrices:
     """How far an update moved the matrices of a model.
 
     Attributes
@@ -158,7 +158,7 @@ class _Update:
 class _Checked:
     """What was found in one update: sequences, how many tokens the first layer names, and both spans."""
 
-    found: Sequence[Found]
+    found: Sequence[FoundSequence]
     named: int
     spans: tuple[Span, Span]
 
@@ -167,7 +167,7 @@ class _Checked:
 class _OfClient:
     """What was found of one client, in all its updates."""
 
-    found: dict[tuple[int, ...], Found] = field(default_factory=dict)
+    found: dict[tuple[int, ...], FoundSequence] = field(default_factory=dict)
     named: int = 0
     rank: tuple[int, int] = (0, 0)
     width: tuple[int, int] = (0, 0)
@@ -207,7 +207,7 @@ def _count_of(reply: Observation) -> int | None:
     return None if reply.count is None or reply.count != int(reply.count) else int(reply.count)
 
 
-def _find_layers(model: nn.Module, reader: Reader, moved: set[str]) -> tuple[Entry, Entry]:
+def _find_layers(model: nn.Module, reader: InputReader, moved: set[str]) -> tuple[Entry, Entry]:
     """Find the layers whose inputs are checked.
 
     Raises
@@ -225,7 +225,7 @@ def _find_layers(model: nn.Module, reader: Reader, moved: set[str]) -> tuple[Ent
 
 def _read_update(
     model: nn.Module, start: Arrays | None, sent: Arrays | None, is_gradient: bool, where: str, notes: list[str]
-) -> _Update | None:
+) -> _MovedMatrices | None:
     """Read one update, and put the model at the parameters that were sent; ``None``, with a note, if it cannot be."""
     if start is None or sent is None:
         notes.append(f"{where}: what model was sent, or what came back, is not in the record")
@@ -244,14 +244,14 @@ def _read_update(
             change = value if is_gradient else value.astype(np.float64) - before[name]
             if change.any():
                 moved[name] = change
-    return _Update(moved, {} if is_gradient else before)
+    return _MovedMatrices(moved, {} if is_gradient else before)
 
 
 def _check(
     attack: SequencesOptions,
-    reader: Reader,
+    reader: InputReader,
     layers: tuple[Entry, Entry],
-    update: _Update,
+    update: _MovedMatrices,
     most: int | None,
     seed: int,
 ) -> _Checked:
@@ -278,7 +278,7 @@ def _check(
     return _Checked(found, named, (first, second))
 
 
-def _make_span(entry: Entry, update: _Update) -> Span:
+def _make_span(entry: Entry, update: _MovedMatrices) -> Span:
     names = {weight.name for weight in entry.weights} & update.moved.keys()
     start = None
     if update.start:
@@ -286,7 +286,7 @@ def _make_span(entry: Entry, update: _Update) -> Span:
     return span_of(entry.stack({name: update.moved[name] for name in names}), start)
 
 
-def _name_tokens(reader: Reader, entry: Entry, span: Span, most: float) -> tuple[list[Tensor], float]:
+def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> tuple[list[Tensor], float]:
     """Return which tokens stand at each place up to the first where none does, and how far the farthest input is."""
     limit = span.limit(reader.words * reader.longest, most)
     # Where places do not matter, one place stands for all.

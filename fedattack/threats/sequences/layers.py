@@ -83,7 +83,7 @@ class _Reached(Exception):  # noqa: N818 no error: the way out of a model
 
 
 @dataclass(frozen=True)
-class Reader:
+class InputReader:
     """Puts sequences into a model as its clients do, and reads what enters a layer.
 
     Attributes
@@ -107,7 +107,7 @@ class Reader:
     words: int
 
     @classmethod
-    def of(cls, model: nn.Module, examples: NDArray[Any]) -> "Reader":
+    def of(cls, model: nn.Module, examples: NDArray[Any]) -> "InputReader":
         """Find how a model takes ids.
 
         Raises
@@ -198,16 +198,16 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _LayerCall:
     module: str
     weight: Weight
     given: Tensor
 
 
 @contextmanager
-def _watch(model: nn.Module, shape: torch.Size) -> Iterator[list[_Call]]:
+def _watch(model: nn.Module, shape: torch.Size) -> Iterator[list[_LayerCall]]:
     """Note what enters each linear layer for sequences of a shape."""
-    calls: list[_Call] = []
+    calls: list[_LayerCall] = []
 
     def note(name: str) -> Callable[..., None]:
         def keep(layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], returned: Any) -> None:
@@ -216,7 +216,7 @@ def _watch(model: nn.Module, shape: torch.Size) -> Iterator[list[_Call]]:
                 return
             weight = _weight_of(name, layer, x, returned)
             if weight is not None:
-                calls.append(_Call(name, weight, x))
+                calls.append(_LayerCall(name, weight, x))
 
         return keep
 
@@ -272,9 +272,9 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs().max() <= _ALIKE * most)
 
 
-def _join_calls(calls: Sequence[_Call]) -> Iterator[Entry]:
+def _join_calls(calls: Sequence[_LayerCall]) -> Iterator[Entry]:
     """Join layers that the same numbers enter, and say what these depend on."""
-    groups: list[list[_Call]] = []
+    groups: list[list[_LayerCall]] = []
     for call in calls:
         if groups and groups[-1][0].given is call.given:
             groups[-1].append(call)

@@ -50,7 +50,7 @@ def find_jump(distances: Tensor, least: float, most: float) -> float:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSequence:
     """A sequence, and how far its inputs are from the span on average."""
 
     tokens: Tokens
@@ -90,14 +90,14 @@ class Puzzle:
             return torch.zeros(sequences.shape, dtype=torch.float64)
         return torch.cat([self.leave(part).norm(dim=-1) for part in sequences.split(_AT_ONCE)])
 
-    def choose_best(self, found: Sequence[Found]) -> list[Found]:
+    def choose_best(self, found: Sequence[FoundSequence]) -> list[FoundSequence]:
         """Return the sequences, the nearest first, and no more than there are."""
         return sorted(found, key=lambda each: each.distance)[: self.most]
 
 
-def build_forward(puzzle: Puzzle) -> list[Found]:
+def build_forward(puzzle: Puzzle) -> list[FoundSequence]:
     """Find the sequences of a model that looks back only, token by token (DAGER for decoders)."""
-    finished: list[Found] = []
+    finished: list[FoundSequence] = []
     beginnings = torch.zeros((1, 0), dtype=torch.int64)
     distances = torch.zeros((1, 0), dtype=torch.float64)
     most = _IN_ALL if puzzle.most is None else _FOR_EACH * puzzle.most
@@ -128,13 +128,13 @@ def _choose_longer(puzzle: Puzzle, distances: Tensor) -> Tensor:
     return distances <= find_jump(distances, puzzle.noise, min(puzzle.limit, _SLACK * puzzle.noise))
 
 
-def _list_found(sequences: Tensor, distances: Tensor, which: Tensor) -> Iterator[Found]:
+def _list_found(sequences: Tensor, distances: Tensor, which: Tensor) -> Iterator[FoundSequence]:
     for row in which.nonzero()[:, 0].tolist():
-        yield Found(tuple(sequences[row].tolist()), float(distances[row].mean()))
+        yield FoundSequence(tuple(sequences[row].tolist()), float(distances[row].mean()))
 
 
 @dataclass
-class _Search:
+class _SequenceSearch:
     """A search for whole sequences, as a token's input depends on all others.
 
     Attributes
@@ -157,11 +157,11 @@ class _Search:
     puzzle: Puzzle
     draw: torch.Generator
     tries: int
-    found: dict[Tokens, Found] = field(default_factory=dict)
+    found: dict[Tokens, FoundSequence] = field(default_factory=dict)
     explained: list[set[int]] = field(default_factory=list)
     left: dict[int, list[Tensor]] = field(default_factory=dict)
 
-    def run(self) -> list[Found]:
+    def run(self) -> list[FoundSequence]:
         """Find sequences that explain all tokens, the longest ones first."""
         longest = len(self.puzzle.allowed)
         self.explained = [set() for _ in range(longest)]
@@ -218,14 +218,14 @@ class _Search:
                     self.explained[other].add(own)
         return new > 0
 
-    def _climb(self, length: int, place: int, token: int) -> Iterator[Found]:
+    def _climb(self, length: int, place: int, token: int) -> Iterator[FoundSequence]:
         """Change tokens to the nearest, from the likeliest start and then from the others, and yield what is found."""
         starts = self._start(length, place, token)
         for now in (starts[:1], starts[1:]):
             now, score = self._descend(now, place)
             rows = self._is_found(score).nonzero()[:, 0].tolist()
             for row in rows:
-                yield Found(tuple(now[row].tolist()), float(score[row]))
+                yield FoundSequence(tuple(now[row].tolist()), float(score[row]))
             if rows:
                 return
 
@@ -300,8 +300,8 @@ class _Search:
         return self.puzzle.measure(sequences).square().mean(dim=1).sqrt()
 
 
-def search_whole(puzzle: Puzzle, *, seed: int, tries: int) -> list[Found]:
+def search_whole(puzzle: Puzzle, *, seed: int, tries: int) -> list[FoundSequence]:
     """Find the sequences of a model that looks both ways, by changing one token after another (DAGER for encoders)."""
     if not len(puzzle.allowed):
         return []
-    return _Search(puzzle, torch.Generator().manual_seed(seed), tries).run()
+    return _SequenceSearch(puzzle, torch.Generator().manual_seed(seed), tries).run()

@@ -22,7 +22,7 @@ def _clients(finding: Finding) -> Table:
     )
 
 
-def _exposed(findings: Sequence[Finding]) -> str:
+def _count_exposed(findings: Sequence[Finding]) -> str:
     """Say of how many clients every sequence is found."""
     clients = findings[0].series.get("clients", ())
     if not clients:
@@ -34,7 +34,7 @@ def _exposed(findings: Sequence[Finding]) -> str:
 SECTION = Section(
     question="Can the server read the sequences of tokens that a client trained on?",
     strength={"exact": "{value} of a client's sequences are found exactly, where guessing gives {chance}"},
-    exposed=_exposed,
+    exposed=_count_exposed,
     sentences={
         "exact": "Of a client's sequences {value}{interval} are found exactly{chance}.",
         "rouge1": "The best sequence found has the tokens of the true one with a ROUGE-1 of {value}{interval}{chance}.",

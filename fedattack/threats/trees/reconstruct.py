@@ -24,7 +24,7 @@ _MISMATCH = 10.0
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class SentStep:
     """What one reply tells: new trees, and the model to which the client added them.
 
     Attributes
@@ -89,7 +89,7 @@ def _list_inner(tree: Tree, *, with_leaf: bool) -> list[int]:
     return found
 
 
-class Table:
+class ReadRows:
     """What is known of a client's examples so far.
 
     Attributes
@@ -173,7 +173,9 @@ def share_out(cover: Floats, count: int) -> Places:
     return np.asarray(found)
 
 
-def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count: int, share: float = 1.0) -> Table:
+def reconstruct(
+    steps: Sequence[SentStep], first: Booster, base_score: float, count: int, share: float = 1.0
+) -> ReadRows:
     """Return what the trees of a client tell of its table.
 
     Parameters
@@ -192,8 +194,8 @@ def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count:
     own: list[Tree] = []
     for step in steps:
         own += step.trees
-    table = Table(count, list_cuts(own, first.features))
-    reader = _Reader(first.objective, find_penalties(own), share)
+    table = ReadRows(count, list_cuts(own, first.features))
+    reader = _LeafReader(first.objective, find_penalties(own), share)
     for number, step in enumerate(steps):
         begin = base_score if step.before or number else first.base_score
         before = [*step.before]
@@ -204,14 +206,14 @@ def reconstruct(steps: Sequence[Step], first: Booster, base_score: float, count:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _LeafReader:
     """Reads one tree after the other into a table."""
 
     objective: str
     penalties: Penalties
     share: float
 
-    def read(self, table: Table, tree: Tree, before: Sequence[Tree], base_score: float) -> None:
+    def read(self, table: ReadRows, tree: Tree, before: Sequence[Tree], base_score: float) -> None:
         """Put each example into a leaf of a tree that was made after those ``before``."""
         leaves = list_leaves(tree, table.low.shape[1])
         counts = self._count(leaves, len(table.low))
@@ -237,7 +239,7 @@ class _Reader:
             total = min(count, round(float(leaves.cover.sum()) * self.share))
         return share_out(leaves.cover, total)
 
-    def _predict(self, table: Table, before: Sequence[Tree], base_score: float) -> Floats:
+    def _predict(self, table: ReadRows, before: Sequence[Tree], base_score: float) -> Floats:
         """Return (n,): the prediction for each example, as far as its values are known."""
         start = base_score
         if self.objective in LOGISTIC:
@@ -248,7 +250,7 @@ class _Reader:
             margins += tree.predict(guessed)
         return margins
 
-    def _mismatch(self, table: Table, margins: Floats, mean: Floats) -> Floats:
+    def _mismatch(self, table: ReadRows, margins: Floats, mean: Floats) -> Floats:
         """Return (n, leaves): what it costs that an example's derivative is not the mean one of a leaf."""
         if np.isnan(table.label).any():
             return np.zeros((len(margins), len(mean)))
@@ -257,7 +259,9 @@ class _Reader:
         scale = max(float(np.abs(outputs - table.label).mean()), 1e-9) / 4
         return np.asarray(np.minimum(off / scale, _MISMATCH))
 
-    def _label(self, table: Table, rows: Places, which: Places, sums: Floats, sizes: Places, margins: Floats) -> None:
+    def _label(
+        self, table: ReadRows, rows: Places, which: Places, sums: Floats, sizes: Places, margins: Floats
+    ) -> None:
         """Read labels off the first tree, in which all examples of a leaf have one prediction."""
         if self.objective in SQUARED:
             table.label[rows] = margins[rows] - (sums / sizes)[which]

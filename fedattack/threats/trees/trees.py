@@ -17,7 +17,7 @@ from fedattack.record import Record
 from fedattack.threats.trees.boxes import count_examples, list_cuts
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.options import TreesOptions
-from fedattack.threats.trees.reconstruct import Floats, Step, reconstruct
+from fedattack.threats.trees.reconstruct import Floats, SentStep, reconstruct
 from fedattack.threats.trees.replies import ReplyReader, SentTrees
 
 _NO_TREES = "it needs replies that hold trees of XGBoost, as one array of bytes, and these clients send other arrays"
@@ -124,7 +124,7 @@ class TreesOfTables(TreesOptions, Attack):
             )
         steps = []
         for reply in replies:
-            steps.append(Step(reply.trees, () if reply.common is None else reply.common.trees))
+            steps.append(SentStep(reply.trees, () if reply.common is None else reply.common.trees))
         commons = [reply.common for reply in replies if reply.common is not None]
         base_score = commons[0].base_score if commons else first.booster.base_score
         table = reconstruct(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import ERROR, LEAK, Finding
-from fedattack.audit.significance import decided, significance_of
+from fedattack.audit.significance import correct_findings, significance_of
 from fedattack.audit.truth import Truth
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
@@ -191,7 +191,7 @@ def findings_of(drawn: Drawn, rng: np.random.Generator) -> list[Finding]:
     seeds = rng.integers(2**31, size=drawn.seeds).tolist()
     cases = [federation(drawn, rng, seed) for seed in seeds]
     with patch("fedattack.audit.naming.significance_of", partial(significance_of, draws=_DRAWS)):
-        return decided(SourceJudge(cases, setting={}, provenance={}).findings())
+        return correct_findings(SourceJudge(cases, setting={}, provenance={}).findings())
 
 
 def alarms(null: Null, repetitions: int, seed: int) -> Counter[str]:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ModelKnowledge
+from fedattack.attacks.first_layer import find_first_layer
 from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
-from fedattack.threats.exact.first_layer import find_first_layer
-from fedattack.threats.exact.section import _clients, _exposed, _rounds, _rules, _updates
+from fedattack.threats.exact.section import _clients, _name_exposed, _rounds, _rules, _updates
 from tests.threats.exact.world import CLIENTS, attacked, judged, table, write_exact_run, write_sums
 
 WORLD = "tests.threats.exact.world"
@@ -32,7 +32,7 @@ def test_all_digits_of_small_batches_are_read_and_the_page_says_so(tmp_path):
     assert [row[0] for row in _clients(recovered).rows] == list("0123")
     assert _rounds(recovered).rows == [["1", "100%"]]
     assert [row[-1] for row in _updates(recovered).rows] == ["–"] * CLIENTS
-    assert _exposed([recovered]) == "Of 4 of 4 clients all examples were read off."
+    assert _name_exposed([recovered]) == "Of 4 of 4 clients all examples were read off."
 
 
 def test_rows_of_a_table_are_read_whole_and_by_columns(tmp_path):

@@ -10,12 +10,12 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks.held_examples import held_examples
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from fedattack.threats.exact.truths import held_examples
 
 CLIENTS, LR = 4, 0.1
 

@@ -16,7 +16,7 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.reach import Prepared
 from fedattack.audit.roc import tpr_at
 from fedattack.audit.run import audit_folder
-from fedattack.audit.significance import DRAWS, decided
+from fedattack.audit.significance import DRAWS, correct_findings
 from fedattack.audit.truth import NOBODY, SEVERAL, Privacy, Truth, read_truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -144,7 +144,7 @@ def test_a_known_shift_is_reported():
 
 def test_scores_without_a_shift_are_no_leak():
     found = judged(case(shift=0.0, seed=1), case(shift=0.0, seed=2))
-    found = {finding.metric: finding for finding in decided([*found.values()])}
+    found = {finding.metric: finding for finding in correct_findings([*found.values()])}
     assert found["tpr-at-1pct-fpr"].value == pytest.approx(0.01, abs=0.02)
     for metric, finding in found.items():
         assert finding.verdict == NO_EVIDENCE, metric

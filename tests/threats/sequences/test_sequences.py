@@ -16,9 +16,9 @@ from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Record
 from fedattack.threats.sequences.judge import _check_answers, _match_parts
-from fedattack.threats.sequences.layers import Reader, choose_entries
+from fedattack.threats.sequences.layers import InputReader, choose_entries
 from fedattack.threats.sequences.search import Puzzle, build_forward, search_whole
-from fedattack.threats.sequences.section import _clients, _exposed
+from fedattack.threats.sequences.section import _clients, _count_exposed
 from fedattack.threats.sequences.spans import Span, span_of
 from tests.threats.sequences.world import LONGEST, TRUSTED, attacked, judged, known, texts, write_texts_run
 from tests.worlds.federation import write_run
@@ -33,7 +33,7 @@ def test_sequences_of_transformers_are_found_exactly(kind, tmp_path):
     assert (found["exact"].headline, found["exact"].verdict, found["exact"].n) == (True, LEAK, 5)
     assert found["exact"].p == pytest.approx(1 / 120, abs=2e-3)
     assert len(_clients(found["exact"]).rows) == 5
-    assert _exposed([found["exact"]]) == "Of 5 of 5 clients every sequence is found, token by token."
+    assert _count_exposed([found["exact"]]) == "Of 5 of 5 clients every sequence is found, token by token."
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_chance_comes_as_near_as_the_limit_says():
 def test_the_two_attention_layers_are_found_by_what_enters_them(kind, layers, looks_ahead, by_place):
     pytest.importorskip("transformers")
     model = known(kind).build()
-    reader = Reader.of(model, texts(2, np.random.default_rng(0))[0])
+    reader = InputReader.of(model, texts(2, np.random.default_rng(0))[0])
     first, second = choose_entries(model, reader.entries(), {name for name, _ in model.named_parameters()})
     assert (first.module, second.module) == layers
     assert (second.looks_ahead, first.by_place) == (looks_ahead, by_place)

@@ -15,7 +15,7 @@ from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import list_cuts, list_leaves
 from fedattack.threats.trees.judge import _check_answers
 from fedattack.threats.trees.matching import match_rows
-from fedattack.threats.trees.reconstruct import Step, find_penalties, reconstruct, share_out
+from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
 from fedattack.threats.trees.section import _clients, _columns, _name_exposed
 from tests.threats.trees.world import (
     CLIENTS,
@@ -59,7 +59,7 @@ def test_ridge_rate_and_labels_are_read_off_the_nodes():
     assert penalties.ridge == pytest.approx(RIDGE, abs=0.01)
     assert penalties.rate == pytest.approx(RATE, abs=0.001)
     small, _ = model_of(X, Y)
-    read = reconstruct([Step(small.trees, ())], small, small.base_score, 4)
+    read = reconstruct([SentStep(small.trees, ())], small, small.base_score, 4)
     # The leaf of two examples tells their mean.
     assert sorted(read.label) == pytest.approx([2, 2, 10, 40], abs=1e-3)
 
@@ -71,13 +71,13 @@ def test_two_trees_are_put_together_as_the_likeliest_of_all_ways():
     tree["split_indices"] = [1 - column for column in tree["split_indices"]]
     second = read_booster(as_array(as_json([tree], 2, 0.0)).tobytes(), "here").trees[0]
     unlabelled = read_booster(as_array(as_json([], 2, 0.0, "rank:ndcg")).tobytes(), "here")
-    begun = reconstruct([Step(first.trees, ())], unlabelled, 0.0, 4)
+    begun = reconstruct([SentStep(first.trees, ())], unlabelled, 0.0, 4)
     begun._cuts = list_cuts([*first.trees, second], 2)
     leaves = list_leaves(second, 2)
     slots = np.repeat(np.arange(len(leaves.cover)), leaves.cover.astype(int))
     costs = begun.weigh(leaves)[:, slots]
     least = min(sum(costs[row, place] for row, place in enumerate(way)) for way in permutations(range(4)))
-    found = reconstruct([Step([*first.trees, second], ())], unlabelled, 0.0, 4)
+    found = reconstruct([SentStep([*first.trees, second], ())], unlabelled, 0.0, 4)
     inside = ((leaves.low <= found.low[:, None]) & (found.high[:, None] <= leaves.high)).all(axis=2)
     assert inside.sum(axis=0).tolist() == leaves.cover.tolist()
     assert begun.weigh(leaves)[inside].sum() == pytest.approx(least)

@@ -48,7 +48,7 @@ class FirstLayer:
 
 
 @dataclass
-class _Call:
+class _FirstCall:
     """The first call of a layer that has parameters."""
 
     name: str
@@ -82,9 +82,9 @@ def find_first_layer(known: ModelKnowledge) -> FirstLayer:
     return FirstLayer(f"{prefix}weight", f"{prefix}bias", layer.in_features, layer.out_features, is_relu)
 
 
-def _see_first_call(model: nn.Module, x: NDArray[np.float32]) -> tuple[_Call, Tensor]:
+def _see_first_call(model: nn.Module, x: NDArray[np.float32]) -> tuple[_FirstCall, Tensor]:
     """Put examples through the model; return the first call of a layer with parameters, and the model's output."""
-    calls: list[_Call] = []
+    calls: list[_FirstCall] = []
     handles = []
     for name, layer in model.named_modules():
         if next(layer.parameters(recurse=False), None) is not None:
@@ -92,7 +92,7 @@ def _see_first_call(model: nn.Module, x: NDArray[np.float32]) -> tuple[_Call, Te
             def keep(layer: nn.Module, given: tuple[Any, ...], returned: Any, name: str = name) -> Any:
                 if not (given and isinstance(given[0], Tensor) and isinstance(returned, Tensor)):
                     return None
-                calls.append(_Call(name, layer, given[0].detach().clone(), returned))
+                calls.append(_FirstCall(name, layer, given[0].detach().clone(), returned))
                 # What follows may write into it.
                 return returned.clone()
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attacks.first_layer import find_first_layer
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import fields
-from fedattack.threats.exact.first_layer import find_first_layer
 
 _MOST_NUMBERS = 2**24
 """Numbers of all examples that are kept; further clients are not judged."""
