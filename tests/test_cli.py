@@ -431,8 +431,8 @@ def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
     assert code == 0
     assert "it keeps every 2nd round and the replies of 50 % of each round's clients" in text
     assert (
-        "attacks that take it: aia, ara, attribute-baselines, exact, inversion, labels, membership, plaintext, "
-        "private-attribute, sia, tokens" in text
+        "attacks that take it: aia, ara, attribute-baselines, dager, exact, inversion, labels, membership, plaintext, "
+        "private-attribute, sia, tokens, trees" in text
     )
     code, _, _ = call("attack", "sia", tmp_path / "small", "--device", "cpu")
     assert code == 0
@@ -449,7 +449,7 @@ def test_check_says_which_attacks_refuse_a_thinned_record(call, tmp_path):
     text = " ".join(call("check", tmp_path / "layers")[1].split())
     assert "it keeps the layers fc2.* and not 2 other arrays, 2 of them trained" in text
     assert (
-        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, exact, inversion, labels"
+        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, dager, exact, inversion, labels"
         in text
     )
     code, _, err = call("attack", "inversion", tmp_path / "layers", "--device", "cpu")
@@ -465,7 +465,7 @@ def test_what_is_kept_as_sketches_is_refused_by_name_or_attacked_as_sums(call, t
     text = " ".join(call("check", tmp_path / "small")[1].split())
     assert "it keeps sketches of updates, of 20 numbers each" in text
     assert "detectors of properties may lose more than a point of accuracy; take" in text
-    assert "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, inversion" in text
+    assert "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, dager, exact" in text
     code, _, err = call("attack", "sia", tmp_path / "small", "--device", "cpu")
     assert code == 2
     assert "attack sia needs whole updates" in " ".join(err.split())

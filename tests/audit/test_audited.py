@@ -80,7 +80,7 @@ def test_what_was_not_asked_is_listed_with_what_keeps_it_from_being_asked(eviden
     assert "Which client holds this example?" not in lines
     assert "sums" in lines["Which clients have a property, if the server sees sums alone?"]
     assert "one column" in lines["What stands in the one column of clients' examples that the server lacks?"]
-    members = [why for question, why in lines.items() if "train" in question]
+    members = [why for question, why in lines.items() if "train on this example" in question]
     assert members == ["`fedattack attack membership DIR` asks it of this record"]
     (images,) = [why for question, why in lines.items() if "look like" in question]
     assert images == "the truth does not hold what it would be judged by"

@@ -35,7 +35,7 @@ def zoo():
 
 def test_a_zoo_predicts_the_attribute_of_other_clients_with_networks_of_several_widths(zoo):
     updates, labels = planted_updates(200, seed=1)
-    pooled = zoo.pooling.pooled(updates)
+    pooled = zoo.pooling.pool(updates)
     for network in zoo.networks:
         assert (network.logits(pooled).argmax(axis=1) == labels).mean() > 0.6
     assert len(zoo.networks) == 4
@@ -57,7 +57,7 @@ def test_a_zoo_on_disk_is_the_zoo_that_was_saved(zoo, tmp_path):
 def test_a_zoo_refuses_updates_of_other_shapes(zoo):
     updates, _ = planted_updates(1, seed=0)
     with pytest.raises(ModelError, match=r"w has shape \(3, 20\), expected \(20, 3\)"):
-        zoo.pooling.pooled([updates[0] | {"w": updates[0]["w"].T}])
+        zoo.pooling.pool([updates[0] | {"w": updates[0]["w"].T}])
 
 
 def test_no_zoo_is_made_of_nothing():
@@ -143,14 +143,14 @@ def test_a_zoo_trained_on_records_predicts_updates_of_other_records_at_every_sta
     moved = {name: value + np.float32(0.5) for name, value in start.items()}
     for state in (start, moved):
         asked = attribute_updates(model, state, *others, codes, TRAINING, clients=90, records=4, seed=2)
-        pooled = zoo.pooling.pooled([*asked])
+        pooled = zoo.pooling.pool([*asked])
         for network in zoo.networks:
             assert (network.logits(pooled).argmax(axis=1) == asked.values).mean() > 0.8
     again, turned = zoo_for(), zoo_for(gradients=True)
     assert again.networks[0].layers[0][0].tobytes() == zoo.networks[0].layers[0][0].tobytes()
     asked = attribute_updates(model, start, *others, codes, TRAINING, clients=90, records=4, seed=2)
     gradients = [{name: -move / np.float32(TRAINING.lr) for name, move in update.items()} for update in asked]
-    pooled = turned.pooling.pooled(gradients)
+    pooled = turned.pooling.pool(gradients)
     assert (turned.networks[0].logits(pooled).argmax(axis=1) == asked.values).mean() > 0.8
 
 

@@ -32,10 +32,10 @@ def test_training_and_evaluation_are_seen(source):
         booster.eval_set(evals=[(own, "train"), (beside, "valid")])
         watch.end(without_steps=False)
     assert not watch.notes
-    train_reference, evaluated = watch.stated.train_reference.seen(), watch.stated.evaluated.seen()
-    assert (train_reference.total, evaluated.total) == (20, 8)
-    np.testing.assert_array_equal(np.sort(train_reference.x, axis=0), np.sort(x, axis=0))
-    assert sorted(train_reference.y.tolist()) == sorted(y.tolist())
+    trained, evaluated = watch.stated.trained.seen(), watch.stated.evaluated.seen()
+    assert (trained.total, evaluated.total) == (20, 8)
+    np.testing.assert_array_equal(np.sort(trained.x, axis=0), np.sort(x, axis=0))
+    assert sorted(trained.y.tolist()) == sorted(y.tolist())
 
 
 def test_trees_beside_another_model_are_none_of_what_is_shared(source):
