@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.judge import Case
+from fedattack.audit.clients import ClientsCase
+from fedattack.audit.truth import has_examples
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields
 
@@ -25,7 +26,7 @@ _AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
-class ExactCase(Case):
+class ExactCase(ClientsCase):
     """One seed's examples that were read off, beside its truth.
 
     Raises
@@ -53,12 +54,7 @@ class ExactCase(Case):
         answers = self.truth.answers.get(THREAT)
         if answers is None:
             return None
-        fits = answers.keys() == {"x", "owners"}
-        if fits:
-            x, owners = answers["x"], answers["owners"]
-            fits = x.ndim == 2 and x.dtype.kind == "f" and owners.dtype.kind == "U" and owners.shape == x.shape[:1]
-            fits = fits and bool(np.isfinite(x).all())
-        if not fits:
+        if answers.keys() != {"x", "owners"} or not has_examples(answers):
             raise DataError(
                 f"seed {self.seed}: the truth's answer {THREAT!r}: expected finite x (n, inputs) and owners (n,), as "
                 "fedattack.attacks.held_examples gives them; write it again"
@@ -75,8 +71,7 @@ class ExactCase(Case):
         """The clients of which updates were looked at, and of which all examples are known."""
         if self.answers is None:
             return []
-        holders, seen = {*self.answers["owners"].tolist()}, self.scores.arrays["seen"]
-        return [client for client in self.clients if client in holders and seen[self.columns(client)].any()]
+        return self.list_seen({*self.answers["owners"].tolist()})
 
     @cached_property
     def held(self) -> tuple[Floats, NDArray[np.int64]]:

@@ -36,6 +36,9 @@ _MOST_NUMBERS = 2**26
 # Rounding of an entry, in units of its last place.
 _ROUNDINGS = 4.0
 
+# Examples that differ by less, as a part of a feature's span, are one.
+_SAME = 1e-3
+
 
 class _UpdateFacts(TypedDict):
     round: Number
@@ -323,10 +326,6 @@ def _add(found: _FoundExamples, x: Floats, error: float, number: int, known: Kno
     found.errors = np.append(found.errors, error)
     found.rules = np.append(found.rules, RULES.index("whole batch"))
     found.seen.append(frozenset({number}))
-
-
-# Examples that differ by less, as a part of a feature's span, are one.
-_SAME = 1e-3
 
 
 def _epsilon(array: NDArray[np.generic]) -> float:

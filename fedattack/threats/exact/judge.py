@@ -1,16 +1,15 @@
 """Judge what was read off: which part of the clients' training examples is there, number by number."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from fedattack.audit.clients import ClientsJudge
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import t_interval
-from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.significance import Significance, count_of, significance_of
@@ -29,7 +28,7 @@ _TESTING = 1
 _SHOWN = 20
 
 
-class ExactJudge(Judge[ExactCase]):
+class ExactJudge(ClientsJudge[ExactCase]):
     """States which part of the clients' examples was read off exactly, and how much of what was read off is one.
 
     The test exchanges the clients' examples with others that nobody trained on.
@@ -40,11 +39,6 @@ class ExactJudge(Judge[ExactCase]):
         "An example counts as read off if each of its numbers is within a thousandth of its feature's span. The null "
         "of exact.recovered is what was read off beside examples that nobody trained on.",
     )
-
-    @cached_property
-    def asked(self) -> list[ExactCase]:
-        """The seeds in which all examples of a client are known."""
-        return [case for case in self.cases if case.asked]
 
     @measure("recovered", "Training examples read off exactly", headline=True)
     def find_recovered(self) -> Measurement:

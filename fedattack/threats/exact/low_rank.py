@@ -211,8 +211,10 @@ def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
         zero = rows.find_zeros(drawn)
         good = zero.sum(axis=1) >= rank - 1 + _BEYOND
         drawn, zero = drawn[good], zero[good]
-        lone = _are_lone(zero, rows.directions)
-        drawn = _polish(zero[lone], rows.directions)
+        values, vectors = _find_orthogonal(zero, rows.directions)
+        lone = _are_lone(zero, rows.directions, values, vectors)
+        # The direction that is nearest to orthogonal to all of its rows is better than the drawn one.
+        drawn = vectors[lone][:, :, 0]
         drawn, zero = _keep_new(drawn, rows.find_zeros(drawn), np.concatenate([found, refused]))
         fits = np.array([rows.is_half(pattern) for pattern in zero], dtype=np.bool_)
         refused = np.concatenate([refused, drawn[~fits]])
@@ -226,14 +228,19 @@ def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
             return
 
 
-def _are_lone(zero: Flags, directions: Floats) -> Flags:
+def _find_orthogonal(zero: Flags, directions: Floats) -> tuple[Floats, Floats]:
+    """Return for sets of rows how much is in each direction (n, rank), ascending, and these (n, rank, rank)."""
+    spreads = np.einsum("nm,mi,mj->nij", zero.astype(np.float64), directions, directions, optimize=True)
+    values, vectors = np.linalg.eigh(spreads)
+    return values, vectors
+
+
+def _are_lone(zero: Flags, directions: Floats, values: Floats, vectors: Floats) -> Flags:
     """Say of which sets of rows (n, rows) all but any one leave one direction alone that is orthogonal to them.
 
     Rows that two examples both leave at zero are orthogonal to all sums of their columns. One more row then seems to
     choose a direction.
     """
-    spreads = np.einsum("nm,mi,mj->nij", zero.astype(np.float64), directions, directions, optimize=True)
-    values, vectors = np.linalg.eigh(spreads)
     inverse = np.where(values > _LONE, 1 / np.maximum(values, _LONE), 0.0)
     # How much a row adds of its own: 1 if no other one holds what it does.
     shares = np.square(np.einsum("mi,nij->nmj", directions, vectors, optimize=True)) @ inverse[..., None]
@@ -263,12 +270,6 @@ def _draw_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
             drawn = np.linalg.solve(system[is_whole], wanted[is_whole])[..., 0]
             drawn = drawn[np.isfinite(drawn).all(axis=1)]
             yield drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
-
-
-def _polish(zero: Flags, directions: Floats) -> Floats:
-    """Return the directions (n, rank) that are nearest to orthogonal to all of these rows, (n, rows)."""
-    spreads = np.einsum("nm,mi,mj->nij", zero.astype(np.float64), directions, directions, optimize=True)
-    return np.asarray(np.linalg.eigh(spreads)[1][:, :, 0])
 
 
 def _keep_new(drawn: Floats, zero: Flags, known: Floats) -> tuple[Floats, Flags]:

@@ -8,23 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.audit.clients import SHUFFLING, ClientsCase, ClientsJudge, Fits, reach_of_clients
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import t_interval
-from fedattack.audit.judge import Case, Judge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits, reach_of_clients
 
 Floats = NDArray[np.float64]
 Score = Callable[[Floats, Floats], float]
 
 PRIOR = "auxiliary labels"
-
-# Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING = 1, 2
 
 # Clients of the first run that the page shows.
 _SHOWN = 20
@@ -46,7 +42,7 @@ def mean_error(counted: Floats, true: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class LabelsCase(Case):
+class LabelsCase(ClientsCase):
     """One seed's counts beside its truth.
 
     Raises
@@ -110,7 +106,7 @@ class LabelsCase(Case):
         return np.array([score(prior * true.sum(), true) for true in self.true])
 
 
-class LabelsJudge(Judge[LabelsCase]):
+class LabelsJudge(ClientsJudge[LabelsCase]):
     """States how many labels are counted right, which are named, and the mean absolute error of counts.
 
     Each is the mean over clients, of the best rule that could be applied. The test exchanges clients.
@@ -121,11 +117,6 @@ class LabelsJudge(Judge[LabelsCase]):
         "The null of labels.right and labels.present is the same counts beside other clients' labels. Where all "
         "clients hold labels in the same shares, these say nothing of a client.",
     )
-
-    @cached_property
-    def asked(self) -> list[LabelsCase]:
-        """The seeds in which it is known of a client what it holds."""
-        return [case for case in self.cases if case.asked]
 
     @property
     def rule(self) -> str:
@@ -152,7 +143,7 @@ class LabelsJudge(Judge[LabelsCase]):
         """Measure how far the counts are off."""
         if not self.asked:
             return None
-        null = self._fits(mean_error).draw(self.rng(_SHUFFLING), self.shuffles)
+        null = self._fits(mean_error).draw(self.rng(SHUFFLING), self.shuffles)
         errors = np.concatenate([self._errors(case, self.rule) for case in self.asked])
         interval = t_interval(errors.tolist(), bounds=(0.0, np.inf)) if len(errors) > 1 else UNKNOWN
         return Measurement(
@@ -175,19 +166,8 @@ class LabelsJudge(Judge[LabelsCase]):
         return float(np.concatenate([case.guess(score) for case in self.asked]).mean())
 
     def _hold_against_others(self, score: Score, **parts: Any) -> Measurement:
-        """Hold the counts against the labels of the client, and against those of others."""
-        fits = self._fits(score)
-        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
-        rate = fits.rate
-        return rate.measured(
-            f"by the rule {self.rule}; the null is the same counts beside other clients' labels",
-            value=float(fits.own.mean()),
-            null=null_of(null.tolist(), rate.n),
-            chance=float(null.mean()),
-            test=fits.test(self.rng(_TESTING)),
-            by_seed=rate.by_seed,
-            **parts,
-        )
+        reason = f"by the rule {self.rule}; the null is the same counts beside other clients' labels"
+        return self.hold_against_others(self._fits(score), reason, **parts)
 
     @staticmethod
     def _errors(case: LabelsCase, rule: str) -> Floats:

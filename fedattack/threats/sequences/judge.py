@@ -10,20 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.judge import Case, Judge
+from fedattack.audit.clients import ClientsCase, ClientsJudge, Fits
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
-from fedattack.audit.summaries import null_of
+from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits
 
 THREAT = "sequences"
 
 Floats = NDArray[np.float64]
 Tokens = tuple[int, ...]
-
-# Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING = 1, 2
 
 # Clients of the first run that the page shows.
 _SHOWN = 20
@@ -36,7 +32,7 @@ def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
 
 
 @dataclass(frozen=True)
-class SequencesCase(Case):
+class SequencesCase(ClientsCase):
     """One seed's sequences beside its truth.
 
     Raises
@@ -66,8 +62,7 @@ class SequencesCase(Case):
         if self.answers is None:
             return []
         whole, holding = {*self.answers["whole"].tolist()}, {*self.answers["owners"].tolist()}
-        seen = self.scores.arrays["seen"]
-        return [client for client in self.clients if client in whole & holding and seen[self.columns(client)].any()]
+        return self.list_seen(whole & holding)
 
     @cached_property
     def found(self) -> list[list[Tokens]]:
@@ -157,9 +152,7 @@ def _as_matrix(parts: Sequence[NDArray[np.int64]], width: int) -> "csr_array[Any
 
 def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
     kinds = {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"}
-    fits = answers.keys() == kinds.keys()
-    for name, kind in kinds.items():
-        fits = fits and answers[name].ndim == 1 and answers[name].dtype.kind == kind
+    fits = has_kinds(answers, kinds)
     if fits:
         lengths = answers["lengths"]
         fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
@@ -172,7 +165,7 @@ def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[st
     return answers
 
 
-class SequencesJudge(Judge[SequencesCase]):
+class SequencesJudge(ClientsJudge[SequencesCase]):
     """States how many sequences are found exactly, and how much of each by ROUGE-1 and ROUGE-2, as means over clients.
 
     The test exchanges who is who among the clients.
@@ -180,11 +173,6 @@ class SequencesJudge(Judge[SequencesCase]):
 
     case = SequencesCase
     notes = ("The null of dager.exact is the same sequences beside those of other clients.",)
-
-    @cached_property
-    def asked(self) -> list[SequencesCase]:
-        """The seeds in which all examples of a client are known."""
-        return [case for case in self.cases if case.asked]
 
     @measure("exact", "Sequences found exactly", headline=True)
     def find_exact(self) -> Measurement:
@@ -204,19 +192,8 @@ class SequencesJudge(Judge[SequencesCase]):
         return self._hold_against_others("rouge2") if self.asked else None
 
     def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        """Hold the sequences against those of the client, and against those of others."""
-        fits = Fits([case.fits(metric) for case in self.asked])
-        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
-        rate = fits.rate
-        return rate.measured(
-            "of each client's training sequences; the null is the same findings beside other clients' sequences",
-            value=float(fits.own.mean()),
-            null=null_of(null.tolist(), rate.n),
-            chance=float(null.mean()),
-            test=fits.test(self.rng(_TESTING)),
-            by_seed=rate.by_seed,
-            **parts,
-        )
+        reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
+        return self.hold_against_others(Fits([case.fits(metric) for case in self.asked]), reason, **parts)
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""

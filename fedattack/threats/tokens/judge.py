@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.judge import Case, Judge
+from fedattack.audit.clients import ClientsCase, ClientsJudge, Fits, reach_of_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
-from fedattack.audit.summaries import null_of
+from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits, reach_of_clients
 
 THREAT = "tokens"
 
@@ -23,15 +22,12 @@ EVERYTHING = "all rows named"
 
 Floats = NDArray[np.float64]
 
-# Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING = 1, 2
-
 # Clients of the first run that the page shows.
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class TokensCase(Case):
+class TokensCase(ClientsCase):
     """One seed's named rows beside its truth.
 
     Raises
@@ -57,9 +53,7 @@ class TokensCase(Case):
         """The clients of which updates were looked at, and of which all examples are known."""
         if self.answers is None:
             return []
-        whole = {*self.answers["whole"].tolist()}
-        seen = self.scores.arrays["seen"]
-        return [client for client in self.clients if client in whole and seen[self.columns(client)].any()]
+        return self.list_seen({*self.answers["whole"].tolist()})
 
     @property
     def names(self) -> list[str]:
@@ -146,9 +140,7 @@ def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
 
 def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
     kinds = {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"}
-    fits = answers.keys() == kinds.keys()
-    for name, kind in kinds.items():
-        fits = fits and answers[name].ndim == 1 and answers[name].dtype.kind == kind
+    fits = has_kinds(answers, kinds)
     if fits:
         rows, tables = answers["rows"], answers["tables"]
         fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
@@ -161,7 +153,7 @@ def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[st
     return answers
 
 
-class TokensJudge(Judge[TokensCase]):
+class TokensJudge(ClientsJudge[TokensCase]):
     """States how well the rows of the largest table are named: F1 score, precision and recall, as means over clients.
 
     The test exchanges who is who among the clients.
@@ -169,11 +161,6 @@ class TokensJudge(Judge[TokensCase]):
 
     case = TokensCase
     notes = ("The null of tokens.f1 is the same named rows beside other clients' examples.",)
-
-    @cached_property
-    def asked(self) -> list[TokensCase]:
-        """The seeds in which all examples of a client are known."""
-        return [case for case in self.cases if case.asked]
 
     @measure("f1", "Rows named, F1 score", headline=True)
     def find_f1(self) -> Measurement:
@@ -196,19 +183,9 @@ class TokensJudge(Judge[TokensCase]):
         return self._hold_against_others("recall") if self.asked else None
 
     def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        """Hold the named rows against those of the client, and against those of others."""
-        fits = Fits([case.fits(metric) for case in self.asked])
-        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
-        rate = fits.rate
-        return rate.measured(
-            f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples",
-            value=float(fits.own.mean()),
-            null=null_of(null.tolist(), rate.n),
-            chance=float(null.mean()),
-            test=fits.test(self.rng(_TESTING)),
-            by_seed=rate.by_seed,
-            **parts,
-        )
+        table = self.asked[0].names[0]
+        reason = f"of the table {table}; the null is the same rows beside other clients' examples"
+        return self.hold_against_others(Fits([case.fits(metric) for case in self.asked]), reason, **parts)
 
     def _tables(self) -> Iterator[dict[str, Any]]:
         """Describe the tables of the first run."""

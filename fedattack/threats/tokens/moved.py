@@ -58,9 +58,8 @@ class RowMovement:
     step, uneven
         (rows,): how far it moved against its signs, and how much entries differ in that, as a share. Entries that are
         nearly 0 do not count.
-    along, aside
-        (rows,): how far it moved the way that most rows moved, and the squared length of the rest; ``None`` where no
-        output shares the table.
+    along
+        (rows,): how far it moved the way that most rows moved; ``None`` where no output shares the table.
     width
         Entries of a row.
     """
@@ -72,7 +71,6 @@ class RowMovement:
     step: Floats
     uneven: Floats
     along: Floats | None
-    aside: Floats | None
     width: int
 
 
@@ -98,11 +96,8 @@ def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: 
             largest = np.maximum(np.abs(before), np.abs(before + moved))
         parts.append(_measure_rows(before, moved, largest * epsilon + 1e-300))
     still, lengths, slope, spread, step, uneven = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    along = aside = None
-    if tied:
-        along = _measure_along(start, end, is_gradient)
-        aside = np.maximum(lengths - along**2, 0)
-    return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, along, aside, start.shape[1])
+    along = _measure_along(start, end, is_gradient) if tied else None
+    return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, along, start.shape[1])
 
 
 def _read_parts(start: NDArray[Any], end: NDArray[Any], is_gradient: bool) -> Iterator[tuple[Floats, Floats]]:
@@ -148,12 +143,8 @@ def find_moved(movement: RowMovement, *, false_alarms: float) -> tuple[Flags, st
         Where all rows move: of those that are named, the share that may be false on average.
     """
     decayed = _find_decayed(movement)
-    if (
-        movement.along is not None
-        and movement.aside is not None
-        and 2 * (movement.still | decayed).sum() < len(decayed)
-    ):
-        return _find_pushed(movement.along, movement.aside, false_alarms), TIED
+    if movement.along is not None and 2 * (movement.still | decayed).sum() < len(decayed):
+        return _find_pushed(movement.along, movement.lengths, false_alarms), TIED
     if movement.still.any():
         return movement.lengths > 0, STILL
     if decayed.any():
@@ -187,8 +178,9 @@ def _is_noise(lengths: Floats, width: int) -> bool:
     return bool(scales.min() > 0 and scales.max() <= (1 + _ALIKE) * scales.min())
 
 
-def _find_pushed(along: Floats, aside: Floats, false_alarms: float) -> Flags:
+def _find_pushed(along: Floats, lengths: Floats, false_alarms: float) -> Flags:
     """Return which rows moved against the way of most, or far aside, in length and in direction."""
+    aside = np.maximum(lengths - along**2, 0)
     against = name_few(_tail(-along), false_alarms / 2) & (along < 0)
     length, direction = _logarithm(aside), _logarithm(aside) - _logarithm(along**2)
     return against | (name_few(_tail(length), false_alarms / 2) & name_few(_tail(direction), false_alarms / 2))

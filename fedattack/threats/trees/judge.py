@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.judge import Case, Judge
+from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge, Fits
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, measure, no_value
 from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of
+from fedattack.audit.truth import has_examples
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, match_rows, share_near
 
 THREAT = "trees"
@@ -22,9 +22,6 @@ THREAT = "trees"
 MIDDLE, OTHERS = "the middle of each column", "rows of the other clients"
 
 Floats = NDArray[np.float64]
-
-# Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING = 1, 2
 
 # Rows of a client that are looked at: each is held against each that was put together, for all pairs of clients.
 _MOST_ROWS = 300
@@ -34,7 +31,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class TreesCase(Case):
+class TreesCase(ClientsCase):
     """One seed's tables beside its truth.
 
     Raises
@@ -140,29 +137,21 @@ class TreesCase(Case):
 
 
 def _check_answers(answers: Mapping[str, NDArray[Any]], features: int, seed: int) -> Mapping[str, NDArray[Any]]:
-    x, owners = answers.get("x"), answers.get("owners")
-    if (
-        x is None
-        or owners is None
-        or x.ndim != 2
-        or x.dtype.kind != "f"
-        or owners.dtype.kind != "U"
-        or owners.shape != x.shape[:1]
-        or not np.isfinite(x).all()
-    ):
+    if not has_examples(answers):
         raise DataError(
             f"seed {seed}: the truth's answer {THREAT!r}: expected x (n, columns) of numbers and owners (n,) of "
             "names; write it again"
         )
-    if x.shape[1] != features:
+    columns = answers["x"].shape[1]
+    if columns != features:
         raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r} has {x.shape[1]} columns, and the trees {features}; write the "
+            f"seed {seed}: the truth's answer {THREAT!r} has {columns} columns, and the trees {features}; write the "
             "rows as clients train on them"
         )
     return answers
 
 
-class TreesJudge(Judge[TreesCase]):
+class TreesJudge(ClientsJudge[TreesCase]):
     """States how much of clients' tables their trees give away: values of columns, whole rows, values of rows.
 
     Each is the mean over clients. The test exchanges clients: the same trees beside other clients' tables. The last
@@ -175,11 +164,6 @@ class TreesJudge(Judge[TreesCase]):
         f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
     )
-
-    @cached_property
-    def asked(self) -> list[TreesCase]:
-        """The seeds in which rows of a client are known whose trees were read."""
-        return [case for case in self.cases if case.asked]
 
     @cached_property
     def fits(self) -> dict[str, Fits]:
@@ -235,11 +219,11 @@ class TreesJudge(Judge[TreesCase]):
         test = significance_of(
             rate.value,
             draw,
-            self.rng(_TESTING),
+            self.rng(TESTING),
             "the trees of each run exchanged",
             arrangements=arrangements_within(runs, linked),
         )
-        null = draw(self.rng(_SHUFFLING), self.shuffles)
+        null = draw(self.rng(SHUFFLING), self.shuffles)
         return rate.measured(
             "by shared thresholds alone; where trees are put together, a participant reads what the server reads",
             null=null_of(null.tolist(), rate.n),
@@ -256,19 +240,8 @@ class TreesJudge(Judge[TreesCase]):
         return self._hold_against_others(metric, bars=bars, baselines=bars)
 
     def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        """Hold what was read against the table of the client, and against those of others."""
-        fits = self.fits[metric]
-        null = fits.draw(self.rng(_SHUFFLING), self.shuffles)
-        rate = fits.rate
-        return rate.measured(
-            "the null is the same trees beside other clients' tables",
-            value=float(fits.own.mean()),
-            null=null_of(null.tolist(), rate.n),
-            chance=float(null.mean()),
-            test=fits.test(self.rng(_TESTING)),
-            by_seed=rate.by_seed,
-            **parts,
-        )
+        reason = "the null is the same trees beside other clients' tables"
+        return self.hold_against_others(self.fits[metric], reason, **parts)
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""

@@ -114,6 +114,12 @@ def read_bytes_of(arrays: Mapping[str, NDArray[Any]] | None) -> bytes | None:
     return np.asarray(array).tobytes()
 
 
+def may_hold_trees(record: Record) -> bool:
+    """Say whether the manifest names one array of bytes; before the first round there is no model in it."""
+    sent = record.parameters
+    return len(sent) == 1 and len(sent[0].shape) == 1 and (sent[0].dtype == "uint8" or sent[0].shape == (0,))
+
+
 def holds_trees(record: Record) -> bool:
-    """Say whether the first reply that can be read as a model of trees is there."""
-    return next(ReplyReader(record, 1).read(), None) is not None
+    """Say whether a reply is there that can be read as a model of trees."""
+    return may_hold_trees(record) and next(ReplyReader(record, 1).read(), None) is not None

@@ -18,7 +18,7 @@ from fedattack.threats.trees.boxes import count_examples, list_cuts
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.options import TreesOptions
 from fedattack.threats.trees.reconstruct import Floats, SentStep, reconstruct
-from fedattack.threats.trees.replies import ReplyReader, SentTrees
+from fedattack.threats.trees.replies import ReplyReader, SentTrees, may_hold_trees
 
 _NO_TREES = "it needs replies that hold trees of XGBoost, as one array of bytes, and these clients send other arrays"
 
@@ -59,11 +59,8 @@ class TreesOfTables(TreesOptions, Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where replies are no bytes."""
-        found, sent = self.needs.unfit(record, knowledge), record.parameters
-        if not len(record):
-            return found
-        # Before the first round there is no model, and its array is empty.
-        if len(sent) == 1 and len(sent[0].shape) == 1 and (sent[0].dtype == "uint8" or sent[0].shape == (0,)):
+        found = self.needs.unfit(record, knowledge)
+        if not len(record) or may_hold_trees(record):
             return found
         return [*found, _NO_TREES]
 

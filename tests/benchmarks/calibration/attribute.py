@@ -16,7 +16,7 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.threats.attribute.case import BASELINES, AttributeCase
 from fedattack.threats.attribute.judge import AttributeJudge
-from tests.benchmarks.calibration.drawn import study
+from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 Rows = NDArray[np.int64]
 
@@ -174,8 +174,7 @@ def case_of(
 
 def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     """Judge one drawing of a world."""
-    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
-    return _Judge(cases, setting={}, provenance={}).findings()
+    return judge_drawn(_Judge, draw_case, world, rng)
 
 
 def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:

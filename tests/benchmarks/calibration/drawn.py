@@ -8,11 +8,23 @@ import numpy as np
 
 from fedattack.audit.finding import ERROR, LEAK, TOO_FEW, Finding
 from fedattack.audit.intervals import clopper_pearson
+from fedattack.audit.judge import Judge
 
 W = TypeVar("W")
 
 Judged = Callable[[W, np.random.Generator], list[Finding]]
 """Draws scores and truth of a world, and judges them."""
+
+
+def judge_drawn(
+    judge: type[Judge[Any]],
+    draw_case: Callable[[W, int, np.random.Generator], Any],
+    world: Any,
+    rng: np.random.Generator,
+) -> list[Finding]:
+    """Draw the runs of a world, ``world.seeds`` of them, and judge them together."""
+    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
+    return judge(cases, setting={}, provenance={}).findings()
 
 
 def measured(

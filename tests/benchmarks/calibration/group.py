@@ -15,7 +15,7 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.truth import ClientAttribute, Truth
 from fedattack.threats.group.case import PrivateAttributeCase
 from fedattack.threats.group.judge import PrivateAttributeJudge
-from tests.benchmarks.calibration.drawn import study
+from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 _NAME = "colour"
 
@@ -127,8 +127,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PrivateAttri
 
 def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     """Judge one drawing of a world."""
-    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
-    return _Judge(cases, setting={}, provenance={}).findings()
+    return judge_drawn(_Judge, draw_case, world, rng)
 
 
 def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:

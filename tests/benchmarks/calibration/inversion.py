@@ -17,7 +17,7 @@ from fedattack.audit.measures import Measure
 from fedattack.audit.truth import HeldRecords, Truth
 from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.judge import InversionJudge
-from tests.benchmarks.calibration.drawn import study
+from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 _CLASSES, _SHAPE = 5, (1, 6, 6)
 
@@ -159,8 +159,7 @@ def case_of(
 
 def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     """Judge one drawing of a world."""
-    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
-    return _Judge(cases, setting={}, provenance={}).findings()
+    return judge_drawn(_Judge, draw_case, world, rng)
 
 
 def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Truth
 from fedattack.threats.labels.judge import LabelsCase, LabelsJudge
-from tests.benchmarks.calibration.drawn import study
+from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 
 class _Judge(LabelsJudge):
@@ -103,8 +103,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> LabelsCase:
 
 def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     """Judge one drawing of a world."""
-    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
-    return _Judge(cases, setting={}, provenance={}).findings()
+    return judge_drawn(_Judge, draw_case, world, rng)
 
 
 def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from fedattack.audit.truth import Truth
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
-from tests.benchmarks.calibration.drawn import study
+from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 _UNSEEN = 50
 
@@ -154,8 +154,7 @@ class _Record(list[Any]):
 
 def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     """Judge one drawing of a world."""
-    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
-    return _Judge(cases, setting={}, provenance={}).findings()
+    return judge_drawn(_Judge, draw_case, world, rng)
 
 
 def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Truth
 from fedattack.threats.tokens.judge import THREAT, TokensCase, TokensJudge
-from tests.benchmarks.calibration.drawn import study
+from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 
 class _Judge(TokensJudge):
@@ -119,8 +119,7 @@ def _list_used(used: NDArray[np.bool_], clients: tuple[str, ...]) -> Mapping[str
 
 def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     """Judge one drawing of a world."""
-    cases = [draw_case(world, int(rng.integers(2**31)), rng) for _ in range(world.seeds)]
-    return _Judge(cases, setting={}, provenance={}).findings()
+    return judge_drawn(_Judge, draw_case, world, rng)
 
 
 def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:

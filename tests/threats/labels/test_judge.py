@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.audit.clients import Fits
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError
-from fedattack.threats.labels.exchange import Fits
 from fedattack.threats.labels.judge import mean_error, share_named, share_right
 from fedattack.threats.labels.section import _clients, _name_exposed, _rules
 from tests.benchmarks.calibration.labels import World, draw_case

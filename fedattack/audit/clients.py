@@ -1,17 +1,31 @@
-"""Exchange clients, and see how well what was read of one then fits another one."""
+"""What judges share whose attacks read something of each client: clients are exchanged, and what was read stays."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.measures import Rate
+from fedattack.audit.judge import Case, Judge
+from fedattack.audit.measures import Measurement, Rate
 from fedattack.audit.reach import Reach, smallest
-from fedattack.audit.significance import Significance, arrangements_within, exchange_within, least_p, significance_of
+from fedattack.audit.significance import (
+    DRAWS,
+    Significance,
+    arrangements_within,
+    exchange_within,
+    least_p,
+    significance_of,
+)
+from fedattack.audit.summaries import null_of
 
 Floats = NDArray[np.float64]
+
+# Streams of random numbers, apart from each other.
+SHUFFLING, TESTING = 1, 2
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,12 @@ class Fits:
             total += table[np.arange(len(table)), exchanged].sum(axis=1)
         return total / sum(self.sizes)
 
-    def test(self, rng: np.random.Generator) -> Significance:
+    def test(self, rng: np.random.Generator, draws: int = DRAWS) -> Significance:
         """Say how likely so good a fit is by accident."""
         runs = np.repeat(np.arange(len(self.tables)), self.sizes)
         ways = arrangements_within(runs, np.concatenate([self._kinds(table) for table in self.tables]))
         how = "the clients of each run exchanged"
-        return significance_of(float(self.own.mean()), self.draw, rng, how, arrangements=ways)
+        return significance_of(float(self.own.mean()), self.draw, rng, how, arrangements=ways, draws=draws)
 
     @staticmethod
     def _kinds(table: Floats) -> NDArray[np.int64]:
@@ -70,6 +84,47 @@ class Fits:
         if not table.any():
             return np.arange(len(table))
         return np.unique(table.round(12), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ClientsCase(Case):
+    """One seed's scores that say something of clients, beside its truth."""
+
+    @property
+    def asked(self) -> list[str]:
+        """The clients of which something was read, and of which it is known what is true."""
+        raise NotImplementedError
+
+    def list_seen(self, known: Collection[str]) -> list[str]:
+        """Return those of the known clients of which an update was looked at, by the scores' array ``seen``."""
+        seen = self.scores.arrays["seen"]
+        return [client for client in self.clients if client in known and seen[self.columns(client)].any()]
+
+
+K = TypeVar("K", bound=ClientsCase)
+
+
+class ClientsJudge(Judge[K]):
+    """Judges what was read of clients by exchanging who is who among them."""
+
+    @cached_property
+    def asked(self) -> list[K]:
+        """The seeds in which clients are asked about."""
+        return [case for case in self.cases if case.asked]
+
+    def hold_against_others(self, fits: Fits, reason: str, **parts: Any) -> Measurement:
+        """Hold what was read of each client against what is true of it, and of others; parts are a measurement's."""
+        null = fits.draw(self.rng(SHUFFLING), self.shuffles)
+        rate = fits.rate
+        return rate.measured(
+            reason,
+            value=float(fits.own.mean()),
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=fits.test(self.rng(TESTING), self.draws),
+            by_seed=rate.by_seed,
+            **parts,
+        )
 
 
 def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: str) -> Reach | None:
