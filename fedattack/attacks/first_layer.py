@@ -41,6 +41,11 @@ class FirstLayer:
     neurons: int
     is_relu: bool
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of its arrays."""
+        return self.weight, self.bias
+
     def join(self, arrays: Mapping[str, Any]) -> Floats:
         """Return weights and bias as one matrix (neurons, inputs + 1); the bias is the last column."""
         weight = np.asarray(arrays[self.weight], dtype=np.float64)

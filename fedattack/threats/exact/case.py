@@ -186,3 +186,20 @@ class ExactCase(ClientsCase):
             _, apart = self.compare(found[own], x[whose == client])
             holders[own] = np.where(apart.max(axis=1, initial=0) <= TOLERANCE, client, -1)
         return holders
+
+    @cached_property
+    def is_grouped(self) -> Flags:
+        """(found,): whether the attacker says that an example is of the same client as another one."""
+        groups = self.named("groups")
+        return np.asarray(np.bincount(groups, minlength=1)[groups] > 1)
+
+    @cached_property
+    def is_linked(self) -> Flags:
+        """(found,): whether an example is said to be of the same client as others, and all of them truly are."""
+        groups = self.named("groups")
+        linked = self.is_grouped.copy()
+        for group in np.unique(groups[linked]):
+            members = groups == group
+            holders = np.unique(self.truly_of[members])
+            linked[members] = len(holders) == 1 and holders[0] >= 0
+        return linked

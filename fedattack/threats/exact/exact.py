@@ -20,6 +20,7 @@ from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
 from fedattack.record import Record
 from fedattack.record.format import Arrays
+from fedattack.threats.exact.activations import MovedNeuron, explain_neurons, group_examples
 from fedattack.threats.exact.known_values import KnownValues, read_known_values
 from fedattack.threats.exact.low_rank import TakenApart, refuse, take_apart
 from fedattack.threats.exact.options import ExactOptions
@@ -62,8 +63,9 @@ class FirstLayerReading(ExactOptions, Attack):
 
     Scores hold one entry for each example that was read off: ``examples`` (found, inputs); ``errors`` (found,), how far
     an entry may be off; ``rules`` (found,), how it was told from a mixture, an index into the fact of that name;
-    ``whose`` (found,), an index into the clients, or −1 where a sum does not tell; and ``first`` (found,), the first
-    update that gave it, an index into the updates. ``seen`` (clients,) says of which clients an update was looked at.
+    ``whose`` (found,), an index into the clients, or −1 where a sum does not tell; ``groups`` (found,), a number that
+    examples of sums share if they are of one client; and ``first`` (found,), the first update that gave it, an index
+    into the updates. ``seen`` (clients,) says of which clients an update was looked at.
     """
 
     form: ClassVar[Form] = Form(
@@ -73,6 +75,7 @@ class FirstLayerReading(ExactOptions, Attack):
             "errors": ArrayForm("f", ("found",), low=0),
             "rules": ArrayForm("i", ("found",), low=0, high=len(RULES) - 1),
             "whose": ArrayForm("i", ("found",), low=-1),
+            "groups": ArrayForm("i", ("found",), low=0),
             "first": ArrayForm("i", ("found",), low=0),
             "seen": ArrayForm("b", ("clients",)),
         },
@@ -163,12 +166,21 @@ class _FoundExamples:
         As in the scores.
     seen
         For each the updates in which it was seen.
+    sure
+        For each whether something else than one update of several steps confirms it.
     """
 
     x: Floats
     errors: Floats
     rules: NDArray[np.int64]
     seen: list[frozenset[int]]
+    sure: list[bool]
+
+    def keep_sure(self) -> "_FoundExamples":
+        """Leave out what nothing confirms."""
+        sure = np.array(self.sure, dtype=np.bool_)
+        seen = [self.seen[place] for place in np.flatnonzero(sure)]
+        return _FoundExamples(self.x[sure], self.errors[sure], self.rules[sure], seen, [True] * len(seen))
 
 
 class _UpdateReader:
@@ -193,7 +205,7 @@ class _UpdateReader:
         self.facts: list[_UpdateFacts] = []
         self.participants: list[tuple[str, ...]] = []
         self.candidates: dict[int, list[Candidates]] = {}
-        self.batches: dict[int, list[tuple[int, TakenApart]]] = {}
+        self.batches: dict[int, list[tuple[int, TakenApart, int]]] = {}
         self.numbers = 0
 
     def read_updates(self, notes: list[str]) -> Iterator[_FirstLayerUpdate]:
@@ -217,7 +229,8 @@ class _UpdateReader:
             return "what model was sent, or what came back, is not in the record"
         try:
             before, after = self.layer.join(start), self.layer.join(sent)
-            epsilon = max(_epsilon(sent[self.layer.weight]), _epsilon(sent[self.layer.bias]))
+            # A mean may be stored more finely than the models that are in it.
+            epsilon = max(_epsilon(arrays[name]) for arrays in (start, sent) for name in self.layer.names)
         except (KeyError, RecordError, ValueError):
             return f"{self.layer.weight} or its bias is not in it, or cannot be read"
         wanted = (self.layer.neurons, self.layer.inputs + 1)
@@ -245,7 +258,7 @@ class _UpdateReader:
             self.candidates.setdefault(whose, []).append(found)
             self.numbers += found.x.size
         apart = self._take_apart(update, steps)
-        self.batches.setdefault(whose, []).append((number, apart))
+        self.batches.setdefault(whose, []).append((number, apart, steps))
         self.seen[[self.nodes[node] for node in update.nodes]] = True
         self.participants.append(update.nodes)
         client = "all" if self.is_sum else update.nodes[0]
@@ -274,58 +287,76 @@ class _UpdateReader:
             return refuse(inputs, "draws=0 leaves it out")
         if not self.layer.is_relu:
             return refuse(inputs, "no ReLU follows the first layer: no example leaves a neuron at zero")
+        if steps > 1 and len(update.nodes) > 1:
+            return refuse(inputs, "several clients took several steps each")
         if not update.batch:
             return refuse(inputs, "its number of examples is not known")
         return take_apart(update.moved, update.start, update.batch, draws=self.attack.draws, steps=steps, rng=self.rng)
 
     def gather(self) -> dict[str, NDArray[np.generic]]:
         """Put together what was read of all updates."""
-        examples, errors, rules, whose, first = [], [], [], [], []
+        parts = []
         for client in sorted(self.candidates):
             found = self._gather_of(client)
-            examples.append(found.x)
-            errors.append(found.errors)
-            rules.append(found.rules)
-            whose.append(np.array([self._trace(client, seen) for seen in found.seen], dtype=np.int64))
-            first.append(np.array([min(seen) for seen in found.seen], dtype=np.int64))
-        return {
-            "examples": np.concatenate(examples).astype(np.float32),
-            "errors": np.concatenate(errors),
-            "rules": np.concatenate(rules),
-            "whose": np.concatenate(whose),
-            "first": np.concatenate(first),
-            "seen": self.seen,
-        }
+            first = np.array([min(seen) for seen in found.seen], dtype=np.int64)
+            whose = np.full(len(found.x), client)
+            groups = np.arange(len(found.x))
+            if self.is_sum:
+                groups = self._link(found)
+                whose = self._trace(found, groups)
+            parts.append((found.x, found.errors, found.rules, whose, groups, first))
+        names = ("examples", "errors", "rules", "whose", "groups", "first")
+        arrays = {name: np.concatenate(columns) for name, columns in zip(names, zip(*parts, strict=True), strict=True)}
+        return arrays | {"examples": arrays["examples"].astype(np.float32), "seen": self.seen}
 
     def _gather_of(self, client: int) -> _FoundExamples:
         """Put together what was read of one client, or of sums: each example once."""
         rows = choose(join(self.candidates[client], self.layer.inputs), self.known, tells_apart=self.tells_apart)
-        found = _FoundExamples(rows.x, rows.errors, np.where(rows.agree, 0, 1).astype(np.int64), [*rows.seen])
-        for number, apart in self.batches[client]:
-            for x, error in zip(apart.examples, apart.errors, strict=True):
-                _add(found, x, float(error), number, self.known)
-        return found
+        rules = np.where(rows.agree, 0, 1).astype(np.int64)
+        found = _FoundExamples(rows.x, rows.errors, rules, [*rows.seen], [True] * len(rows.x))
+        for number, apart, steps in self.batches[client]:
+            snapped, has_known = self.known.snap(apart.examples, apart.errors)
+            examples = np.where(has_known[:, None], snapped, apart.examples)
+            for x, error, is_known in zip(examples, apart.errors, has_known.tolist(), strict=True):
+                _add(found, x, float(error), number, self.known, is_sure=steps == 1 or is_known)
+        return found.keep_sure()
 
-    def _trace(self, client: int, seen: frozenset[int]) -> int:
-        """Return whose an example is: of sums the one that took part in all updates that gave it, or −1."""
-        if client >= 0:
-            return client
-        possible = set.intersection(*(set(self.participants[number]) for number in seen))
-        return self.nodes[min(possible)] if len(possible) == 1 else -1
+    def _link(self, found: _FoundExamples) -> NDArray[np.int64]:
+        """Return which examples of sums are of one client; also note in which other sums they are."""
+        neurons: list[MovedNeuron] = []
+        for number, update in enumerate(self.read_updates([]) if len(found.x) else ()):
+            for neuron in explain_neurons(update.moved, update.start, update.rounding, found.x, found.errors):
+                neurons.append(neuron)
+                for example in np.concatenate([neuron.before, neuron.later]):
+                    found.seen[example] |= {number}
+        return group_examples(len(found.x), neurons if self.layer.is_relu else [])
+
+    def _trace(self, found: _FoundExamples, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return whose examples of sums are: of whoever took part in all sums that hold one of the group, or −1."""
+        whose = np.full(len(groups), -1)
+        for group in range(groups.max(initial=-1) + 1):
+            members = np.flatnonzero(groups == group)
+            numbers = frozenset[int]().union(*(found.seen[member] for member in members))
+            possible = set.intersection(*(set(self.participants[number]) for number in numbers))
+            if len(possible) == 1:
+                whose[members] = self.nodes[possible.pop()]
+        return whose
 
 
-def _add(found: _FoundExamples, x: Floats, error: float, number: int, known: KnownValues) -> None:
+def _add(found: _FoundExamples, x: Floats, error: float, number: int, known: KnownValues, *, is_sure: bool) -> None:
     """Add an example of a whole batch, unless it is there."""
     if len(found.x):
         apart = (np.abs(found.x - x) / known.spans).max(axis=1)
         nearest = int(apart.argmin())
         if apart[nearest] <= _SAME:
             found.seen[nearest] |= {number}
+            found.sure[nearest] = True
             return
     found.x = np.concatenate([found.x, x[None]])
     found.errors = np.append(found.errors, error)
     found.rules = np.append(found.rules, RULES.index("whole batch"))
     found.seen.append(frozenset({number}))
+    found.sure.append(is_sure)
 
 
 def _epsilon(array: NDArray[np.generic]) -> float:

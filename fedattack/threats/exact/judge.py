@@ -113,6 +113,21 @@ class ExactJudge(ClientsJudge[ExactCase]):
             by_seed=rate.by_seed,
         )
 
+    @measure("linked", "Examples of sums linked to another one of the same client")
+    def find_linked(self) -> Measurement | None:
+        """Count of sums which part of the examples that were read off is in a group, all of one client."""
+        sums = [case for case in self.asked if case.is_sum and (case.truly_of >= 0).any()]
+        if not sums:
+            return None
+        rate = Rate.of([case.is_linked[case.truly_of >= 0] for case in sums])
+        wrong = sum(int((case.is_grouped & ~case.is_linked).sum()) for case in sums)
+        return rate.measured(
+            f"of what was read off and is an example; {wrong} examples are in a group of several clients, "
+            "and nothing is tested",
+            verdict=NOT_APPLICABLE,
+            by_seed=rate.by_seed,
+        )
+
     @measure("psnr", "Peak signal-to-noise ratio of the nearest that was read off, mean")
     def find_ratio(self) -> Measurement | None:
         """Take the mean of the peak signal-to-noise ratios of images."""
@@ -201,7 +216,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
         yield Listing(
             "examples",
             "one row for each example that was read off, whose it is said to be, and whose it is",
-            ("seed", "client", "round", "rule", "trained on by", "largest error, of the span"),
+            ("seed", "client", "group", "round", "rule", "trained on by", "largest error, of the span"),
             self._list_examples(),
         )
 
@@ -215,12 +230,12 @@ class ExactJudge(ClientsJudge[ExactCase]):
         for case in self.asked:
             x, whose = case.found
             errors = case.compare(x, case.held[0])[1].max(axis=1, initial=0)
-            rules, first = case.named("rules"), case.named("first")
+            rules, first, groups = case.named("rules"), case.named("first"), case.named("groups")
             for row, (client, holder) in enumerate(zip(whose.tolist(), case.truly_of.tolist(), strict=True)):
                 said = case.asked[client] if client >= 0 else "all clients"
                 truly = case.asked[holder] if holder >= 0 else "nobody"
                 number = case.scores.facts["updates"][int(first[row])]["round"]
-                yield case.seed, said, number, RULES[int(rules[row])], truly, float(errors[row])
+                yield case.seed, said, int(groups[row]), number, RULES[int(rules[row])], truly, float(errors[row])
 
 
 def _ratio_of(apart: Floats) -> Floats:

@@ -45,6 +45,9 @@ _BORDER = 1e-4
 # Sums of columns that are refused, after which the search ends.
 _MOST_REFUSED = 2_000
 
+# Draws after which the search ends if half of the columns are not found.
+_PATIENCE = 20_000
+
 # How far the signs of neurons must be from zero for some example, in a linear program.
 _MARGIN = 1e-6
 
@@ -177,7 +180,7 @@ def take_apart(
         outputs /= np.linalg.norm(outputs, axis=1, keepdims=True) + 1e-300
     rows = _Rows(basis[tells] / lengths[tells, None], limits[tells], moved[tells], start[tells], outputs)
     weighted_right = np.diag(values[:rank]) @ right[:rank]
-    best = refuse(inputs, f"no example explains which neurons are below zero, after {draws:,} draws")
+    best = refuse(inputs, f"no example explains which neurons are below zero, after up to {draws:,} draws")
     columns = 0
     for found in _find_columns(rows, rank, draws, rng):
         columns = len(found)
@@ -188,7 +191,7 @@ def take_apart(
             if len(result.examples) == rank:
                 break
     if columns < rank:
-        return refuse(inputs, f"{columns} of {rank} columns were found in {draws:,} draws")
+        return refuse(inputs, f"{columns} of {rank} columns were found in up to {draws:,} draws")
     return best
 
 
@@ -207,7 +210,8 @@ def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
     found = np.zeros((0, rank))
     counts = np.zeros(0, dtype=np.int64)
     refused = np.zeros((0, rank))
-    for drawn in _draw_columns(rows, rank, draws, rng):
+    independent: list[int] = []
+    for number, drawn in enumerate(_draw_columns(rows, rank, draws, rng), start=1):
         zero = rows.find_zeros(drawn)
         good = zero.sum(axis=1) >= rank - 1 + _BEYOND
         drawn, zero = drawn[good], zero[good]
@@ -223,8 +227,9 @@ def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) 
             counts = np.concatenate([counts, zero[fits].sum(axis=1)])
             order = np.argsort(-counts, kind="stable")
             found, counts = found[order], counts[order]
-            yield found[_choose_independent(found, rank)]
-        if len(refused) > _MOST_REFUSED:
+            independent = _choose_independent(found, rank)
+            yield found[independent]
+        if len(refused) > _MOST_REFUSED or (number * _AT_ONCE >= _PATIENCE and 2 * len(independent) < rank):
             return
 
 

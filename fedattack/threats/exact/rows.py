@@ -25,6 +25,9 @@ Rows = NDArray[np.int64]
 # How far an entry of a candidate may be off, as a part of its feature's span.
 _COARSEST = 1e-3
 
+# By how much more an entry may seem to be off where its numbers are known values: these tell more than a bound does.
+_SLACK = 4.0
+
 # Neighbours in the order of a projection that a candidate is compared with.
 _NEIGHBOURS = 8
 
@@ -93,7 +96,7 @@ def divide(
         Whether a neuron must be above zero for an example that moves it: after one step of a ReLU layer.
     """
     bias = np.abs(moved[:, -1])
-    coarsest = max(_COARSEST * float(known.spans.max()), known.coarsest)
+    coarsest = max(_COARSEST * float(known.spans.max()), _SLACK * known.coarsest)
     neurons = np.flatnonzero(bias * coarsest > rounding)
     x = moved[neurons, :-1] / moved[neurons, -1:]
     largest = np.maximum(np.abs(x).max(axis=1, initial=0), 1.0)

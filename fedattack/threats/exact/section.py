@@ -72,6 +72,7 @@ SECTION = Section(
         "recovered": "Of the clients' training examples {value}{interval} were read off exactly{chance}.",
         "precision": "Of what was read off {value}{interval} are training examples{chance}.",
         "clients": "Of the examples read off sums {value}{interval} were traced to their client{chance}.",
+        "linked": "Of the examples read off sums {value}{interval} are grouped with others of the same client{chance}.",
     },
     tables=(("rules", _rules), ("clients", _clients), ("rounds", _rounds), ("updates", _updates)),
 )
