@@ -10,7 +10,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fedattack.attacks.replies import replied
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
 from fedattack.learning.importing import one_line
-from fedattack.record import Observation, Record, Round
+from fedattack.record import Exchange, Observation, Record, Round, rewrite_record
 from fedattack.record.format import Arrays
 
 PROGRESS = "fedattack asked "
@@ -60,6 +61,20 @@ class Interview:
         self._players: dict[Form, Player] = {}
         self._reasons: dict[str, str] = {}
         self._without_gradients = ""
+
+    def answer(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
+        """Do what the request asks for, and return the arrays of the answer.
+
+        Raises
+        ------
+        DataError
+            If it cannot be done.
+        """
+        if self._request["together"]:
+            return self.plant(say)
+        if len(self.auxiliary[1]):
+            return self.play(say)
+        return self.hold(say)
 
     def hold(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
@@ -121,6 +136,35 @@ class Interview:
             raise DataError("no reply holds arrays, of a client that was sent what others were sent")
         notes = [f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"]
         return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array(notes, dtype=np.str_)}
+
+    def plant(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
+        """Write records in which clients send one plain step on a few of their own targets; return ``notes``.
+
+        Raises
+        ------
+        DataError
+            If the app's step cannot be taken.
+        """
+        together = self._request["together"]
+        for done, count in enumerate(together):
+            say(f"{PROGRESS}{done} {len(together)}")
+            out = Path(self._request["planted"]) / str(count)
+            rewrite_record(self._record, out, partial(self._plant_in, count))
+        return {"notes": np.array(self._notes(), dtype=np.str_)}
+
+    def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
+        """Put one plain step on this many of its own targets in the place of each client's reply."""
+        replies = []
+        for reply in exchange.replies:
+            rows = self._request["owned"].get(reply.node, [])
+            received = reply.received or exchange.common
+            if reply.status == "ok" and reply.arrays is not None and received is not None and rows:
+                player = self._player(received, reply.node)
+                player.take(received)
+                chosen = np.random.default_rng(round_.seq).permutation(rows)[:count]
+                reply = replace(reply, arrays=player.step(chosen.tolist()))
+            replies.append(reply)
+        return replace(exchange, replies=replies)
 
     def _train_shadows(self, round_: Round) -> Iterator[NDArray[np.float64]]:
         """Yield losses (targets,) under each model that the app trains in a round on the attacker's examples."""
@@ -313,8 +357,7 @@ def main() -> int:
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         interview = Interview(request)
-        ask = interview.play if len(interview.auxiliary[1]) else interview.hold
-        found = ask(lambda line: print(line, file=sys.__stdout__, flush=True))
+        found = interview.answer(lambda line: print(line, file=sys.__stdout__, flush=True))
     except FedAttackError as cause:
         print(short(str(cause), 500), file=sys.stderr)
         return 2

@@ -28,6 +28,7 @@ from fedattack.attacks.knowledge import Sends, Targets
 from fedattack.base.errors import DataError, RunError, short
 from fedattack.base.files import write_npz
 from fedattack.base.untrusted import read_npz
+from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.runs.bundle import copy_app
 from fedattack.runs.watch import Watch
@@ -114,6 +115,28 @@ class Asker:
             found[count] = check_answers(of_case, inquiry.targets, _WHERE)
         return found
 
+    def stepped(
+        self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], together: Sequence[int], out: Path
+    ) -> dict[int, Record]:
+        """Let clients send one plain step on a few of their own targets in the place of their replies.
+
+        Parameters
+        ----------
+        owned
+            By node, which targets are its own.
+        together
+            On how many of them, at most; each is a case of its own.
+        out
+            An empty folder for the records.
+
+        Returns
+        -------
+        dict of int to Record
+            By the number of targets.
+        """
+        self._ask(inquiry, f"plant steps in {inquiry.part.label}", owned=owned, together=together, out=out)
+        return {count: Record(out / str(count)) for count in together}
+
     def shadows(self, inquiry: Inquiry, auxiliary: Targets) -> tuple[ShadowLosses, list[str]]:
         """Return the losses of the targets under models that the app trains on others, and what a reader must know.
 
@@ -133,6 +156,8 @@ class Asker:
         auxiliary: Targets | None = None,
         owned: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[int] = (),
+        together: Sequence[int] = (),
+        out: Path | None = None,
     ) -> dict[str, NDArray[Any]]:
         app, part = self.app, inquiry.part
         handlers = _handlers(inquiry.witnesses, app)
@@ -157,6 +182,8 @@ class Asker:
                 "factors": None if sends is None or sends.factors is None else dict(sends.factors),
                 "owned": {node: list(rows) for node, rows in (owned or {}).items()},
                 "passes": list(passes),
+                "together": list(together),
+                "planted": str(out.resolve()) if out else "",
             }
             file = folder / "request.json"
             file.write_text(json.dumps(request), encoding="utf-8")

@@ -538,7 +538,8 @@ def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watc
     if "controls" in read_study(parts[0].folder):
         return
     found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch)
-    write_study(parts[0].folder, {**read_study(parts[0].folder), "controls": found})
+    noted = {attack: vars(one) for attack, one in found.items()}
+    write_study(parts[0].folder, {**read_study(parts[0].folder), "controls": noted})
 
 
 def _sparing(attack: Attack, rounds: int) -> dict[str, str]:

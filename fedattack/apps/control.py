@@ -1,11 +1,15 @@
 """Find out whether an attack that shows nothing would have seen a leak: a positive control.
 
-The same attack is made of the same record, in which something is planted: each client is trained further on those of
-the targets that are its own, by the app's own step. If no amount of that is seen, the attack cannot tell anything here.
+The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
+each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
+plain step on a few of them in the place of its reply. If nothing of that is seen, the attack cannot tell anything here.
 """
 
-from collections.abc import Collection, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +17,7 @@ import numpy as np
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.answers import Answers
-from fedattack.audit.control import NEVER
+from fedattack.audit.control import STEPPED, TRAINED, Control
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
@@ -26,7 +29,13 @@ from fedattack.witness import Witness
 PASSES = (1, 4, 16, 64)
 """How often a client goes over its own targets once more, in the order in which this is tried."""
 
+TOGETHER = (16, 4, 1)
+"""How many of its own targets are in a client's step, at most, in the order in which this is tried."""
+
 _TAKEN = "losses"
+
+Planted = Mapping[int, Sequence[Evidence]]
+"""By how much is planted, all runs in which it is."""
 
 
 def control(
@@ -35,8 +44,8 @@ def control(
     witnesses: Sequence[Sequence[Witness]],
     trusted: Collection[str],
     watch: Watch,
-) -> dict[str, int]:
-    """Find from how much planted training on each attack that shows nothing would have shown it.
+) -> dict[str, Control]:
+    """Find from how much that is planted each attack that shows nothing would have shown it.
 
     Parameters
     ----------
@@ -49,52 +58,94 @@ def control(
 
     Returns
     -------
-    dict of str to int
-        By the attack's name, the number of passes, or :data:`NEVER`; nothing of attacks that show a leak or take no
-        losses, or where nothing can be planted.
+    dict of str to Control
+        By the attack's name; nothing of attacks that show a leak, or where nothing can be planted.
     """
     evidence = read_evidence(Path(parts[0].folder), trusted=trusted)
-    names = [name for name in evidence[0].scores if _TAKEN in ATTACKS[name].needs.knowledge]
-    shown = _headlines(evidence, names)
-    unseen = [name for name in names if name in shown and shown[name].verdict == NO_EVIDENCE]
-    if not unseen:
-        return {}
-    try:
-        planted = [_plant(app, one, seen, watch) for one, seen in zip(evidence, witnesses, strict=True)]
-    except FedAttackError as cause:
-        watch.say("warning", f"no positive control: {short(str(cause), 300)}")
-        return {}
-    found: dict[str, int] = {}
-    for passes in PASSES:
-        watch.step("positive control", PASSES.index(passes), len(PASSES))
-        of_case = []
-        for one, answers in zip(evidence, planted, strict=True):
-            of_case.append(_attack(one, answers[passes], [name for name in unseen if name not in found]))
-        for name, finding in _headlines(of_case, unseen).items():
-            if finding.verdict == LEAK:
-                found.setdefault(name, passes)
-        if len(found) == len(unseen):
-            break
-    return {name: found.get(name, NEVER) for name in unseen}
+    asker = Asker(app, watch)
+    shown = _headlines(evidence, [*evidence[0].scores])
+    unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
+    found: dict[str, Control] = {}
+    with tempfile.TemporaryDirectory(prefix="planted-", dir=parts[0].folder) as folder:
+        for kind, plant in ((TRAINED, _train_further), (STEPPED, partial(_step, Path(folder)))):
+            names = [name for name in unseen if _takes(name, kind)]
+            if not names:
+                continue
+            try:
+                of_run = [plant(asker, one, seen) for one, seen in zip(evidence, witnesses, strict=True)]
+            except FedAttackError as cause:
+                watch.say("warning", f"no positive control of {', '.join(names)}: {short(str(cause), 300)}")
+                continue
+            planted = {amount: [run[amount] for run in of_run] for amount in of_run[0]}
+            found |= _look(names, kind, planted, watch)
+    return found
+
+
+def _takes(name: str, kind: str) -> bool:
+    """Say whether an attack is shown what is planted in this way."""
+    if kind == STEPPED:
+        return ATTACKS[name].in_apps.reads_steps
+    return _TAKEN in ATTACKS[name].needs.knowledge
+
+
+def _look(names: Sequence[str], kind: str, planted: Planted, watch: Watch) -> dict[str, Control]:
+    """Make attacks of what is planted, and say from how much on each shows a leak."""
+    found: dict[str, Control] = {}
+    for done, (amount, runs) in enumerate(planted.items()):
+        watch.step("positive control", done, len(planted))
+        left = [name for name in names if name not in found or not found[name].is_seen]
+        attacked = [_attack(run, left) for run in runs]
+        shown = _headlines(attacked, left)
+        for name in left:
+            is_seen = name in shown and shown[name].verdict == LEAK
+            found[name] = Control(kind, amount, is_seen)
+    return found
+
+
+def _attack(evidence: Evidence, names: Collection[str]) -> Evidence:
+    """Make attacks of a run in which something is planted; those that refuse it show nothing, and others stay."""
+    scores = {name: one for name, one in evidence.scores.items() if name not in names}
+    for name in names:
+        with suppress(FedAttackError):
+            scores[name] = ATTACKS[name].run(evidence.record, evidence.knowledge, device="cpu")
+    return replace(evidence, scores=scores)
 
 
 def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str, Finding]:
-    """Judge attacks, and return the headline of each."""
-    alone = []
-    for one in evidence:
-        alone.append(replace(one, scores={name: scores for name, scores in one.scores.items() if name in names}))
-    if not alone[0].scores:
+    """Judge all attacks, as the report corrects them for each other, and return the headline of each of these."""
+    common = [name for name in evidence[0].scores if all(name in run.scores for run in evidence)]
+    runs = [replace(run, scores={name: run.scores[name] for name in common}) for run in evidence]
+    if not {*common} & {*names}:
         return {}
-    return {finding.attack: finding for finding in answering(judge_attacks(alone, setting={}, provenance={}))}
+    findings = answering(judge_attacks(runs, setting={}, provenance={}))
+    return {finding.attack: finding for finding in findings if finding.attack in names}
 
 
-def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Watch) -> dict[int, Answers]:
-    """Ask about replies in which something is planted.
+def _train_further(asker: Asker, evidence: Evidence, witnesses: Sequence[Witness]) -> Mapping[int, Evidence]:
+    """Ask about replies of clients that were trained further on their own targets."""
+    inquiry, owned = _inquire(evidence, witnesses)
+    found = {}
+    for passes, answers in asker.planted(inquiry, owned, PASSES).items():
+        found[passes] = replace(evidence, knowledge=replace(evidence.knowledge, model=None, answers=answers))
+    return found
+
+
+def _step(folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness]) -> Mapping[int, Evidence]:
+    """Let clients send one plain step on some of their own targets."""
+    inquiry, owned = _inquire(evidence, witnesses)
+    if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
+        raise DataError("a plain step stands in the place of a single client's model alone")
+    records = asker.stepped(inquiry, owned, TOGETHER, folder / (evidence.part.name or "run"))
+    return {count: replace(evidence, record=record) for count, record in records.items()}
+
+
+def _inquire(evidence: Evidence, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:
+    """Return what an app is asked about, and by node which targets are its own.
 
     Raises
     ------
     DataError
-        If nobody knows which client holds a target, or the app cannot be asked.
+        If nobody knows which client holds a target.
     """
     targets, truth = evidence.knowledge.targets, evidence.truth
     owned: dict[str, list[int]] = {}
@@ -103,13 +154,4 @@ def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Wa
             owned[node] = np.flatnonzero(truth.owners == client).tolist()
     if targets is None or not any(owned.values()):
         raise DataError(f"of no target of {evidence.part.label} it is known which client alone holds it")
-
-    inquiry = Inquiry(evidence.part, witnesses, targets, evidence.knowledge.sends)
-    return Asker(app, watch).planted(inquiry, owned, PASSES)
-
-
-def _attack(evidence: Evidence, answers: Answers, names: Collection[str]) -> Evidence:
-    """Make the same attacks of replies in which something is planted."""
-    knowledge = replace(evidence.knowledge, model=None, answers=answers)
-    scores = {name: ATTACKS[name].run(evidence.record, knowledge, device="cpu") for name in names}
-    return replace(evidence, knowledge=knowledge, scores=scores)
+    return Inquiry(evidence.part, witnesses, targets, evidence.knowledge.sends), owned

@@ -26,6 +26,9 @@ from fedattack.witness.watch import same
 PLANTING = 1e-3
 """Learning rate of Adam, by which clients are trained further on their own examples."""
 
+STEPPING = 0.1
+"""Learning rate of the plain step that is planted."""
+
 LONGEST = "FEDATTACK_ASKING_SECONDS"
 """Environment variable: how long the app's handler may take up to its first step, in seconds; 900 by default."""
 
@@ -270,14 +273,39 @@ class Player:
         DataError
             If the app hides its parameters.
         """
+        for _ in self._train(self._require_learned(), rows, passes, PLANTING):
+            yield self._read_weights()
+
+    def step(self, rows: Sequence[int]) -> Arrays:
+        """Return the weights after one step of gradient descent on some of the targets, all in one batch.
+
+        Raises
+        ------
+        DataError
+            If the app hides its parameters.
+        """
+        learned = self._require_learned()
+        chosen = np.resize(np.asarray(rows), self.tape.step.count)
+        loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
+        gradients = torch.autograd.grad(loss, learned, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(learned, gradients, strict=True):
+                if gradient is not None:
+                    parameter.sub_(gradient, alpha=STEPPING)
+        return self._read_weights()
+
+    def _require_learned(self) -> list[Tensor]:
         learned = [*self._find_learned().values()]
         if not learned:
             raise DataError(
                 "the weights do not stand in the app's models as they are sent: none can be trained further"
             )
-        for _ in self._train(learned, rows, passes, PLANTING):
-            trained = {name: _numbers_of(place, self._weights[name]) for name, place in self._places.items()}
-            yield {**self._weights, **trained}
+        return learned
+
+    def _read_weights(self) -> Arrays:
+        """Return the weights as the app's models have them now."""
+        trained = {name: _numbers_of(place, self._weights[name]) for name, place in self._places.items()}
+        return {**self._weights, **trained}
 
     def update(self, weights: Arrays, x: NDArray[Any], y: NDArray[Any], seed: int) -> Arrays:
         """Return what the client would reply had it these examples: the app itself trains on them.

@@ -77,6 +77,8 @@ class InApps:
         Whether it is asked about clients of few examples alone, by its option ``clients``, in one run.
     of_sums
         Whether it is asked of the sums that single replies make, where replies are seen.
+    reads_steps
+        Whether it reads updates, so that its positive control plants a plain step in the place of each reply.
     """
 
     place: int = 2
@@ -84,6 +86,7 @@ class InApps:
     is_slow: bool = False
     of_few: bool = False
     of_sums: bool = False
+    reads_steps: bool = False
 
 
 _WHOLE = {

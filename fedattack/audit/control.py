@@ -1,42 +1,70 @@
 """Add to findings that show nothing what a positive control says: whether the attack would have seen a leak."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
 
-NEVER = 0
-"""What stands for the number of passes where no number was seen."""
+_BEGINNING = "positive control: with clients that "
 
-_PLANTED = "positive control: with clients that were trained further on their own targets"
+
+TRAINED, STEPPED = "trained", "stepped"
+"""What clients do in a control: they train further on their own targets, or send one plain step on them."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a positive control of an attack showed.
+
+    Attributes
+    ----------
+    kind
+        :data:`TRAINED` or :data:`STEPPED`.
+    amount
+        Passes over their own targets, or how many of these are in the step: the first that was seen, or the last that
+        was tried.
+    is_seen
+        Whether the attack shows a leak then.
+    """
+
+    kind: str
+    amount: int
+    is_seen: bool
+
+    @property
+    def clients(self) -> str:
+        """What the clients did, as after "clients that"."""
+        if self.kind == TRAINED:
+            times = "once more" if self.amount == 1 else f"{self.amount} passes more"
+            return f"were trained further on their own targets, {times}"
+        return f"send one plain step on {self.amount} of their own targets"
 
 
 def control_of(finding: Finding) -> str:
     """Return the sentence of a finding's reason that its positive control added; empty if there was none."""
     for part in finding.reason.split("; "):
-        if part.startswith(_PLANTED):
+        if part.startswith(_BEGINNING):
             return f"{part[0].upper()}{part[1:]}."
     return ""
 
 
-def with_controls(findings: Sequence[Finding], controls: Mapping[str, int]) -> list[Finding]:
+def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) -> list[Finding]:
     """Add to findings that show nothing what the positive control of their attack says.
 
     Parameters
     ----------
     controls
-        By the attack's name, how many passes over its own targets a client must be trained further until the attack
-        shows a leak; :data:`NEVER` where it shows none.
+        By the attack's name.
     """
     final = []
     for finding in findings:
-        passes = controls.get(finding.attack)
-        if passes is None or finding.verdict != NO_EVIDENCE:
+        control = controls.get(finding.attack)
+        if control is None or finding.verdict != NO_EVIDENCE:
             final.append(finding)
-        elif passes == NEVER:
-            reason = f"{finding.reason}; {_PLANTED}, this attack shows no leak either: it cannot tell"
-            final.append(replace(finding, verdict=CANNOT_TELL, reason=reason))
+            continue
+        reason = f"{finding.reason}; {_BEGINNING}{control.clients}, this attack shows "
+        if control.is_seen:
+            final.append(replace(finding, reason=f"{reason}a leak"))
         else:
-            times = "once more" if passes == 1 else f"{passes} passes more"
-            final.append(replace(finding, reason=f"{finding.reason}; {_PLANTED}, {times}, this attack shows a leak"))
+            final.append(replace(finding, verdict=CANNOT_TELL, reason=f"{reason}no leak either: it cannot tell"))
     return final

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.audit.audited import audited_of, title_of
-from fedattack.audit.control import with_controls
+from fedattack.audit.control import Control, with_controls
 from fedattack.audit.describe import (
     curves_of,
     notes_of,
@@ -72,7 +72,8 @@ def audit_folder(
     provenance = provenance_of(study, evidence, setting)
     listings: list[Listing] = []
     findings = judge_attacks(evidence, setting=setting, provenance=provenance, listings=listings)
-    findings = with_controls(findings, study.get("controls", {}))
+    controls = {attack: Control(**control) for attack, control in study.get("controls", {}).items()}
+    findings = with_controls(findings, controls)
     if evidence[0].record.server == "isolating":
         findings += judge_isolation(
             evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")

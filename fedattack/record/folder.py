@@ -11,7 +11,7 @@ its answer is ``DIR/claim.json`` and ``DIR/claim.html``.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -34,6 +34,13 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 @with_config(_STRICT)
+class _Control(TypedDict):
+    kind: Literal["trained", "stepped"]
+    amount: _Whole
+    is_seen: bool
+
+
+@with_config(_STRICT)
 class _Study(TypedDict, total=False):
     preset: _Text
     app: _Text
@@ -41,7 +48,7 @@ class _Study(TypedDict, total=False):
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
     unanswered: _Text
-    controls: dict[_Text, _Whole]
+    controls: dict[_Text, _Control]
     attacks: list[_Text]
     settings: dict[_Text, _Value]
     seeds: list[_Seed]

@@ -40,12 +40,12 @@ def ask(app: App, part: Part, witnesses, targets: Targets, watch: Watch | None =
     return Asker(app, watch).losses(Inquiry(part, witnesses, targets))
 
 
-def run(part: Part, kind: str) -> App:
+def run(part: Part, kind: str, **config: int) -> App:
     """Run the project in this process, under witness and observed."""
     client, server = (load(PROJECT, name).app for name in ("client_app", "server_app"))
     grid = LocalGrid(WitnessedClientApp(client, witness_of(part)), CLIENTS)
     grid.configure({"kind": kind})
-    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={"kind": kind})
+    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={"kind": kind, **config})
     torch.manual_seed(4)
     try:
         ObservedServerApp(server, part.record)(grid, context)
@@ -61,9 +61,7 @@ def here(monkeypatch):
 
     def run_here(request: Path, answers: Path, place: Path, say) -> None:
         monkeypatch.setattr(sys, "path", [*sys.path])
-        asked = Interview(json.loads(request.read_text()))
-        asks = asked.play if len(asked.auxiliary[1]) else asked.hold
-        write_npz(answers, asks(lambda line: say(0, 1)))
+        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: say(0, 1)))
 
     monkeypatch.setattr(asking, "_run", run_here)
 

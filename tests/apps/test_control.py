@@ -8,7 +8,7 @@ import pytest
 from fedattack.apps import control as room
 from fedattack.apps.auditing import attack_all, control_all, pose_all, witnesses_of
 from fedattack.apps.control import PASSES, control
-from fedattack.audit.control import NEVER
+from fedattack.audit.control import STEPPED, TRAINED, Control
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
 from fedattack.record.folder import Part, read_study
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -16,15 +16,15 @@ from fedattack.runs.watch import Watch
 from tests.apps.test_asking import here, run  # noqa: F401 - a fixture
 
 
-def attacked(part, kind):
-    app = run(part, kind)
+def attacked(part, kind, attack="sia", **config):
+    app = run(part, kind, **config)
     posed = pose_all([part], app=app)
-    return app, attack_all([part], posed, lambda names: choose_attacks(["sia"], {}), "cpu", Watch())
+    return app, attack_all([part], posed, lambda names: choose_attacks([attack], {}), "cpu", Watch())
 
 
-def headline(part, trusted):
+def headline(part, trusted, metric="sia.asr"):
     findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=trusted)
-    return next(finding for finding in findings if f"{finding.attack}.{finding.metric}" == "sia.asr")
+    return next(finding for finding in findings if f"{finding.attack}.{finding.metric}" == metric)
 
 
 @pytest.mark.slow
@@ -32,8 +32,8 @@ def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # no
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
     control_all(app, [part], done, Watch())
-    passes = read_study(part.folder)["controls"]["sia"]
-    assert passes in PASSES
+    noted = Control(**read_study(part.folder)["controls"]["sia"])
+    assert (noted.kind, noted.amount in PASSES, noted.is_seen) == (TRAINED, True, True)
     found = headline(part, done.trusted)
     assert found.verdict == NO_EVIDENCE
     assert "positive control" in found.reason
@@ -45,10 +45,24 @@ def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "blind")
     control_all(app, [part], done, Watch())
-    assert read_study(part.folder)["controls"] == {"sia": NEVER}
+    assert read_study(part.folder)["controls"] == {"sia": vars(Control(TRAINED, PASSES[-1], False))}
     found = headline(part, done.trusted)
     assert found.verdict == CANNOT_TELL
     assert found.reason.endswith("this attack shows no leak either: it cannot tell")
+
+
+@pytest.mark.slow
+def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # noqa: F811
+    """Of thirty steps no example is read off; of one step on one example it is."""
+    part = Part(tmp_path, "")
+    app, done = attacked(part, "plain", "exact", rounds=6)
+    control_all(app, [part], done, Watch())
+    noted = Control(**read_study(part.folder)["controls"]["exact"])
+    assert (noted.kind, noted.is_seen) == (STEPPED, True)
+    found = headline(part, done.trusted, "exact.recovered")
+    assert found.verdict == NO_EVIDENCE
+    assert found.reason.endswith(f"step on {noted.amount} of their own targets, this attack shows a leak")
+    assert not [*tmp_path.glob("planted-*")]
 
 
 @pytest.fixture

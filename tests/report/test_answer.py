@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedattack.attacks.registry import threats
-from fedattack.audit.control import _PLANTED
+from fedattack.audit.control import _BEGINNING
 from fedattack.audit.finding import answering, parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section, section_of
@@ -37,7 +37,10 @@ def beside(metric, verdict, null):
         ({"verdict": "too few to tell"}, "Too few targets or clients to tell."),
         ({"verdict": "cannot be told", "reason": "no weights"}, "Cannot be told: No weights."),
         (
-            {"verdict": "cannot be told", "reason": f"it is at chance; {_PLANTED}, this attack shows no leak either"},
+            {
+                "verdict": "cannot be told",
+                "reason": f"it is at chance; {_BEGINNING}send one plain step, this attack shows no leak either",
+            },
             "Cannot be told: this attack would not have seen a leak here.",
         ),
         ({"chance": 0.0, "value": 1.0, "high": 1.0}, "Yes: 100%; guessing gives 0%."),

@@ -20,7 +20,7 @@ class TokensOptions:
         knowledge=(),
         takes=("rounds", "clients", "frozen", "structures"),
     )
-    in_apps: ClassVar[InApps] = InApps(place=4)
+    in_apps: ClassVar[InApps] = InApps(place=4, reads_steps=True)
 
     replies: int = options.whole(
         10, "replies of each client that are looked at, spread over the run; of sums all are", least=1

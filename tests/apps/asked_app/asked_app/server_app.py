@@ -41,6 +41,6 @@ def main(grid, context):
     strategy.start(
         grid=grid,
         initial_arrays=arrays_of(kind, make(kind)),
-        num_rounds=2,
+        num_rounds=context.run_config.get("rounds", 2),
         train_config=ConfigRecord({"lr": 0.2}),
     )
