@@ -116,6 +116,12 @@ def test_fail_if_gates(call, attacked, condition, code):
     assert call("report", attacked, "--fail-if", condition)[0] == code
 
 
+def test_gates_are_also_written_for_a_server_of_continuous_integration(call, attacked, tmp_path):
+    file = tmp_path / "junit.xml"
+    assert call("report", attacked, "--fail-if", "sia.asr > 0.3", "--junit", file)[0] == 3
+    assert '<failure message="it holds: sia.asr &gt; 0.3" />' in file.read_text()
+
+
 @pytest.mark.parametrize("condition", ["sia.asr", "sia.asr => 1", "sia.asr > many"])
 def test_a_bad_condition_is_refused_before_any_work(call, tmp_path, condition):
     code, _, err = call("audit", "quickstart", "--out", tmp_path / "out", "--fail-if", condition)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fedattack.apps.posing import Posed
     from fedattack.apps.questions import Questions
     from fedattack.attacks import Attack
-    from fedattack.audit.finding import Condition
     from fedattack.record.folder import Part
 
 
@@ -107,16 +106,14 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     return app
 
 
-def audit_app(
-    app: "App", choices: AppWords, out: Path, device: str, conditions: "Sequence[Condition]", as_json: bool
-) -> None:
+def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "commands.Gates", as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import auditing, superlink
     from fedattack.runs.running import lock_folder
     from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
-    asking = _Asking.of(choices, device, conditions, as_json)
+    asking = _Asking.of(choices, device, gates, as_json)
     app = replace(app, hold_out=choices.hold_out or 0.0)
     out, command = out.expanduser().absolute(), commands._command()
     stopped = auditing.find_stopped(app, out, choices.seeds, command)
@@ -198,7 +195,7 @@ def gather_run(
     from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
-    asking = _Asking.of(choices, device, commands._conditions(fail_if), as_json)
+    asking = _Asking.of(choices, device, commands.Gates(commands._conditions(fail_if)), as_json)
     auditing.check_named(choices.model, choices.loss)
     command = commands._command()
     parts, posed = gather(
@@ -225,20 +222,20 @@ class _Asking:
 
     questions: "Questions"
     options: Mapping[str, str]
-    conditions: Sequence["Condition"]
+    gates: "commands.Gates"
     device: str
     as_json: bool
 
     @classmethod
-    def of(cls, choices: AppWords, device: str, conditions: "Sequence[Condition]", as_json: bool) -> "_Asking":
+    def of(cls, choices: AppWords, device: str, gates: "commands.Gates", as_json: bool) -> "_Asking":
         from fedattack.apps.questions import Questions
         from fedattack.runs.checks import attack_names, check_attacks, check_conditions
 
         questions = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
         given = commands._options(choices.options, choices.memory, attack_names())
         check_attacks(attack_names(), given)
-        check_conditions(conditions, attack_names(), isolating=False)
-        return cls(questions, given, conditions, device, as_json)
+        check_conditions(gates.conditions, attack_names(), isolating=False)
+        return cls(questions, given, gates, device, as_json)
 
     def choose(self, names: Sequence[str]) -> list["Attack"]:
         from fedattack.runs.checks import options_among
@@ -247,7 +244,7 @@ class _Asking:
 
     def report(self, out: Path, attacked: "Attacked", posed: "Sequence[Posed]") -> None:
         try:
-            commands._report(out, self.device, self.conditions, self.as_json, attacked.trusted)
+            commands._report(out, self.device, self.gates, self.as_json, attacked.trusted)
         finally:
             _say_beside(out, posed[0].assumed)
 

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +40,7 @@ from fedattack.cli.options import (
     HoldOut,
     Holds,
     InSketches,
+    Junit,
     KeepRecords,
     Layers,
     Memory,
@@ -240,6 +241,7 @@ def report(
     folder: Folder,
     device: Device = "auto",
     fail_if: FailIf = None,
+    junit: Junit = None,
     trust: Trust = False,
     pdf: Pdf = False,
     as_json: AsJson = False,
@@ -259,7 +261,7 @@ def report(
     check_device(device)
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
     trusted = _trust(asked_of_knowledge(folder)) if trust else set()
-    _report(folder, device, conditions, as_json, trusted, pdf=pdf)
+    _report(folder, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
 
 
 @app.command(cls=AuditCommand)
@@ -287,6 +289,7 @@ def audit(
     without: Without = None,
     hold_out: HoldOut = None,
     fail_if: FailIf = None,
+    junit: Junit = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -334,7 +337,7 @@ def audit(
     )
     own = app_of_words(what, choices)
     if own is not None:
-        audit_app(own, choices, out, device, conditions, as_json)
+        audit_app(own, choices, out, device, Gates(conditions, junit), as_json)
         return
     choices.check_preset()
     study = load_preset(what[0])
@@ -352,7 +355,7 @@ def audit(
     trusted = _simulate(study, settings, out, seed, seeds, on, given)
     for item in chosen:
         _attack(item, out, 0, device, skip_damaged=False, trusted=trusted)
-    _report(out, device, conditions, as_json, trusted)
+    _report(out, device, Gates(conditions, junit), as_json, trusted)
 
 
 @app.command(cls=AuditCommand)
@@ -463,7 +466,7 @@ def resume(
         go_on(folder, command=_command(), watch=watch, trusted=trusted)
     for item in chosen:
         _attack(item, folder, 0, device, skip_damaged=False, trusted=trusted)
-    _report(folder, device, conditions, as_json, trusted)
+    _report(folder, device, Gates(conditions), as_json, trusted)
 
 
 @app.command()
@@ -1152,21 +1155,32 @@ def _finish(folder: Path, findings: Sequence["Finding"], conditions: Sequence["C
             show_page("Report", folder / "report.html")
 
 
+@dataclass(frozen=True)
+class Gates:
+    """What findings are held against, and where that is written as JUnit XML, if anywhere."""
+
+    conditions: Sequence["Condition"]
+    junit: Path | None = None
+
+
 def _report(
     folder: Path,
     device: str,
-    conditions: Sequence["Condition"],
+    gates: Gates,
     as_json: bool,
     trusted: Collection[str] = (),
     *,
     pdf: bool = False,
 ) -> None:
     from fedattack.report import read_run, render_table
+    from fedattack.report.junit import write_junit
     from fedattack.runs.pipeline import judge_folder
 
     with watch_bars() as watch:
         findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
-    with _gate(conditions, findings):
+    if gates.junit is not None:
+        write_junit(gates.junit, findings, read_run(folder), gates.conditions)
+    with _gate(gates.conditions, findings):
         if as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:

@@ -166,6 +166,16 @@ FailIf = Annotated[
     ),
 ]
 
+Junit = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit",
+        help="Write a JUnit file, too: a test case for each question and each --fail-if, for servers of continuous "
+        "integration.",
+        metavar="FILE",
+    ),
+]
+
 FailIfClaim = Annotated[
     list[str] | None,
     typer.Option(
