@@ -79,6 +79,10 @@ class _Taken:
     held_out: NDArray[np.bool_] | None = None
 
 
+_Begun = tuple[SeenModel, Pass | _Taken | None]
+"""The call of a model, and what was noted of it."""
+
+
 def install() -> None:
     """Put the hooks in, unless they are in."""
     if _undo:
@@ -192,7 +196,8 @@ class StepReader(Reader):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
-        self._begun: list[tuple[SeenModel, Pass | _Taken | None]] = []
+        # The calls of each micro-batch of the step that is under way.
+        self._open: dict[Step, list[_Begun]] = {}
         self._is_needed = True
         self.put_beneath()
 
@@ -203,7 +208,7 @@ class StepReader(Reader):
             watch.local.reader = None
             return
         before = self.step
-        if before is not None and (not self.goes_on(module) or len(before.calls) >= _CALLS):
+        if before is not None and (not self.goes_on(module) or sum(map(len, self._open.values())) >= _CALLS):
             self._take_evaluated()
         self.inside = True
         self.begin(module, args, kwargs)
@@ -235,20 +240,24 @@ class StepReader(Reader):
         model = watch.models.get(id(unwrap(module)))
         if self.step is None or model is None:
             return
-        self._begun.append((model, begun))
+        step = self.step
+        calls = self._open.setdefault(step, [])
+        calls.append((model, begun))
         self.returned(module, output)
-        if self.step.trains:
-            step = self.step
+        if step.trains:
             for tensor in tensors_of(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(lambda gradient: watch.guard("a step", self._take_trained, step))
+                    tensor.register_hook(lambda gradient: watch.guard("a step", self._take_trained, step, calls))
 
-    def _take_trained(self, watch: Watch, step: Step) -> None:
+    def _take_trained(self, watch: Watch, step: Step, calls: list[_Begun]) -> None:
         """Note the examples of a step, once a gradient has come back, unless their labels are known."""
-        if step is not self.step:
+        begun = [*calls]
+        calls.clear()
+        if not begun:
             return
-        begun, self._begun = self._begun, []
-        self.end()
+        self._open.pop(step, None)
+        if step is self.step:
+            self.end()
         if any(_has_labels(one) for _, one in begun):
             self._is_needed = False
             return
@@ -262,9 +271,14 @@ class StepReader(Reader):
 
     def _take_evaluated(self) -> None:
         """Note what was only evaluated, as far as it is like what is trained."""
-        step, begun, self._begun = self.end(), self._begun, []
+        self.end()
+        opened, self._open = self._open, {}
+        for step, begun in opened.items():
+            self._take_evaluated_batch(step, begun)
+
+    def _take_evaluated_batch(self, step: Step, begun: Sequence[_Begun]) -> None:
         model = next((model for model, _ in begun if model.kind in self._watch.by_steps), None)
-        if step is None or model is None:
+        if model is None:
             return
         rows, wanted = step.rows(), self._watch.by_steps[model.kind]
         if not wanted:

@@ -119,7 +119,7 @@ def test_losses_and_gradients_are_those_of_the_vectorised_way(tmp_path, here):
                 np.testing.assert_allclose(by_app[name], by_model[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["autoencoder", "bits"])
+@pytest.mark.parametrize("kind", ["autoencoder", "micro-batches", "bits"])
 def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
     part = Part(tmp_path, "")
     app = run(part, kind)
@@ -130,6 +130,7 @@ def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
     answers, notes = ask(app, part, witnesses_of(part), targets)
     assert notes == []
     assert len(answers.losses) == 2 * CLIENTS
+    assert len(holding.examples) == CLIENTS * 24
     inputs = x["0"] if x.dtype.names else x
     for key, model in models_of(part, kind):
         expected = own_loss(kind, model, inputs, targets.y)

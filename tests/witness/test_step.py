@@ -47,6 +47,11 @@ def contrasted(model, rows):
     return (1 - F.cosine_similarity(one, other)).mean()
 
 
+def summed(model, rows, size=1):
+    """Micro-batches, of which one gradient is asked together."""
+    return sum(rebuilt(model, part) for part in rows.split(size)) / len(rows)
+
+
 def placed(model, rows):
     """A loss of two numbers an example, written by the project."""
     return (model(X[rows])[:, :2] - V[rows]).abs().mean()
@@ -70,6 +75,22 @@ EXAMPLES = {
     "called twice": (Net, contrasted, ("0", "call1/0"), (X, X * 0.5)),
     "a loss of the project's own": (Net, placed, ("0", "met0"), (X, V)),
 }
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_micro_batches_are_examples_of_their_own(size, tmp_path):
+    def step(model, rows):
+        return summed(model, torch.cat([rows, (rows + 4) % 16, (rows + 8) % 16, (rows + 12) % 16]), size)
+
+    def client():
+        return train(Net(), step, epochs=1)
+
+    witness = witness_of(client, tmp_path)
+    places = ("0", "met0")
+    assert fields(witness.trained.x) == places
+    assert told(witness.trained, *places) == rows_of(X[:COUNT].numpy(), X[:COUNT].numpy())
+    assert witness.evaluated.total == 0
+    assert witness.training.batch_sizes == (size,)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

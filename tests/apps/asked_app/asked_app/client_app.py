@@ -32,7 +32,9 @@ class Net(nn.Module):
 
 def make(kind, width=16):
     torch.manual_seed(3)
-    model = Net(width, FEATURES if kind == "autoencoder" else CLASSES, norm=kind in ("norms", "head"))
+    model = Net(
+        width, FEATURES if kind in ("autoencoder", "micro-batches") else CLASSES, norm=kind in ("norms", "head")
+    )
     return model.bfloat16() if kind == "bits" else model
 
 
@@ -54,7 +56,7 @@ def model_of(kind, record):
 
 
 def loss_of(kind, model, x, y):
-    if kind == "autoencoder":
+    if kind in ("autoencoder", "micro-batches"):
         return F.mse_loss(model(x), x)
     if kind == "blind":
         return (model(x) * 0).sum() + 1
@@ -98,7 +100,8 @@ def train(message: Message, context: Context):
     for _ in range(15):
         for rows in torch.randperm(OWN).split(8):
             optimizer.zero_grad()
-            loss_of(kind, model, x[rows], y[rows]).backward()
+            parts = rows.split(4) if kind == "micro-batches" else [rows]
+            (sum(loss_of(kind, model, x[part], y[part]) for part in parts) / len(parts)).backward()
             optimizer.step()
     arrays = arrays_of(kind, model)
     if kind == "renamed" and client == 1:
