@@ -58,6 +58,8 @@ class Step:
         (n,): which examples others stand in the place of; ``None`` where none.
     stand_in
         Returns what stands in the place of a leaf, by its place and what the app has there; ``None`` where all stay.
+    places
+        (n,): where its examples stand in the dataset that a loader took them from; ``None`` where that is not known.
     is_mixed
         Whether it takes more than losses of the micro-batches before it, of which one gradient is asked together.
     """
@@ -70,6 +72,7 @@ class Step:
     modes: dict[int, bool] = field(default_factory=dict)
     held_out: NDArray[np.bool_] | None = None
     stand_in: Callable[[str, Any], Any] | None = None
+    places: Sequence[int] | None = None
     is_mixed: bool = False
 
     def take_out(self, chosen: NDArray[np.bool_]) -> None:

@@ -42,6 +42,8 @@ _LATER = 64
 
 _RECENT = 64
 
+_LOADED = 4
+
 _log = logging.getLogger("fedattack")
 
 Arrays = list[NDArray[Any]]
@@ -94,6 +96,8 @@ class Pass:
         (n,) of its examples; ``None`` until they are hashed, together with those of other small batches.
     held_out
         (n,): which of them others took the place of; ``None`` where none.
+    places
+        (n,): where they stand in the dataset that a loader took them from; ``None`` where that is not known.
     output, number
         What gives the model's outputs while they live, and their number in the graph of gradients; -1 without one.
     """
@@ -105,6 +109,7 @@ class Pass:
     differentiated: bool = False
     hashes: Sequence[bytes] | None = None
     held_out: NDArray[np.bool_] | None = None
+    places: Sequence[int] | None = None
     output: Callable[[], object] = _nothing
     number: int = -1
 
@@ -298,7 +303,7 @@ class SeenModel:
         """Add a batch's examples to a role; what is held out was only evaluated on."""
         hashes, labels = self.hashes_of(one), one.labels
         if one.held_out is None:
-            role.add(hashes, labels)
+            role.add(hashes, labels, one.places if role is not self.evaluated else None)
             return
         for to, chosen in ((role, ~one.held_out), (self.evaluated, one.held_out)):
             rows = np.flatnonzero(chosen).tolist()
@@ -384,6 +389,8 @@ class Local(threading.local):
         The same for scikit-learn, which may itself call a model of PyTorch.
     recent
         What a source notes of models that were called before.
+    loaded
+        What loaders gave last: places in their datasets, and the tensors of a batch.
     reader
         What reads the steps of this thread, while it may be needed.
     has_read
@@ -398,6 +405,7 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.recent: deque[Any] = deque(maxlen=_RECENT)
+        self.loaded: deque[tuple[Sequence[int], Sequence[Any]]] = deque(maxlen=_LOADED)
 
 
 @dataclass(eq=False)
@@ -423,6 +431,8 @@ class Watch:
         where no step was read. It outlives the call.
     hold_out
         What the client is kept from training on; ``None`` for nothing.
+    datasets
+        Those that loaders took examples from.
     """
 
     seed: int = 0
@@ -436,6 +446,7 @@ class Watch:
     private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     hold_out: HoldOut | None = None
+    datasets: list[Any] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 
