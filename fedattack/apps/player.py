@@ -144,6 +144,7 @@ class Player:
         self.tape.prepare(self._leaves)
         self._weights = weights
         self.missing, self._places = self._find(weights)
+        self._let_sent_learn()
         self._kept = self._find_kept()
 
     def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
@@ -155,6 +156,14 @@ class Player:
                 places[name] = found[1]
                 left = [one for one in left if one is not found]
         return [name for name, _ in left], places
+
+    def _let_sent_learn(self) -> None:
+        """Let gradients reach what is sent where the first step trains nothing of it, as where a head comes first."""
+        sent = {place.data_ptr() for place in self._places.values()}
+        parameters = [one for model in self.tape.models for one in model.parameters() if one.data_ptr() in sent]
+        if not any(parameter.requires_grad for parameter in parameters):
+            for parameter in parameters:
+                parameter.requires_grad_(parameter.is_floating_point())
 
     def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
         """Return the parameters that clients train and keep, each with the numbers that the app begins with."""

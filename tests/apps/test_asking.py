@@ -173,6 +173,21 @@ def test_a_head_at_home_is_fitted_behind_batch_statistics_that_are_sent(tmp_path
     assert notes == ["net.3.weight, net.3.bias, which clients keep, were fitted to the target records under each model"]
 
 
+def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is_kept(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "head first"), targets_of(part)
+    inquiry = Inquiry(part, witnesses_of(part), targets)
+    nodes = sorted({reply.node for reply in Record(part.record).rounds[0].observations})
+    owned = {node: [*range(24 * row, 24 * row + 16)] for row, node in enumerate(nodes)}
+    by_passes = Asker(app).planted(inquiry, owned, (1, 64))
+    for row, node in enumerate(by_passes[64].nodes.tolist()):
+        fell = by_passes[1].losses[row] - by_passes[64].losses[row]
+        others = [other for other in range(len(targets)) if other not in owned[node]]
+        assert np.mean(fell[owned[node]]) > np.mean(fell[others])
+    # Gradients of what is sent are held against the update, too.
+    assert np.isfinite(ask(app, part, witnesses_of(part), targets)[0].products).all()
+
+
 def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     part = Part(tmp_path, "")
     app, targets = run(part, "renamed"), targets_of(part)

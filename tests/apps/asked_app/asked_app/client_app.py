@@ -39,7 +39,7 @@ def make(kind, width=16):
 
 
 def arrays_of(kind, model):
-    at_home = "3." if kind == "head" else AT_HOME
+    at_home = "3." if kind in ("head", "head first") else AT_HOME
     state = {name: value for name, value in model.state_dict().items() if not name.startswith(f"net.{at_home}")}
     if kind == "bits":
         return ArrayRecord({name: Array(value.view(torch.int16).numpy()) for name, value in state.items()})
@@ -97,7 +97,11 @@ def train(message: Message, context: Context):
     if kind == "untrained":
         lr = 0.0
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    for _ in range(15):
+    for epoch in range(15):
+        if kind == "head first":
+            # As FedRep trains: what is kept, and then what is sent.
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad = name.startswith("net.3.") == (epoch < 5)
         for rows in torch.randperm(OWN).split(8):
             optimizer.zero_grad()
             parts = rows.split(4) if kind == "micro-batches" else [rows]
