@@ -79,13 +79,11 @@ def control(
 
 
 def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str, Finding]:
-    """Judge attacks, and return the headline of each."""
-    alone = []
-    for one in evidence:
-        alone.append(replace(one, scores={name: scores for name, scores in one.scores.items() if name in names}))
-    if not alone[0].scores:
+    """Judge all attacks, as the report corrects them for each other, and return the headline of each of these."""
+    if not names:
         return {}
-    return {finding.attack: finding for finding in answering(judge_attacks(alone, setting={}, provenance={}))}
+    findings = answering(judge_attacks(evidence, setting={}, provenance={}))
+    return {finding.attack: finding for finding in findings if finding.attack in names}
 
 
 def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Watch) -> dict[int, Answers]:
@@ -109,7 +107,7 @@ def _plant(app: App, evidence: Evidence, witnesses: Sequence[Witness], watch: Wa
 
 
 def _attack(evidence: Evidence, answers: Answers, names: Collection[str]) -> Evidence:
-    """Make the same attacks of replies in which something is planted."""
+    """Make the same attacks of replies in which something is planted; what others found stays as it is."""
     knowledge = replace(evidence.knowledge, model=None, answers=answers)
     scores = {name: ATTACKS[name].run(evidence.record, knowledge, device="cpu") for name in names}
-    return replace(evidence, knowledge=knowledge, scores=scores)
+    return replace(evidence, scores={**evidence.scores, **scores})
