@@ -451,9 +451,9 @@ def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArra
     """
     wanted, have = fields(tape.rows), leaves_of(x)
     missing = [place for place in wanted if place not in have]
-    if len(missing) == 1 and tape.rows.dtype[missing[0]].shape == ():
-        have[missing[0]] = y
-        missing = []
+    shape = tape.rows.dtype[missing[0]].shape if len(missing) == 1 else (0,)
+    if math.prod(shape) == 1:
+        have[missing.pop()] = y.reshape(-1, *shape)
     if missing:
         raise DataError(
             f"a step of the app takes {short(', '.join(missing), 80)}, and the examples hold "

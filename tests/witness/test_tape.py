@@ -564,6 +564,9 @@ def test_examples_are_given_by_place_and_labels_where_one_number_is_missing():
     tape = read_tape(classifier().run)
     leaves = leaves_for(tape, X.numpy(), Y.numpy())
     assert {name: array.shape for name, array in leaves.items()} == {"0": (COUNT, FEATURES), "met0": (COUNT,)}
+    column = Y[:, None].float()
+    regression = read_tape(lambda: F.mse_loss(two_layers(out=1)(X), column).backward())
+    np.testing.assert_array_equal(leaves_for(regression, X.numpy(), Y.numpy())["met0"], column)
     two = read_tape(two_heads().run)
     with pytest.raises(DataError, match=r"takes met0, met1, and the examples hold 0 alone"):
         leaves_for(two, X.numpy(), Y.numpy())
