@@ -262,7 +262,9 @@ class Player:
                     # Each batch has as many rows as the app's own.
                     chosen = np.resize(order[start : start + size], size)
                     optimizer.zero_grad()
-                    self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
+                    loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
+                    # What else could learn costs no time.
+                    loss.backward(inputs=[*parameters])
                     optimizer.step()
             done = until
             yield
