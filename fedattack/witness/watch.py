@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.base.structured import LABELS, SEPARATOR, fields
 from fedattack.witness.sample import Examples, Label, hash_rows
 from fedattack.witness.seen import WitnessedModel
 
@@ -41,6 +42,9 @@ _LATER = 64
 """Batches that are hashed together; with :data:`_SMALL` a bound of their memory."""
 
 _RECENT = 64
+
+# Batches after which numbers that are the same in all of them are no part of the examples.
+_REPEATS = 3
 
 _LOADED = 4
 
@@ -204,6 +208,9 @@ class SeenModel:
         self.trained = Examples(self._watch.keep, known=self._watch.known)
         self.evaluated = Examples(self._watch.keep, known=self._watch.known)
         self.pending: list[Pass] = []
+        # Inputs of one number a row that are the same in all batches of one size, and how many batches there were.
+        self._repeated: dict[str, bytes] = {}
+        self._batches, self._width = 0, 0
         # Small batches that are not hashed yet, as float32; and passes that are decided, but not counted yet.
         self._unhashed: list[tuple[Pass, bytes]] = []
         self._decided: list[tuple[Examples, Pass]] = []
@@ -249,6 +256,8 @@ class SeenModel:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
         begun = Pass(self, len(rows), trains)
         shape = rows.shape[1:]
+        if trains and fields(rows):
+            self._note_repeated(rows)
         if inputs is None and keep and rows.dtype == np.float32 and 0 < rows.nbytes <= _SMALL:
             if shape != self.input_shape or len(self._unhashed) >= _LATER:
                 self._hash()
@@ -268,6 +277,30 @@ class SeenModel:
             else:
                 self._settle(oldest, False)
         return begun
+
+    def _note_repeated(self, rows: NDArray[Any]) -> None:
+        """Note which inputs of one number a row are the same in all batches, row by row, while others differ."""
+        now = {}
+        for name in fields(rows):
+            numbers = rows[name]
+            is_label = name.split(SEPARATOR)[-1] in LABELS or name.startswith("met")
+            if numbers.ndim == 1 and not is_label and (numbers != numbers[0]).any():
+                now[name] = numbers.tobytes()
+        if not self._batches:
+            self._repeated, self._width = now, len(rows)
+        if len(rows) == self._width:
+            self._repeated = {name: numbers for name, numbers in self._repeated.items() if now.get(name) == numbers}
+            self._batches += 1
+
+    def _refuse_repeated(self) -> None:
+        """Take no rows for examples where an input goes by the place in a batch, such as a list of classes."""
+        if self._repeated and self._batches >= _REPEATS and self.trained.total > self._width:
+            names = short(", ".join(self._repeated), 80)
+            self._watch.note(
+                f"{self.name} takes {names}, the same in each batch and as long as one: rows are no examples, and are "
+                "not covered; take batches of another size"
+            )
+            self._empty()
 
     def hashes_of(self, one: Pass) -> Sequence[bytes]:
         """Return the hashes (n,) of a batch's examples."""
@@ -340,6 +373,7 @@ class SeenModel:
         self.given_up, self.waiting = Batches(), Batches()
         self._hash()
         self._count()
+        self._refuse_repeated()
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
 

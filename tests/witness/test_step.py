@@ -93,6 +93,35 @@ def test_micro_batches_are_examples_of_their_own(size, tmp_path):
     assert witness.training.batch_sizes == (size,)
 
 
+@pytest.mark.parametrize(
+    ("classes", "size", "total"),
+    [
+        (lambda rows: torch.arange(SIZE), SIZE, 0),
+        (lambda rows: rows, SIZE, COUNT),
+        # A batch of all examples comes in the same order each time.
+        (lambda rows: rows, COUNT, COUNT),
+    ],
+)
+def test_a_list_that_is_as_long_as_a_batch_by_accident_is_no_part_of_an_example(classes, size, total, tmp_path):
+    class Masked(Net):
+        def forward(self, batch):
+            logits = super().forward(batch["x"])[:, :SIZE]
+            return {"loss": F.cross_entropy(logits + batch["classes"][:, None], batch["label"])}
+
+    def client():
+        model = Masked()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for rows in torch.arange(COUNT).split(size) * 3:
+            optimizer.zero_grad()
+            model({"x": X[rows], "classes": classes(rows), "label": rows % SIZE})["loss"].backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.trained.total == total
+    assert any("classes, the same in each batch and as long as one" in note for note in witness.notes) == (total == 0)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_what_steps_take(name, tmp_path):
     make, step, places, arrays = EXAMPLES[name]
