@@ -432,9 +432,11 @@ class Reader(TorchFunctionMode):
         """Whether a call begins a micro-batch: the model takes other tensors than before, of which there is a loss."""
         if self.step is None or not self._has_loss or id(module) != next(iter(self.step.modes)):
             return False
-        before = {id(value) for value in tensors_of(self.step.calls)}
         given = tensors_of((args, kwargs))
-        return bool(given) and not any(id(value) in before or id(value) in self._made for value in given)
+        if any(id(value) in self._made for value in given):
+            return False
+        before = tensors_of(self.step.calls)
+        return any(not any(torch.equal(value, other) for other in before) for value in given)
 
     def returned(self, module: nn.Module, output: Any) -> None:
         """Note what a model returned."""

@@ -188,6 +188,16 @@ def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is
     assert np.isfinite(ask(app, part, witnesses_of(part), targets)[0].products).all()
 
 
+def test_a_model_that_the_sent_one_is_compared_with_is_none_that_clients_keep(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "compared")
+    posed = pose_all([part], app=app)[0]
+    assert posed.knowledge.answers is not None
+    assert np.isfinite(posed.knowledge.answers.losses).all()
+    assert any("a further model that begins as what clients are sent" in note for note in posed.notes)
+    assert not any("which clients keep" in note for note in posed.notes)
+
+
 def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     part = Part(tmp_path, "")
     app, targets = run(part, "renamed"), targets_of(part)

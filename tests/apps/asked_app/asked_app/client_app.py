@@ -1,5 +1,6 @@
 """asked_app: the clients."""
 
+import copy
 import os
 import sys
 import time
@@ -97,6 +98,7 @@ def train(message: Message, context: Context):
     if kind == "untrained":
         lr = 0.0
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    other = copy.deepcopy(model)
     for epoch in range(15):
         if kind == "head first":
             # As FedRep trains: what is kept, and then what is sent.
@@ -105,7 +107,11 @@ def train(message: Message, context: Context):
         for rows in torch.randperm(OWN).split(8):
             optimizer.zero_grad()
             parts = rows.split(4) if kind == "micro-batches" else [rows]
-            (sum(loss_of(kind, model, x[part], y[part]) for part in parts) / len(parts)).backward()
+            loss = sum(loss_of(kind, model, x[part], y[part]) for part in parts) / len(parts)
+            if kind == "compared":
+                # As MOON trains: beside the model that came.
+                loss = loss + F.mse_loss(model(x[rows]), other(x[rows]))
+            loss.backward()
             optimizer.step()
     arrays = arrays_of(kind, model)
     if kind == "renamed" and client == 1:
