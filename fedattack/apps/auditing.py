@@ -592,6 +592,8 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
 def _not_made(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> str:
     """Say why an attack whose needs are met is not made; empty if it is."""
     how = ATTACKS[name].in_apps
+    if name in posed[0].reasons:
+        return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
         return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
     return _out_of_reach(name, parts, posed) if how.is_slow else ""
