@@ -1,14 +1,17 @@
 """Somebody's Flower app: where it is, how many clients it has, what can be set, whether it can be audited at all."""
 
+import hashlib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedattack.apps.outside import FlwrRun, read_app
 from fedattack.base.errors import ConfigError, instead, short
+from fedattack.runs.bundle import app_files
 from fedattack.runs.presets import preset_names
 
 SUPERNODES = 10
@@ -62,6 +65,16 @@ class App:
                 f"--hold-out {self.hold_out:g}: expected a share of each client's examples from 0 to {MOST_HELD_OUT}, "
                 "such as 0.1"
             )
+
+    @cached_property
+    def code(self) -> str:
+        """The SHA-256 of the app's code, as it is when this is asked first."""
+        digest = hashlib.sha256()
+        for path in sorted(app_files(self.folder)):
+            if path.suffix in (".py", ".toml"):
+                digest.update(f"{path.relative_to(self.folder)} {path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
 
 
 def is_app(word: str) -> bool:

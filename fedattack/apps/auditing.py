@@ -1,6 +1,5 @@
 """Run somebody's Flower app under witnesses, and attack what its server saw."""
 
-import hashlib
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +46,6 @@ from fedattack.base.untrusted import check_folder, read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import STUDY, Part, find_parts, new_parts, read_study, write_study
 from fedattack.runs.asked import known_to
-from fedattack.runs.bundle import app_files
 from fedattack.runs.code import note_code, read_code
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.pipeline import attack_folder, list_unscored
@@ -184,7 +182,7 @@ def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dic
         check_free(out)
         return {}
     check_folder(out, RecordError, to_write=True)
-    wanted = {"app": app.folder.name, "seeds": [*seeds], "commands": [command], "code": _digest_of(app)}
+    wanted = {"app": app.folder.name, "seeds": [*seeds], "commands": [command], "code": app.code}
     for key, title in (("app", "app"), ("seeds", "seeds"), ("commands", "command"), ("code", "code of the app")):
         if study.get(key) != wanted[key]:
             got = "it was changed since" if key == "code" else f"got {short(str(wanted[key]), 80)}"
@@ -193,16 +191,6 @@ def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dic
                 f"there names: expected {short(str(study.get(key)), 80)}, {got}; give this run a folder of its own"
             )
     return study
-
-
-def _digest_of(app: App) -> str:
-    """Return the SHA-256 of an app's code."""
-    digest = hashlib.sha256()
-    for path in sorted(app_files(app.folder)):
-        if path.suffix in (".py", ".toml"):
-            digest.update(f"{path.relative_to(app.folder)} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def run_app(
@@ -240,7 +228,7 @@ def run_app(
     is_stopped = bool(find_stopped(app, out, seeds, command))
     parts = new_parts(out, seeds)
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": now(), "recorded": []}
-    study |= {"app": app.folder.name, "code": _digest_of(app)}
+    study |= {"app": app.folder.name, "code": app.code}
     if options:
         study["options"] = dict(options)
     if app.command is None:
@@ -605,6 +593,8 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
 def _not_made(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> str:
     """Say why an attack whose needs are met is not made; empty if it is."""
     how = ATTACKS[name].in_apps
+    if name in posed[0].reasons:
+        return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
         return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
     return _out_of_reach(name, parts, posed) if how.is_slow else ""

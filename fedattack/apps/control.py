@@ -77,7 +77,7 @@ def control(
                 watch.say("warning", f"no positive control of {', '.join(names)}: {short(str(cause), 300)}")
                 continue
             planted = {amount: [run[amount] for run in of_run] for amount in of_run[0]}
-            found |= _look(names, kind, planted, watch)
+            found |= _look(names, kind, evidence, planted, watch)
     return found
 
 
@@ -88,13 +88,15 @@ def _takes(name: str, kind: str) -> bool:
     return _TAKEN in ATTACKS[name].needs.knowledge
 
 
-def _look(names: Sequence[str], kind: str, planted: Planted, watch: Watch) -> dict[str, Control]:
+def _look(
+    names: Sequence[str], kind: str, evidence: Sequence[Evidence], planted: Planted, watch: Watch
+) -> dict[str, Control]:
     """Make attacks of what is planted, and say from how much on each shows a leak."""
     found: dict[str, Control] = {}
     for done, (amount, runs) in enumerate(planted.items()):
         watch.step("positive control", done, len(planted))
         left = [name for name in names if name not in found or not found[name].is_seen]
-        attacked = [_attack(run, left) for run in runs]
+        attacked = [_attack(one, run, left) for one, run in zip(evidence, runs, strict=True)]
         shown = _headlines(attacked, left)
         for name in left:
             is_seen = name in shown and shown[name].verdict == LEAK
@@ -102,12 +104,12 @@ def _look(names: Sequence[str], kind: str, planted: Planted, watch: Watch) -> di
     return found
 
 
-def _attack(evidence: Evidence, names: Collection[str]) -> Evidence:
+def _attack(evidence: Evidence, planted: Evidence, names: Collection[str]) -> Evidence:
     """Make attacks of a run in which something is planted; those that refuse it show nothing, and others stay."""
     scores = {name: one for name, one in evidence.scores.items() if name not in names}
     for name in names:
         with suppress(FedAttackError):
-            scores[name] = ATTACKS[name].run(evidence.record, evidence.knowledge, device="cpu")
+            scores[name] = ATTACKS[name].run(planted.record, planted.knowledge, device="cpu")
     return replace(evidence, scores=scores)
 
 

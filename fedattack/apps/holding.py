@@ -22,6 +22,8 @@ _ALL = b"\xff" * 32
 
 _MOST_NOTES = 20
 
+_Usable = tuple[bytes, NDArray[Any], float]
+
 
 @dataclass(frozen=True)
 class Client:
@@ -237,12 +239,23 @@ def _note_the_trained(holding: Holding) -> None:
                 names = holding.holders.setdefault(key, [])
                 if client.name not in names:
                     names.append(client.name)
-            for key, x, y in _usable(witness.trained, holding):
+            for key, x, y in _one_of_each_place(witness.trained, _usable(witness.trained, holding)):
                 if key <= bound:
                     holding.examples.setdefault(key, (x, y))
                     asked += 1
         if not asked:
             holding.notes.append(f"client {client.name}: of no example of it is it certain that it alone holds it")
+
+
+def _one_of_each_place(seen: SeenExamples, usable: Iterable[_Usable]) -> Iterator[_Usable]:
+    """Yield one input of each example that came as several."""
+    places = dict(zip(_keys(seen), seen.places.tolist(), strict=False))
+    asked = set()
+    for one in usable:
+        place = places.get(one[0])
+        if place is None or place not in asked:
+            yield one
+        asked.add(place)
 
 
 def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
@@ -252,10 +265,6 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
         holding.notes.append(
             "clients train on examples that are changed each time, so that nobody knows which of those that they "
             "evaluate on are among them; none is taken for one that nobody holds"
-        )
-        holding.notes.append(
-            "n counts what the model took: an example that is changed each time counts several times, and intervals "
-            "are too narrow"
         )
         return
     seen_by = _find_evaluators(holding, witnesses)
@@ -299,7 +308,7 @@ def _keys(seen: SeenExamples) -> list[bytes]:
     return list(map(bytes, seen.hashes))
 
 
-def _usable(seen: SeenExamples, holding: Holding) -> Iterator[tuple[bytes, NDArray[Any], float]]:
+def _usable(seen: SeenExamples, holding: Holding) -> Iterator[_Usable]:
     """Yield hash, example and label of those that are finite, have a label, and are of the form of the others."""
     if not _fits(holding.sample, seen.x) or seen.y.dtype.kind != holding.kind:
         return

@@ -147,6 +147,7 @@ class Player:
         self.tape.prepare(self._leaves)
         self._weights = weights
         self.missing, self._places = self._find(weights)
+        self._let_sent_learn()
         self._kept = self._find_kept()
 
     def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
@@ -157,7 +158,27 @@ class Player:
             if found is not None:
                 places[name] = found[1]
                 left = [one for one in left if one is not found]
-        return [name for name, _ in left], places
+        self._copies = self._find_copies(weights, places)
+        return [name for name, value in left if value.data_ptr() not in self._copies], places
+
+    def _find_copies(self, weights: Arrays, places: Mapping[str, Tensor]) -> set[int]:
+        """Return where further models lie that begin as what was sent, such as those that MOON compares with."""
+        sent, copies = {place.data_ptr() for place in places.values()}, set()
+        for model in self.tape.models:
+            values = [value for value in model.state_dict().values() if isinstance(value, Tensor)]
+            if any(value.data_ptr() in sent for value in values):
+                continue
+            if all(any(same([_numbers_of(one, array)], [array]) for array in weights.values()) for one in values):
+                copies |= {value.data_ptr() for value in values}
+        return copies
+
+    def _let_sent_learn(self) -> None:
+        """Let gradients reach what is sent where the first step trains nothing of it, as where a head comes first."""
+        sent = {place.data_ptr() for place in self._places.values()}
+        parameters = [one for model in self.tape.models for one in model.parameters() if one.data_ptr() in sent]
+        if not any(parameter.requires_grad for parameter in parameters):
+            for parameter in parameters:
+                parameter.requires_grad_(parameter.is_floating_point())
 
     def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
         """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
@@ -165,7 +186,8 @@ class Player:
         if not self._is_sent_whole:
             return []
         parameters = self._parameters()
-        return [(one, one.detach().clone()) for pointer, one in parameters.items() if pointer not in sent]
+        kept = [one for pointer, one in parameters.items() if pointer not in sent | self._copies]
+        return [(one, one.detach().clone()) for one in kept]
 
     def _parameters(self) -> dict[int, Tensor]:
         """Return what the app trains, by where it lies in memory."""
@@ -256,7 +278,9 @@ class Player:
                     # Each batch has as many rows as the app's own.
                     chosen = np.resize(order[start : start + size], size)
                     optimizer.zero_grad()
-                    self.tape.play({place: array[chosen] for place, array in self._leaves.items()}).backward()
+                    loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
+                    # What else could learn costs no time.
+                    loss.backward(inputs=[*parameters])
                     optimizer.step()
             done = until
             yield
@@ -380,6 +404,8 @@ class Player:
                 "a step of the app asks for gradients several times; losses are those of the first time, since the "
                 "others take labels that were not witnessed"
             )
+        if self._copies:
+            yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"
         if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"
         if not self._is_sent_whole:

@@ -14,7 +14,7 @@ from fedattack.apps.holding import Holding, class_counts, hold
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.apps.reading import Reading, read_sends
-from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import held_examples
 from fedattack.attacks.lookups import trained_sequences, used_rows
@@ -54,7 +54,7 @@ class Posed:
     assumed
         Those of them that say how much this attacker has.
     reasons
-        By the name of a threat, why what the owner declared of it cannot be asked of this run.
+        By the name of a threat or an attack, why it cannot be asked of this run, or is not made.
     """
 
     knowledge: Knowledge
@@ -143,7 +143,17 @@ def pose(
         answers=answers,
         **further.true,
     )
-    return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
+    reasons = {**_unread_gradients(witnesses, Record(part.record, thinned=True)), **further.reasons}
+    return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, reasons)
+
+
+def _unread_gradients(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
+    """Say of each attack that reads gradients out of updates of SGD that clients train otherwise, if they do."""
+    optimizers = sorted({witness.training.optimizer for witness in witnesses if witness.training is not None})
+    if not optimizers or record.protocol == "fedsgd" or any(name.startswith("SGD") for name in optimizers):
+        return {}
+    line = f"it reads gradients out of updates of SGD, and these clients train by {short(', '.join(optimizers), 80)}"
+    return {name: line for name, attack in ATTACKS.items() if attack.needs.sgd}
 
 
 def _count_classes(holding: Holding, model: ModelKnowledge | None) -> int:

@@ -36,10 +36,10 @@ class Feeder(Reader):
         self._missing: set[str] = set()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
-        """Note the call of a model, and draw the examples of a step that trains."""
-        goes_on = self.goes_on(module)
+        """Note the call of a model, and draw the examples of a batch that trains."""
+        before = self.step
         step = super().begin(module, args, kwargs)
-        if step is not None and not goes_on and step.trains and module.training:
+        if step is not None and step is not before and step.trains and module.training:
             rows = self._draw(step.count)
             chosen = {place: array[rows] for place, array in self._leaves_of_examples.items()}
             self._missing = {*chosen}

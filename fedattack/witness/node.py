@@ -110,15 +110,20 @@ class Node:
                 notes[f"{role} examples of other shapes or types than the first are counted, but not kept"] = None
             if examples.too_large:
                 notes[f"{role} examples are large: fewer than {self.keep} are kept"] = None
-        if self.augmented:
+        by_place = bool(self.augmented) and self.trained.has_places
+        if by_place:
+            notes["inputs are augmented: of each example, known by its place in a loader, one input is asked about"] = (
+                None
+            )
+        elif self.augmented:
             notes[
                 "inputs are augmented, or all others in each round: what is counted and kept are inputs, of which one "
-                "example may give several"
+                "example may give several, so that n is too large and intervals are too narrow"
             ] = None
         return Witness(
             self.node,
             self.client,
-            self.trained.seen(),
+            self.trained.seen(by_place=by_place),
             self.evaluated.seen(),
             self.model,
             self.training,
@@ -384,7 +389,7 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     news = known.trained.join(own)
     count = own.total
     counts = {str(label): number for label, number in own.counts(count).items()}
-    known.changed |= _is_changed(known, before, count, counts)
+    known.changed |= own.has_views or _is_changed(known, before, count, counts)
     uses = sum(model.uses for model in trained)
     sizes = sum((model.batch_sizes for model in trained), Counter[int]())
     passes = _passes(call.stated, uses, sizes)
@@ -393,7 +398,9 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     if _has_grown(known, before) and not known.augmented:
         watch.note("the client trains on other examples in other rounds")
     known.counts, known.count = counts, count
-    epochs = passes if known.augmented else uses / count
+    epochs: float | None = uses / count
+    if known.augmented:
+        epochs = uses / len(own.drawn) if own.has_places else passes
     known.training = _training(known, watch, trained, sizes, epochs)
     return news
 

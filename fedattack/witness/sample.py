@@ -107,23 +107,52 @@ class Examples:
     """The examples of one role: the labels of all, by hash, and the inputs of some.
 
     Inputs that are ``known`` are kept elsewhere, and not copied again.
+
+    Attributes
+    ----------
+    places
+        By hash, where an input stands in the dataset that a loader took it from; nothing of those without a loader.
+    drawn
+        All places that loaders drew, up to :data:`COUNTED` and some.
     """
 
     def __init__(self, keep: int, counted: int = COUNTED, known: Collection[bytes] = ()) -> None:
         self.known = known
         self.labels: Smallest[Label] = Smallest(counted)
         self.rows: Smallest[NDArray[Any]] = Smallest(keep)
+        self.places: dict[bytes, int] = {}
+        self.drawn: set[int] = set()
         self._bytes = int(keep * ROW_BYTES)
         self.other_shapes = False
         self.too_large = False
 
-    def add(self, hashes: Sequence[bytes], labels: Sequence[Label] | None) -> None:
+    def add(self, hashes: Sequence[bytes], labels: Sequence[Label] | None, places: Sequence[int] | None = None) -> None:
         """Note that these examples were seen; a label that is known stays."""
+        if places is not None:
+            self._add_places(zip(hashes, places, strict=True), places)
         if labels is not None:
             self.labels.put(hashes, labels)
             return
         unknown = [key for key in hashes if key not in self.labels]
         self.labels.put(unknown, [None] * len(unknown))
+
+    def _add_places(self, places: Iterable[tuple[bytes, int]], drawn: Iterable[int]) -> None:
+        self.places.update(places)
+        if len(self.drawn) <= COUNTED:
+            self.drawn.update(drawn)
+        if len(self.places) > 4 * self.labels.limit:
+            self.places = {key: place for key, place in self.places.items() if key in self.labels}
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it is known of all where they stand in a loader's dataset."""
+        return bool(len(self.labels)) and all(key in self.places for key in self.labels)
+
+    @property
+    def has_views(self) -> bool:
+        """Whether one place gave several inputs: there are more inputs than places."""
+        placed = sum(key in self.places for key in self.labels)
+        return len(self.drawn) < min(placed, COUNTED)
 
     def keep_rows(self, hashes: Sequence[bytes], rows: NDArray[Any]) -> None:
         """Copy those inputs that belong to the sample."""
@@ -164,6 +193,7 @@ class Examples:
                 if (key not in mine and self.labels.takes(key)) or (mine.get(key) is None and label is not None):
                     fresh.append((key, label))
         self.labels.put([key for key, _ in fresh], [label for _, label in fresh])
+        self._add_places(other.places.items(), other.drawn)
         rows = len(self.rows)
         self.take_rows(other)
         flags = self.other_shapes, self.too_large
@@ -201,29 +231,32 @@ class Examples:
         # The k-th smallest of n uniform draws lies at about k / n.
         return int((count - 1) * 2 ** (8 * HASH) // int.from_bytes(max(self.labels), "big"))
 
-    def counts(self, total: int) -> dict[int, int]:
-        """Return how many of each class are among so many."""
+    def counts(self, total: int, *, by_place: bool = False) -> dict[int, int]:
+        """Return how many of each class are among so many, by inputs or by their places."""
+        if by_place and not self.labels.dropped:
+            return counts_of({self.places[key]: label for key, label in self.labels.items.items()})
         counts = counts_of(self.labels.items)
         if self.labels.dropped:
             counts = {label: count * total // len(self.labels) for label, count in counts.items()}
         return counts
 
-    def seen(self) -> SeenExamples:
-        """Return what a witness says of them."""
+    def seen(self, *, by_place: bool = False) -> SeenExamples:
+        """Return what a witness says of them; ``by_place`` where several inputs of one place are one example."""
         total = self.total
         keys = [key for key in sorted(self.rows) if key in self.labels][: self.rows.limit]
         if not self.other_shapes:
             # A reader takes all up to the last one as listed: what follows one that is not kept is left out.
             first_missing = min((key for key in self.labels if key not in self.rows), default=None)
             keys = [key for key in keys if first_missing is None or key < first_missing]
-        counts = self.counts(total)
+        counts = self.counts(total, by_place=by_place)
         if not keys:
             return SeenExamples(*_no_rows(), total, counts)
         labels = [self.labels.items[key] for key in keys]
         real = any(isinstance(label, float) for label in self.labels.items.values())
         y = np.array([UNKNOWN if label is None else label for label in labels], np.float32 if real else np.int64)
         x = stack_examples([self.rows.items[key] for key in keys])
-        return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts)
+        places = np.array([self.places[key] for key in keys] if by_place else [], np.int64)
+        return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts, places)
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the hashes and labels of all, as arrays."""
@@ -233,6 +266,7 @@ class Examples:
             "hashes": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH),
             "labels": np.array([0 if label is None else label for label in labels], np.float64),
             "kinds": np.array(kinds, np.uint8),
+            "places": np.array([self.places.get(key, -1) for key in keys], np.int64),
             "dropped": np.array([self.labels.dropped, self.other_shapes, self.too_large]),
         }
 
@@ -241,6 +275,7 @@ class Examples:
         keys = [bytes(row) for row in memory["hashes"]]
         values = zip(memory["labels"].tolist(), memory["kinds"].tolist(), strict=True)
         self.labels.put(keys, [_label(value, kind) for value, kind in values])
+        self.places = {key: place for key, place in zip(keys, memory["places"].tolist(), strict=True) if place >= 0}
         dropped, self.other_shapes, self.too_large = memory["dropped"].tolist()
         if dropped and keys:
             self.labels.limit = min(self.labels.limit, len(keys))

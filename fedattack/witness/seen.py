@@ -37,6 +37,9 @@ class SeenExamples:
         How many distinct ones there were; an estimate where a note says so.
     counts
         How many of each class are among them.
+    places
+        (kept,): which of them are one example that came as several inputs, by a number for each example; of none where
+        that is not known, or each input is an example.
     """
 
     x: NDArray[Any]
@@ -44,6 +47,7 @@ class SeenExamples:
     hashes: NDArray[np.uint8]
     total: int
     counts: dict[int, int]
+    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def none(cls) -> "SeenExamples":
@@ -188,7 +192,7 @@ class Witness:
     sends: tuple[SentArray, ...] = ()
 
 
-def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:
+def counts_of(labels: Mapping[Any, float | None]) -> dict[int, int]:
     """Count the classes among labels, in ascending order; labels that are no whole numbers are no classes."""
     counts: dict[int, int] = {}
     for label in labels.values():

@@ -35,7 +35,7 @@ _IN_PLACE = "__setitem__"
 _ADDS = ("add", "radd", "iadd", "sub", "rsub", "isub")
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
     """One step, from the first call of a model on.
 
@@ -58,6 +58,10 @@ class Step:
         (n,): which examples others stand in the place of; ``None`` where none.
     stand_in
         Returns what stands in the place of a leaf, by its place and what the app has there; ``None`` where all stay.
+    places
+        (n,): where its examples stand in the dataset that a loader took them from; ``None`` where that is not known.
+    is_mixed
+        Whether it takes more than losses of the micro-batches before it, of which one gradient is asked together.
     """
 
     count: int
@@ -68,6 +72,8 @@ class Step:
     modes: dict[int, bool] = field(default_factory=dict)
     held_out: NDArray[np.bool_] | None = None
     stand_in: Callable[[str, Any], Any] | None = None
+    places: Sequence[int] | None = None
+    is_mixed: bool = False
 
     def take_out(self, chosen: NDArray[np.bool_]) -> None:
         """Put other examples into the places of those that are chosen, unless all are."""
@@ -114,6 +120,8 @@ class Step:
             raise DataError(
                 f"a model was called with {self.count} rows, and met {self.odd} labels: rows are no examples"
             )
+        if self.is_mixed:
+            raise DataError("a step compares its model's outputs of several batches: rows of one are no examples")
         leaves: dict[str, NDArray[Any]] = {}
         for place, tree in self.trees():
             _read_leaves(place, tree, self.count, leaves)
@@ -356,6 +364,8 @@ class Reader(TorchFunctionMode):
     def __init__(self, *, keeps_tape: bool = False) -> None:
         super().__init__()
         self.step: Step | None = None
+        # The micro-batches of the step that is under way, of which its own is the last.
+        self.parts: list[Step] = []
         self.inside = False
         self.keeps_tape = keeps_tape
         self.lines: list[Line] = []
@@ -368,6 +378,8 @@ class Reader(TorchFunctionMode):
         # What the app gave outputs to meet, by what they met in its place.
         self._given: dict[int, tuple[Tensor, Tensor]] = {}
         self._count = 0
+        # How many tensors were made before the last micro-batch began, and whether there is a loss of it.
+        self._earlier, self._has_loss = 0, False
 
     def put_beneath(self) -> None:
         """Begin to read, beneath all modes that the app has switched on: these come and go in their own order."""
@@ -390,11 +402,16 @@ class Reader(TorchFunctionMode):
             _push_mode(mode)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
-        """Note the call of a model; a new step begins, unless one is under way."""
-        if not self.goes_on(module):
+        """Note the call of a model; a new step begins, unless one is under way, or its next micro-batch."""
+        goes_on = self.goes_on(module)
+        if not goes_on:
+            self.lines, self._made, self._given, self.parts = [*self._common], {}, {}, []
+        if not goes_on or self._is_next(module, args, kwargs):
             count = count_examples(args, kwargs)
             self.step = Step(count, torch.is_grad_enabled()) if count else None
-            self.lines, self._made, self._leaves, self._given = [*self._common], {}, {}, {}
+            self._leaves, self._earlier, self._has_loss = {}, self._count, False
+            if self.step is not None:
+                self.parts.append(self.step)
         if self.step is not None:
             self.step.calls.append((self._as_slots(args), self._as_slots(kwargs)))
             self.step.modes[id(module)] = module.training
@@ -410,6 +427,16 @@ class Reader(TorchFunctionMode):
             return False
         # Of what is only evaluated no gradient shows which calls belong together.
         return step.trains and torch.is_grad_enabled()
+
+    def _is_next(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call begins a micro-batch: the model takes other tensors than before, of which there is a loss."""
+        if self.step is None or not self._has_loss or id(module) != next(iter(self.step.modes)):
+            return False
+        given = tensors_of((args, kwargs))
+        if any(id(value) in self._made for value in given):
+            return False
+        before = tensors_of(self.step.calls)
+        return any(not any(torch.equal(value, other) for other in before) for value in given)
 
     def returned(self, module: nn.Module, output: Any) -> None:
         """Note what a model returned."""
@@ -427,7 +454,7 @@ class Reader(TorchFunctionMode):
     def end(self) -> Step | None:
         """Return the step that is under way, which is over."""
         step, self.step = self.step, None
-        self._made, self._leaves, self._given = {}, {}, {}
+        self._made, self._leaves, self._given, self.parts = {}, {}, {}, []
         return step
 
     def __torch_function__(
@@ -490,7 +517,10 @@ class Reader(TorchFunctionMode):
         """Return what a tensor is in the tape: made by it, a leaf, or the same for all examples."""
         known = self._as_slots(value)
         step = self.step
-        if known is not value or step is None:
+        if step is None:
+            return known
+        if known is not value:
+            step.is_mixed = step.is_mixed or (known.number <= self._earlier and value.ndim > 0)
             return known
         if value.requires_grad or isinstance(value, nn.Parameter):
             return self._as_constant(value)
@@ -546,6 +576,7 @@ class Reader(TorchFunctionMode):
             number = self._made[id(value)][0] if id(value) in self._made else self._next_number()
             self._made[id(value)] = number, value
             numbers.append(number)
+            self._has_loss = self._has_loss or (not value.ndim and value.grad_fn is not None)
         return numbers
 
     def _next_number(self) -> int:

@@ -139,6 +139,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
         counts = {str(label): count for label, count in seen.counts.items()}
         about[role] = {"total": seen.total, "counts": counts}
         arrays |= {f"{role}_x": seen.x, f"{role}_y": seen.y, f"{role}_hashes": seen.hashes}
+        arrays[f"{role}_places"] = seen.places
     about["model"] = None if witness.model is None else _entry_of(witness.model)
     about["training"] = None if witness.training is None else dict(vars(witness.training))
     about["mods"] = [short(mod) for mod in witness.mods]
@@ -185,7 +186,7 @@ def read_witness(path: Path) -> Witness:
     """
     names = [_ABOUT]
     for role in _ROLES:
-        names += [f"{role}_x", f"{role}_y", f"{role}_hashes"]
+        names += [f"{role}_x", f"{role}_y", f"{role}_hashes", f"{role}_places"]
     arrays = read_npz(path, ConfigError, _HINT, *names)
     if arrays[_ABOUT].dtype != np.uint8:
         raise ConfigError(f"{path}: {_ABOUT}: expected bytes, got {arrays[_ABOUT].dtype}; {_HINT}")
@@ -230,6 +231,9 @@ def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDAr
         raise ConfigError(
             f"{path}: {role}_y: expected {len(hashes)} labels, int64 or float32, got {y.dtype} {y.shape}; {_HINT}"
         )
+    places = arrays[f"{role}_places"]
+    if places.dtype != np.int64 or places.shape not in ((0,), y.shape):
+        raise ConfigError(f"{path}: {role}_places: expected int64 of {len(y)} or none, got {places.shape}; {_HINT}")
     if fault(x) or x.ndim < 1 or len(x) != len(y):
         got = short(f"{x.dtype} {x.shape}", 100)
         raise ConfigError(f"{path}: {role}_x: expected {len(y)} examples of numbers, got {got}; {_HINT}")
@@ -239,7 +243,7 @@ def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDAr
         raise ConfigError(f"{path}: {role}: counts: expected classes by number; {_HINT}") from None
     if about["total"] < len(y):
         raise ConfigError(f"{path}: {role}: {len(y)} examples, of a total of {about['total']}; {_HINT}")
-    return SeenExamples(x, y, hashes, about["total"], counts)
+    return SeenExamples(x, y, hashes, about["total"], counts, places)
 
 
 def write_frozen(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:

@@ -280,6 +280,7 @@ class _FirstStep:
     def __init__(self) -> None:
         self.reader = _FirstReader(self)
         self._step: Step | None = None
+        self._parts: list[Step] = []
         self._losses: list[int] = []
         self._before: list[tuple[Tensor, Tensor]] = []
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -299,7 +300,7 @@ class _FirstStep:
         if self.reader.step is None or len(found) < len(slots):
             return
         if self._step is None:
-            self._step = self.reader.step
+            self._step, self._parts = self.reader.step, [*self.reader.parts]
             self._keep_parameters()
         elif len(self._step.met) > self._met:
             # A witness sees an example up to the first gradient, without the labels of further losses.
@@ -344,7 +345,10 @@ class _FirstStep:
                 "the app's handler ended without a step of PyTorch: no call of backward() came from a model"
             )
         self._step.met = self._step.met[: self._met]
-        return Tape(self._step, self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
+        # An example is played in the place of each micro-batch.
+        if len({fields(part.rows()) for part in self._parts}) > 1:
+            raise DataError("a step takes batches of several forms: there is no loss of one example")
+        return Tape(self._parts[0], self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
 
 
 class _FirstReader(Reader):
@@ -447,9 +451,9 @@ def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArra
     """
     wanted, have = fields(tape.rows), leaves_of(x)
     missing = [place for place in wanted if place not in have]
-    if len(missing) == 1 and tape.rows.dtype[missing[0]].shape == ():
-        have[missing[0]] = y
-        missing = []
+    shape = tape.rows.dtype[missing[0]].shape if len(missing) == 1 else (0,)
+    if math.prod(shape) == 1:
+        have[missing.pop()] = y.reshape(-1, *shape)
     if missing:
         raise DataError(
             f"a step of the app takes {short(', '.join(missing), 80)}, and the examples hold "

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from fedattack.base.errors import ModelError
 from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, without
@@ -60,6 +61,10 @@ _NODES = 64
 
 _CALLS = 8
 
+_AHEAD = "_fedattack_ahead"
+
+_LARGEST = 2**40
+
 _undo: list[Callable[[], Any]] = []
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
@@ -77,6 +82,11 @@ class _Taken:
     # What it became.
     begun: Pass | None = None
     held_out: NDArray[np.bool_] | None = None
+    places: Sequence[int] | None = None
+
+
+_Begun = tuple[SeenModel, Pass | _Taken | None]
+"""The call of a model, and what was noted of it."""
 
 
 def install() -> None:
@@ -90,6 +100,8 @@ def install() -> None:
     _replace(nn.Module, "__call__", _watch_call(nn.Module.__call__))
     for owner in (Optimizer, nn.Module):
         _replace(owner, "zero_grad", _watch_zero_grad(owner.zero_grad))
+    _replace(_BaseDataLoaderIter, "_next_index", _watch_index(_BaseDataLoaderIter._next_index))
+    _replace(_BaseDataLoaderIter, "__next__", _watch_next(_BaseDataLoaderIter.__next__))
     _replace(nn.Module, "__init__", torch_models.noting(nn.Module.__init__))
 
 
@@ -158,13 +170,18 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
         local.reader, local.has_read = StepReader(watch), True
     if watch.by_steps and model.kind in watch.by_steps:
         return None
+    places = _find_places(watch, args, kwargs)
     x = args[0] if len(args) == 1 and not kwargs else _only_input(module, args, kwargs)
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         taken = local.taken = _take_tensors(watch, model, args, kwargs)
+        if taken is not None:
+            taken.places = places
         return taken
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
     trains = torch.is_grad_enabled() and (not x.requires_grad or x.is_leaf)
-    return model.start(as_array(x), trains=trains)
+    begun = model.start(as_array(x), trains=trains)
+    begun.places = places
+    return begun
 
 
 def _is_model(module: nn.Module) -> bool:
@@ -183,6 +200,56 @@ def _look_up(watch: Watch, module: nn.Module) -> SeenModel | None:
     return watch.model_of(module, lambda: _make_model(watch, module)) if known is None else known
 
 
+def _watch_index(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def next_index(self: Any) -> Any:
+        index = original(self)
+        if current() is not None:
+            # Workers are given indices ahead, and batches come in their order.
+            self.__dict__.setdefault(_AHEAD, deque()).append((self._sampler_iter, index))
+        return index
+
+    return next_index
+
+
+def _watch_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def next_batch(self: Any) -> Any:
+        batch = original(self)
+        watch, ahead = current(), self.__dict__.get(_AHEAD, ())
+        # Of a pass that was left early nothing comes any more.
+        while ahead and ahead[0][0] is not self._sampler_iter:
+            ahead.popleft()
+        if watch is not None and ahead:
+            watch.guard("what a loader gave", _note_batch, self._dataset, ahead.popleft()[1], batch)
+        return batch
+
+    return next_batch
+
+
+def _note_batch(watch: Watch, dataset: Any, index: Any, batch: Any) -> None:
+    """Note where in its dataset a loader took a batch from."""
+    if not isinstance(index, list) or not all(isinstance(one, int) and one >= 0 for one in index):
+        return
+    if not any(dataset is known for known in watch.datasets):
+        watch.datasets.append(dataset)
+    number = next(number for number, known in enumerate(watch.datasets) if known is dataset)
+    tensors = tensors_of(dict(batch) if isinstance(batch, Mapping) else batch)
+    watch.local.loaded.append(([number * _LARGEST + one for one in index], tensors))
+
+
+def _find_places(watch: Watch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
+    """Return where in a dataset the examples of a call stand, if they are as a loader gave them."""
+    given = next((one for one in tensors_of((args, kwargs)) if one.ndim), None)
+    for found, tensors in watch.local.loaded:
+        if given is None or len(given) != len(found):
+            continue
+        for one in tensors:
+            if one.data_ptr() == given.data_ptr() or (one.device != given.device and torch.equal(one, given.cpu())):
+                return found
+    return None
+
+
 class StepReader(Reader):
     """Reads the steps of one thread whose models have labels that no loss shows, and notes their examples.
 
@@ -192,7 +259,8 @@ class StepReader(Reader):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
-        self._begun: list[tuple[SeenModel, Pass | _Taken | None]] = []
+        # The calls of each micro-batch of the step that is under way.
+        self._open: dict[Step, list[_Begun]] = {}
         self._is_needed = True
         self.put_beneath()
 
@@ -203,10 +271,12 @@ class StepReader(Reader):
             watch.local.reader = None
             return
         before = self.step
-        if before is not None and (not self.goes_on(module) or len(before.calls) >= _CALLS):
+        if before is not None and (not self.goes_on(module) or sum(map(len, self._open.values())) >= _CALLS):
             self._take_evaluated()
         self.inside = True
-        self.begin(module, args, kwargs)
+        step = self.begin(module, args, kwargs)
+        if step is not None and len(step.calls) == 1:
+            step.places = _find_places(watch, args, kwargs)
 
     def hold_out(
         self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Pass | _Taken | None
@@ -235,20 +305,24 @@ class StepReader(Reader):
         model = watch.models.get(id(unwrap(module)))
         if self.step is None or model is None:
             return
-        self._begun.append((model, begun))
+        step = self.step
+        calls = self._open.setdefault(step, [])
+        calls.append((model, begun))
         self.returned(module, output)
-        if self.step.trains:
-            step = self.step
+        if step.trains:
             for tensor in tensors_of(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(lambda gradient: watch.guard("a step", self._take_trained, step))
+                    tensor.register_hook(lambda gradient: watch.guard("a step", self._take_trained, step, calls))
 
-    def _take_trained(self, watch: Watch, step: Step) -> None:
+    def _take_trained(self, watch: Watch, step: Step, calls: list[_Begun]) -> None:
         """Note the examples of a step, once a gradient has come back, unless their labels are known."""
-        if step is not self.step:
+        begun = [*calls]
+        calls.clear()
+        if not begun:
             return
-        begun, self._begun = self._begun, []
-        self.end()
+        self._open.pop(step, None)
+        if step is self.step:
+            self.end()
         if any(_has_labels(one) for _, one in begun):
             self._is_needed = False
             return
@@ -259,12 +333,18 @@ class StepReader(Reader):
         watch.by_steps[model.kind] = fields(rows)
         one = model.start(rows, trains=True)
         one.labels, one.differentiated, one.held_out = [0] * len(rows), True, step.held_out
+        one.places = step.places
 
     def _take_evaluated(self) -> None:
         """Note what was only evaluated, as far as it is like what is trained."""
-        step, begun, self._begun = self.end(), self._begun, []
+        self.end()
+        opened, self._open = self._open, {}
+        for step, begun in opened.items():
+            self._take_evaluated_batch(step, begun)
+
+    def _take_evaluated_batch(self, step: Step, begun: Sequence[_Begun]) -> None:
         model = next((model for model, _ in begun if model.kind in self._watch.by_steps), None)
-        if step is None or model is None:
+        if model is None:
             return
         rows, wanted = step.rows(), self._watch.by_steps[model.kind]
         if not wanted:
@@ -298,13 +378,13 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     if loss is None:
         # Without labels an example has no loss of the model's own.
         taken.begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
-        taken.begun.held_out = taken.held_out
+        taken.begun.held_out, taken.begun.places = taken.held_out, taken.places
         return _note_returned(watch, taken.begun, output)
     if model.own_loss is None:
         model.own_loss = _recognise_loss(model, place, values, tensor, loss) or _OWN
     rows = taken.rows if model.own_loss == _OWN else inputs
     begun = taken.begun = model.start(rows, trains=taken.trains, inputs=inputs)
-    begun.held_out = taken.held_out
+    begun.held_out, begun.places = taken.held_out, taken.places
     # Labels that are not one number an example, such as those of tokens, are a part of it.
     begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
     classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2

@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.base.structured import LABELS, SEPARATOR, fields
 from fedattack.witness.sample import Examples, Label, hash_rows
 from fedattack.witness.seen import WitnessedModel
 
@@ -41,6 +42,11 @@ _LATER = 64
 """Batches that are hashed together; with :data:`_SMALL` a bound of their memory."""
 
 _RECENT = 64
+
+# Batches after which numbers that are the same in all of them are no part of the examples.
+_REPEATS = 3
+
+_LOADED = 4
 
 _log = logging.getLogger("fedattack")
 
@@ -94,6 +100,8 @@ class Pass:
         (n,) of its examples; ``None`` until they are hashed, together with those of other small batches.
     held_out
         (n,): which of them others took the place of; ``None`` where none.
+    places
+        (n,): where they stand in the dataset that a loader took them from; ``None`` where that is not known.
     output, number
         What gives the model's outputs while they live, and their number in the graph of gradients; -1 without one.
     """
@@ -105,6 +113,7 @@ class Pass:
     differentiated: bool = False
     hashes: Sequence[bytes] | None = None
     held_out: NDArray[np.bool_] | None = None
+    places: Sequence[int] | None = None
     output: Callable[[], object] = _nothing
     number: int = -1
 
@@ -199,6 +208,9 @@ class SeenModel:
         self.trained = Examples(self._watch.keep, known=self._watch.known)
         self.evaluated = Examples(self._watch.keep, known=self._watch.known)
         self.pending: list[Pass] = []
+        # Inputs of one number a row that are the same in all batches of one size, and how many batches there were.
+        self._repeated: dict[str, bytes] = {}
+        self._batches, self._width = 0, 0
         # Small batches that are not hashed yet, as float32; and passes that are decided, but not counted yet.
         self._unhashed: list[tuple[Pass, bytes]] = []
         self._decided: list[tuple[Examples, Pass]] = []
@@ -244,6 +256,8 @@ class SeenModel:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
         begun = Pass(self, len(rows), trains)
         shape = rows.shape[1:]
+        if trains and fields(rows):
+            self._note_repeated(rows)
         if inputs is None and keep and rows.dtype == np.float32 and 0 < rows.nbytes <= _SMALL:
             if shape != self.input_shape or len(self._unhashed) >= _LATER:
                 self._hash()
@@ -263,6 +277,30 @@ class SeenModel:
             else:
                 self._settle(oldest, False)
         return begun
+
+    def _note_repeated(self, rows: NDArray[Any]) -> None:
+        """Note which inputs of one number a row are the same in all batches, row by row, while others differ."""
+        now = {}
+        for name in fields(rows):
+            numbers = rows[name]
+            is_label = name.split(SEPARATOR)[-1] in LABELS or name.startswith("met")
+            if numbers.ndim == 1 and not is_label and (numbers != numbers[0]).any():
+                now[name] = numbers.tobytes()
+        if not self._batches:
+            self._repeated, self._width = now, len(rows)
+        if len(rows) == self._width:
+            self._repeated = {name: numbers for name, numbers in self._repeated.items() if now.get(name) == numbers}
+            self._batches += 1
+
+    def _refuse_repeated(self) -> None:
+        """Take no rows for examples where an input goes by the place in a batch, such as a list of classes."""
+        if self._repeated and self._batches >= _REPEATS and self.trained.total > self._width:
+            names = short(", ".join(self._repeated), 80)
+            self._watch.note(
+                f"{self.name} takes {names}, the same in each batch and as long as one: rows are no examples, and are "
+                "not covered; take batches of another size"
+            )
+            self._empty()
 
     def hashes_of(self, one: Pass) -> Sequence[bytes]:
         """Return the hashes (n,) of a batch's examples."""
@@ -298,7 +336,7 @@ class SeenModel:
         """Add a batch's examples to a role; what is held out was only evaluated on."""
         hashes, labels = self.hashes_of(one), one.labels
         if one.held_out is None:
-            role.add(hashes, labels)
+            role.add(hashes, labels, one.places if role is not self.evaluated else None)
             return
         for to, chosen in ((role, ~one.held_out), (self.evaluated, one.held_out)):
             rows = np.flatnonzero(chosen).tolist()
@@ -335,6 +373,7 @@ class SeenModel:
         self.given_up, self.waiting = Batches(), Batches()
         self._hash()
         self._count()
+        self._refuse_repeated()
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
 
@@ -384,6 +423,8 @@ class Local(threading.local):
         The same for scikit-learn, which may itself call a model of PyTorch.
     recent
         What a source notes of models that were called before.
+    loaded
+        What loaders gave last: places in their datasets, and the tensors of a batch.
     reader
         What reads the steps of this thread, while it may be needed.
     has_read
@@ -398,6 +439,7 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.recent: deque[Any] = deque(maxlen=_RECENT)
+        self.loaded: deque[tuple[Sequence[int], Sequence[Any]]] = deque(maxlen=_LOADED)
 
 
 @dataclass(eq=False)
@@ -423,6 +465,8 @@ class Watch:
         where no step was read. It outlives the call.
     hold_out
         What the client is kept from training on; ``None`` for nothing.
+    datasets
+        Those that loaders took examples from.
     """
 
     seed: int = 0
@@ -436,6 +480,7 @@ class Watch:
     private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     hold_out: HoldOut | None = None
+    datasets: list[Any] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 

@@ -117,7 +117,7 @@ def test_losses_and_gradients_are_those_of_the_vectorised_way(tmp_path, here):
                 np.testing.assert_allclose(by_app[name], by_model[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["autoencoder", "bits"])
+@pytest.mark.parametrize("kind", ["autoencoder", "micro-batches", "bits"])
 def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
     part = Part(tmp_path, "")
     app = run(part, kind)
@@ -128,6 +128,7 @@ def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
     answers, notes = ask(app, part, witnesses_of(part), targets)
     assert notes == []
     assert len(answers.losses) == 2 * CLIENTS
+    assert len(holding.examples) == CLIENTS * 24
     inputs = x["0"] if x.dtype.names else x
     for key, model in models_of(part, kind):
         expected = own_loss(kind, model, inputs, targets.y)
@@ -168,6 +169,31 @@ def test_a_head_at_home_is_fitted_behind_batch_statistics_that_are_sent(tmp_path
     assert len(answers.losses) == 2 * CLIENTS
     assert np.isfinite(answers.losses).all()
     assert notes == ["net.3.weight, net.3.bias, which clients keep, were fitted to the target records under each model"]
+
+
+def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is_kept(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "head first"), targets_of(part)
+    inquiry = Inquiry(part, witnesses_of(part), targets)
+    nodes = sorted({reply.node for reply in Record(part.record).rounds[0].observations})
+    owned = {node: [*range(24 * row, 24 * row + 16)] for row, node in enumerate(nodes)}
+    by_passes = Asker(app).planted(inquiry, owned, (1, 64))
+    for row, node in enumerate(by_passes[64].nodes.tolist()):
+        fell = by_passes[1].losses[row] - by_passes[64].losses[row]
+        others = [other for other in range(len(targets)) if other not in owned[node]]
+        assert np.mean(fell[owned[node]]) > np.mean(fell[others])
+    # Gradients of what is sent are held against the update, too.
+    assert np.isfinite(ask(app, part, witnesses_of(part), targets)[0].products).all()
+
+
+def test_a_model_that_the_sent_one_is_compared_with_is_none_that_clients_keep(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "compared")
+    posed = pose_all([part], app=app)[0]
+    assert posed.knowledge.answers is not None
+    assert np.isfinite(posed.knowledge.answers.losses).all()
+    assert any("a further model that begins as what clients are sent" in note for note in posed.notes)
+    assert not any("which clients keep" in note for note in posed.notes)
 
 
 def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):

@@ -90,6 +90,21 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
     assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
 
 
+def test_an_attack_is_judged_as_in_the_report_corrected_for_all_others(untrained, monkeypatch):
+    """Judged beside fewer findings, it may show a leak that the report does not, and would have no control."""
+    part, app, done = untrained
+    read, judged = room.read_evidence, []
+
+    def with_another(*args, **kwargs):
+        found = read(*args, **kwargs)
+        return [replace(one, scores={**one.scores, "plaintext": one.scores["sia"]}) for one in found]
+
+    monkeypatch.setattr(room, "read_evidence", with_another)
+    monkeypatch.setattr(room, "judge_attacks", lambda evidence, **options: judged.append({*evidence[0].scores}) or [])
+    assert control(app, [part], [witnesses_of(part)], done.trusted, Watch()) == {}
+    assert judged == [{"sia", "plaintext"}]
+
+
 @pytest.mark.slow
 def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monkeypatch):
     part, app, done = untrained

@@ -132,6 +132,16 @@ def test_what_changes_each_time_says_nothing_of_what_nobody_trains_on():
     assert any("changed each time" in note for note in holding.notes)
 
 
+def test_of_an_example_that_came_as_several_inputs_one_is_asked_about():
+    seen = witness("0", rows((0, 10)))
+    holding = hold(
+        [replace(seen, trained=replace(seen.trained, places=np.arange(10) // 2)), witness("1", rows((20, 30)))]
+    )
+    own = [key for key, names in holding.holders.items() if names == ["0"]]
+    assert len(own) == 10
+    assert [key for key in holding.examples if key in own] == own[::2]
+
+
 @pytest.mark.parametrize("augmented", [None, False])
 def test_that_examples_may_change_each_time_is_told(augmented):
     training = replace(TRAINING, augmented=augmented)

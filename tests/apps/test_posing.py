@@ -212,3 +212,13 @@ def test_nothing_witnessed_ends_in_one_line(part):
     with pytest.raises(DataError, match="no client's training was witnessed"):
         pose(part, [])
     assert not part.truth.exists()
+
+
+def test_what_reads_gradients_of_sgd_is_not_made_of_other_updates_whatever_else_is_known(part):
+    """Of a rate that changes nobody knows how to imitate it; that it is no SGD is known all the same."""
+    training = replace(TRAINING, optimizer="AdamW", lr=None)
+    posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+    assert posed.knowledge.training is None
+    assert {"dager", "exact", "labels", "inversion"} <= {*posed.reasons}
+    assert "these clients train by AdamW" in posed.reasons["exact"]
+    assert not pose(part, World.witnesses(10**6)).reasons

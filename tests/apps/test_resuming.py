@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedattack.apps import app as app_module
 from fedattack.apps import auditing
 from fedattack.apps.app import App
 from fedattack.apps.auditing import run_app, witness_of
@@ -82,7 +83,8 @@ def app(tmp_path) -> App:
 
 
 def run(app: App, out, seeds=(0, 1, 2), command: str = COMMAND, on: str = "simulation") -> list[Part]:
-    return run_app(app, out, seeds, on=on, command=command, watch=Watch())
+    # Each command reads the app anew.
+    return run_app(replace(app), out, seeds, on=on, command=command, watch=Watch())
 
 
 def content_of(folder) -> dict:
@@ -152,6 +154,16 @@ def test_another_run_is_refused(app, tmp_path, runtime, words, message):
     with pytest.raises(ConfigError, match=f"holds a run of {message}.*give this run a folder of its own"):
         run(app, out, **{"seeds": [0], **words})
     assert content_of(out) == before
+
+
+def test_the_code_of_an_app_is_read_once(app, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(app_module, "app_files", lambda folder: read.append(folder) or iter([folder / "client.py"]))
+    (tmp_path / "out").mkdir()
+    write_study(tmp_path / "out", {"app": "app", "seeds": [0], "commands": [COMMAND], "code": app.code})
+    for _ in range(2):
+        assert auditing.find_stopped(app, tmp_path / "out", [0], COMMAND)
+    assert read == [app.folder]
 
 
 def test_another_app_and_one_that_was_changed_are_refused(app, tmp_path, runtime):

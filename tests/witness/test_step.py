@@ -47,6 +47,11 @@ def contrasted(model, rows):
     return (1 - F.cosine_similarity(one, other)).mean()
 
 
+def summed(model, rows, size=1):
+    """Micro-batches, of which one gradient is asked together."""
+    return sum(rebuilt(model, part) for part in rows.split(size)) / len(rows)
+
+
 def placed(model, rows):
     """A loss of two numbers an example, written by the project."""
     return (model(X[rows])[:, :2] - V[rows]).abs().mean()
@@ -70,6 +75,51 @@ EXAMPLES = {
     "called twice": (Net, contrasted, ("0", "call1/0"), (X, X * 0.5)),
     "a loss of the project's own": (Net, placed, ("0", "met0"), (X, V)),
 }
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_micro_batches_are_examples_of_their_own(size, tmp_path):
+    def step(model, rows):
+        return summed(model, torch.cat([rows, (rows + 4) % 16, (rows + 8) % 16, (rows + 12) % 16]), size)
+
+    def client():
+        return train(Net(), step, epochs=1)
+
+    witness = witness_of(client, tmp_path)
+    places = ("0", "met0")
+    assert fields(witness.trained.x) == places
+    assert told(witness.trained, *places) == rows_of(X[:COUNT].numpy(), X[:COUNT].numpy())
+    assert witness.evaluated.total == 0
+    assert witness.training.batch_sizes == (size,)
+
+
+@pytest.mark.parametrize(
+    ("classes", "size", "total"),
+    [
+        (lambda rows: torch.arange(SIZE), SIZE, 0),
+        (lambda rows: rows, SIZE, COUNT),
+        # A batch of all examples comes in the same order each time.
+        (lambda rows: rows, COUNT, COUNT),
+    ],
+)
+def test_a_list_that_is_as_long_as_a_batch_by_accident_is_no_part_of_an_example(classes, size, total, tmp_path):
+    class Masked(Net):
+        def forward(self, batch):
+            logits = super().forward(batch["x"])[:, :SIZE]
+            return {"loss": F.cross_entropy(logits + batch["classes"][:, None], batch["label"])}
+
+    def client():
+        model = Masked()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for rows in torch.arange(COUNT).split(size) * 3:
+            optimizer.zero_grad()
+            model({"x": X[rows], "classes": classes(rows), "label": rows % SIZE})["loss"].backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.trained.total == total
+    assert any("classes, the same in each batch and as long as one" in note for note in witness.notes) == (total == 0)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -54,6 +54,9 @@ class Toy:
         return self.loss(self.model, {name: value[row : row + 1] for name, value in self.data.items()})
 
 
+A, B = slice(0, 3), slice(3, 6)
+
+
 def two_layers(*between: nn.Module, out: int = CLASSES) -> nn.Module:
     torch.manual_seed(2)
     return nn.Sequential(nn.Linear(FEATURES, 8), *between, nn.ReLU(), nn.Linear(8, out))
@@ -447,6 +450,33 @@ def test_a_step_that_calls_backward_twice_has_both_losses(moves):
     np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=1e-5)
 
 
+def test_an_example_stands_in_each_micro_batch_and_has_its_own_loss():
+    model = two_layers()
+    tape = read_tape(lambda: sum(F.cross_entropy(model(X[rows]), Y[rows]) / 2 for rows in (A, B)).backward())
+    leaves = {"0": X.numpy(), "met0": Y.numpy()}
+    tape.prepare(leaves)
+    expected = F.cross_entropy(model(X), Y, reduction="none").detach()
+    np.testing.assert_allclose(tape.losses_of(leaves), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        (lambda model, out: F.mse_loss(model(X[B]), out.detach()), "compares its model's outputs of several batches"),
+        (lambda model, out: model(X[B]).square().mean(), "takes batches of several forms"),
+    ],
+)
+def test_batches_that_are_no_micro_batches_are_refused(other, line):
+    model = two_layers()
+
+    def run():
+        out = model(X[A])
+        (F.cross_entropy(out, Y[A]) + other(model, out)).backward()
+
+    with pytest.raises(DataError, match=line):
+        read_tape(run)
+
+
 def test_of_losses_with_labels_of_their_own_the_first_is_asked_and_that_is_said():
     model = two_layers()
 
@@ -534,6 +564,9 @@ def test_examples_are_given_by_place_and_labels_where_one_number_is_missing():
     tape = read_tape(classifier().run)
     leaves = leaves_for(tape, X.numpy(), Y.numpy())
     assert {name: array.shape for name, array in leaves.items()} == {"0": (COUNT, FEATURES), "met0": (COUNT,)}
+    column = Y[:, None].float()
+    regression = read_tape(lambda: F.mse_loss(two_layers(out=1)(X), column).backward())
+    np.testing.assert_array_equal(leaves_for(regression, X.numpy(), Y.numpy())["met0"], column)
     two = read_tape(two_heads().run)
     with pytest.raises(DataError, match=r"takes met0, met1, and the examples hold 0 alone"):
         leaves_for(two, X.numpy(), Y.numpy())

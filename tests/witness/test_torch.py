@@ -550,7 +550,43 @@ def test_a_loader_with_workers_and_inputs_that_differ_each_time(tmp_path):
     assert flipped.trained.total > 40
     assert flipped.training.augmented is True
     assert flipped.training.epochs == 4
-    assert any("augmented" in note for note in flipped.notes)
+    assert any("one input is asked about" in note for note in flipped.notes)
+    # Both ways of an example are one.
+    assert len(flipped.trained.places) == flipped.trained.total
+    assert len({*flipped.trained.places.tolist()}) == 40
+    assert sum(flipped.trained.counts.values()) == 40
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("changes", [True, False])
+def test_places_in_a_loader_tell_views_from_examples_without_any_stated_number(workers, changes, tmp_path):
+    class Shifted(TensorDataset):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return (x + torch.rand(()) if changes else x), y
+
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(Shifted(X, Y), 8, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+        next(iter(loader))
+        for _ in range(3):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.trained.total == (120 if changes else 40)
+    assert witness.training.augmented is changes
+    assert witness.training.epochs == 3
+    places = witness.trained.places
+    assert len(places) == (120 if changes else 0)
+    for place in {*places.tolist()}:
+        views = witness.trained.x[places == place]
+        assert np.ptp(views - views[:, :1], axis=0).max() < 1e-5
+    assert sum(witness.trained.counts.values()) == 40
 
 
 def test_augmentation_of_one_epoch_a_round_shows_in_the_next_round(tmp_path):

@@ -1,5 +1,6 @@
 """asked_app: the clients."""
 
+import copy
 import os
 import sys
 import time
@@ -32,12 +33,14 @@ class Net(nn.Module):
 
 def make(kind, width=16):
     torch.manual_seed(3)
-    model = Net(width, FEATURES if kind == "autoencoder" else CLASSES, norm=kind in ("norms", "head"))
+    model = Net(
+        width, FEATURES if kind in ("autoencoder", "micro-batches") else CLASSES, norm=kind in ("norms", "head")
+    )
     return model.bfloat16() if kind == "bits" else model
 
 
 def arrays_of(kind, model):
-    at_home = "3." if kind == "head" else AT_HOME
+    at_home = "3." if kind in ("head", "head first") else AT_HOME
     state = {name: value for name, value in model.state_dict().items() if not name.startswith(f"net.{at_home}")}
     if kind == "bits":
         return ArrayRecord({name: Array(value.view(torch.int16).numpy()) for name, value in state.items()})
@@ -54,7 +57,7 @@ def model_of(kind, record):
 
 
 def loss_of(kind, model, x, y):
-    if kind == "autoencoder":
+    if kind in ("autoencoder", "micro-batches"):
         return F.mse_loss(model(x), x)
     if kind == "blind":
         return (model(x) * 0).sum() + 1
@@ -95,10 +98,20 @@ def train(message: Message, context: Context):
     if kind == "untrained":
         lr = 0.0
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    for _ in range(15):
+    other = copy.deepcopy(model)
+    for epoch in range(15):
+        if kind == "head first":
+            # As FedRep trains: what is kept, and then what is sent.
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad = name.startswith("net.3.") == (epoch < 5)
         for rows in torch.randperm(OWN).split(8):
             optimizer.zero_grad()
-            loss_of(kind, model, x[rows], y[rows]).backward()
+            parts = rows.split(4) if kind == "micro-batches" else [rows]
+            loss = sum(loss_of(kind, model, x[part], y[part]) for part in parts) / len(parts)
+            if kind == "compared":
+                # As MOON trains: beside the model that came.
+                loss = loss + F.mse_loss(model(x[rows]), other(x[rows]))
+            loss.backward()
             optimizer.step()
     arrays = arrays_of(kind, model)
     if kind == "renamed" and client == 1:
