@@ -14,7 +14,7 @@ def write(tmp_path, *gates):
     file = tmp_path / "new" / "junit.xml"
     conditions = [parse_fail_if(gate) for gate in gates]
     write_junit(file, example.findings(), example.run() | {"untried": UNTRIED}, conditions)
-    return ElementTree.parse(file).getroot()
+    return ElementTree.parse(file).getroot()  # noqa: S314 - written a line above
 
 
 def test_each_question_is_a_test_and_one_that_was_not_asked_is_skipped(tmp_path):
