@@ -242,6 +242,12 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     device: str = setting(
         "auto", "auto (CUDA when there is one), cpu or cuda", words=Words(("auto", "cpu", "cuda", "cuda:"))
     )
+    check_model: str = setting(
+        "none",
+        "whether clients hold the model that they are sent against what an honest server could have sent: none, warn, "
+        "or refuse to train",
+        words=Words(("none", "warn", "refuse")),
+    )
     secagg: bool = setting(
         False, "run Flower's SecAgg+ (true), or plain averages (false), recorded as sums where there is a property"
     )
