@@ -14,7 +14,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from clients.fedavg import FedAvgClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.defences import DP_SGD
-from fedattack.defences.mods import DefenceMod
+from fedattack.defences.mods import CheckedModel, DefenceMod
 from fedattack.observe.bridge import numpy_client_bridge
 from fedattack.record.folder import read_resumption
 from fedattack.record.nodes import note_node
@@ -83,5 +83,14 @@ def defend(message: Message, context: Context, call_next: ClientAppCallable) -> 
     return mod(message, context, call_next)
 
 
+def check_model(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Client mod: check what the server sends, where the run asks for it."""
+    settings = study_of(context.run_config).settings
+    if settings.check_model == "none":
+        return call_next(message, context)
+    mod = CheckedModel(settings.check_model == "refuse", framework_of(settings.framework).sends)
+    return mod(message, context, call_next)
+
+
 # SecAgg+ comes first, and so is outermost: it masks what the others, the defence among them, have made of the reply.
-app = ClientApp(client_fn=client_fn, mods=[secure_aggregation, defend, numpy_client_bridge])
+app = ClientApp(client_fn=client_fn, mods=[secure_aggregation, defend, check_model, numpy_client_bridge])

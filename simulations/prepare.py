@@ -25,6 +25,7 @@ from fedattack.learning import pick_device
 from fedattack.runs.settings import read_settings
 from simulations.claims import central_notes, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
+from simulations.departures import check_departure
 from simulations.goals import goal_of
 from simulations.overlap import overlap_notes
 from simulations.seeds import TARGET_STREAM, generator
@@ -138,6 +139,7 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
     study = Study(settings)
     if study.framework.check_model is not None:
         study.framework.check_model(study.models.build())
+    check_departure(study)
     if settings.secagg:
         _check_secure_aggregation(study)
     make_zoos(study)
@@ -157,9 +159,9 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
 
 def _check_secure_aggregation(study: Study) -> None:
     settings = study.settings
-    for key, wants_replies in settings.by_key(("isolate", "sensitive")).items():
-        if wants_replies:
-            raise ConfigError(f"secagg and {key}: the server sees no single client's reply; set secagg=false")
+    if settings.server == "isolating" or (settings.sensitive and settings.server != "inconsistent"):
+        key = "sensitive" if settings.sensitive else "server=isolating"
+        raise ConfigError(f"secagg and {key}: the server sees no single client's reply; set secagg=false")
     # Flower takes a second to import, and only this needs it.
     from strategies.honest_but_curious import Sampling
     from strategies.secure_aggregation import plan_secure_aggregation

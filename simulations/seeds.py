@@ -21,6 +21,7 @@ ZOO_STREAM = 10
 ORIGIN_STREAM = 11
 CANARY_STREAM = 12
 CENTRAL_STREAM = 13
+DEPARTURE_STREAM = 14
 
 
 def derive_seed(seed: int, *stream: int) -> int:

@@ -13,6 +13,7 @@ from fedattack.base.errors import ConfigError, DataError
 from fedattack.observe import ObservedStrategy
 from fedattack.record import Record
 from fedattack.record.folder import read_resumption
+from simulations.departures import make_departure
 from simulations.order import OrderedGrid
 from simulations.study import Study
 from strategies.checkpoint import Checkpoint
@@ -61,6 +62,16 @@ class Federation:
         if self.study.framework.shares_model:
             facts["model"] = self.study.models.name
         return facts
+
+    @property
+    def departure(self) -> dict[str, Any]:
+        """Options of a strategy that departs in its first rounds."""
+        study = self.study
+        return {
+            "initial": study.models.initial_arrays(),
+            "depart": make_departure(study),
+            "departures": study.settings.departures,
+        }
 
     def start(self, strategy: SeededFedAvg, initial: ArrayRecord | None = None, **options: Any) -> None:
         """Run a strategy under an observer.

@@ -1,6 +1,6 @@
 """The secure-aggregation server: FedAvg over Flower's SecAgg+, under an observer that sees sums alone."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,8 +168,10 @@ class SecureFedAvg(FedAvg):
         Which clients take part in a round.
     config
         Sent with the model.
+    rounds
+        Of training.
     done
-        Rounds of a stopped run before the first of this one, which Flower counts as round 1.
+        Those of a stopped run, before the first of this one, which Flower counts as round 1.
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class SecureFedAvg(FedAvg):
         grid: Grid,
         sampling: Sampling,
         config: Mapping[str, Scalar],
+        rounds: int,
         done: int = 0,
     ) -> None:
         arrays = list(initial.values())
@@ -192,7 +195,12 @@ class SecureFedAvg(FedAvg):
         self._grid = grid
         self._sampling = sampling
         self._config = dict(config)
-        self._done = done
+        self._rounds, self._done = rounds, done
+
+    @property
+    def exchanges(self) -> int:
+        """How many times a model is sent and a sum comes back."""
+        return self._rounds - self._done
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -231,6 +239,8 @@ def run_secure_aggregation(
     facts: Mapping[str, Any],
     timeout: float | None = None,
     checkpoint: Checkpoint | None = None,
+    make: Callable[..., SecureFedAvg] = SecureFedAvg,
+    server: str = "passive",
 ) -> None:
     """Run FedAvg over SecAgg+ and record what its server may see: sums, who took part, and what is in plaintext.
 
@@ -254,6 +264,8 @@ def run_secure_aggregation(
         Seconds that each of the protocol's stages waits for the clients; None waits for all.
     checkpoint
         Of a run that this one goes on with.
+    make, server
+        Makes the strategy, and what the record says of its server.
 
     Raises
     ------
@@ -263,19 +275,20 @@ def run_secure_aggregation(
     plan = plan_secure_aggregation(initial, sampling=sampling, max_examples=max_examples)
     done = 0 if checkpoint is None else checkpoint.done
     first = initial if checkpoint is None else checkpoint.model_of_sum()
-    inner = SecureFedAvg(first, grid=grid, sampling=sampling, config=config, done=done)
+    inner = make(first, grid=grid, sampling=sampling, config=config, rounds=rounds, done=done)
     strategy = ObservedLegacyStrategy(
         inner,
         # The observer fills in strftime directives; this path is meant as it stands.
         out.replace("%", "%%"),
         names=list(initial),
         view="aggregate",
+        server=server,
         seed=sampling.seed,
         facts=facts,
         aggregation=plan.describe(),
         resumed=checkpoint and checkpoint.names,
     )
-    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds - done), strategy=strategy)
+    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=inner.exchanges), strategy=strategy)
     try:
         DefaultWorkflow(fit_workflow=plan.workflow(timeout))(grid, legacy)
     except BaseException as cause:

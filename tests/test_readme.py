@@ -178,6 +178,7 @@ DOCUMENTS = (
     Document("fedattack/claims/CANARIES.md"),
     DATA,
     RESULTS,
+    Document("strategies/README.md"),
     Document("fedattack/record/FORMAT.md"),
     Document("docker/README.md"),
     Document("CONTRIBUTING.md"),
@@ -383,6 +384,7 @@ def test_every_document_is_reached_from_the_readme():
         *ROOT.glob("*.md"),
         *ROOT.glob("docker/*.md"),
         *ROOT.glob("simulations/*.md"),
+        *ROOT.glob("strategies/*.md"),
         *ROOT.glob("fedattack/**/*.md"),
     }
     assert reached == {path.relative_to(ROOT).as_posix() for path in written} | {RESULTS.path}

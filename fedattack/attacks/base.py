@@ -181,6 +181,7 @@ class Attack(ABC):
             If the record is of another view or protocol than the attack needs, or was thinned too much for it,
             knowledge is missing, or there are no rounds in which a client answered.
         """
+        record = record.singled_out()
         way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
         self._check_kind("view", record.view, self.needs.views, record, way)
         self._check_kind("protocol", record.protocol, self.needs.protocols, record)

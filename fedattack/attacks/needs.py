@@ -27,7 +27,8 @@ class Needs:
         What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and updates of
         which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which
         the attacker puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside
-        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask.
+        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask; and
+        ``models``: sums of clients that an active server sent different models.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
     """
@@ -40,6 +41,8 @@ class Needs:
 
     def lack(self, record: Record) -> str:
         """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
+        if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
+            return f"sums of clients that were sent one model; the server of {record.path} is {record.server}"
         for kind in record.keep.kinds:
             if kind in _WHOLE and kind not in self.takes:
                 return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"

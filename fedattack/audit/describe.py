@@ -37,7 +37,14 @@ _VIEWS = {
     ),
 }
 _ITS_APP = "the clients' own app, whose code it runs: this says which losses examples have"
-_SERVERS = {"passive": "passive", "isolating": ISOLATING}
+_SERVERS = {
+    "passive": "passive",
+    "isolating": ISOLATING,
+    "inconsistent": "active: it sends all but one client a model that does not learn, so that a sum is that client's "
+    "update alone",
+    "imprint": "active: it sends weights of a first layer by which examples can be read off what comes back",
+    "fishing": "active: it sends weights of the last layer with which examples of one class alone move the others",
+}
 _AGGREGATIONS = {
     "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",
     "projection": "The sums are computed from the clients' replies; no cryptography was run, and single replies were "

@@ -108,7 +108,7 @@ def _are_scored(parts: Sequence[Part], attack: str) -> bool:
 
 
 def _record_of(part: Part, *, allow_empty: bool) -> Record:
-    record = Record(part.record, skip_damaged=True, thinned=True)
+    record = Record(part.record, skip_damaged=True, thinned=True).singled_out()
     if not len(record) and not allow_empty:
         why = record.damage[0] if record.damage else "no round was recorded"
         raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")

@@ -42,6 +42,10 @@ class TrustError(FedAttackError):
     """A folder that somebody hands over asks for code to import, or for a file outside of it."""
 
 
+class DepartureError(FedAttackError):
+    """A server sent what no server that follows the protocol would have sent."""
+
+
 class ReportError(FedAttackError):
     """Findings or facts of a run that are missing, or that do not fit the schema of the report."""
 

@@ -345,7 +345,7 @@ def audit(
     wanted = {**study.options, **given}
     check_attacks(study.attacks, wanted)
     settings = resolve_settings(study, changes or [])
-    check_conditions(conditions, study.attacks, isolating=bool(settings["isolate"]))
+    check_conditions(conditions, study.attacks, isolating=settings["server"] == "isolating")
     check_data(changes or [])
     from fedattack.runs.running import check_free
 
@@ -447,7 +447,7 @@ def resume(
     wanted = {**preset.options, **study.get("options", {}), **given}
     check_attacks(preset.attacks, wanted)
     judged = {*preset.attacks, *_list_scored(folder)}
-    check_conditions(conditions, sorted(judged), isolating=bool(study["settings"]["isolate"]))
+    check_conditions(conditions, sorted(judged), isolating=study["settings"]["server"] == "isolating")
     names: Sequence[str] = preset.attacks
     if is_trained(folder, study) and not given:
         from fedattack.record.folder import find_parts

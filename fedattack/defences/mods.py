@@ -24,6 +24,7 @@ from fedattack.base.errors import ConfigError, DataError
 from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Batch, Defence, Settings, Update, as_float32, number
+from fedattack.defences.checked import Last, act, check_moved, check_received, differences, norm_of
 from fedattack.defences.hook import Handed, collecting
 from fedattack.defences.noise import Noise, global_draws
 
@@ -131,6 +132,91 @@ class DefenceMod:
             return np.random.default_rng()
         client = int(context.node_config.get("partition-id", context.node_id))
         return np.random.default_rng((self.seed, _STREAM, client, _round_of(message)))
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """Client mod that holds the model that the server sent against what an honest server could have sent.
+
+    It stands after ``secaggplus_mod`` and :class:`DefenceMod`. What it keeps of a round is in the client's state, which
+    never leaves the client.
+
+    Parameters
+    ----------
+    refuses
+        Whether it refuses to train, or to send what was trained, where something is odd; else it warns.
+    sends
+        As of :class:`DefenceMod`.
+    """
+
+    refuses: bool = True
+    sends: Sends = "model"
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Check what a training message holds, and what the training made of it.
+
+        Raises
+        ------
+        DepartureError
+            If something is odd, and it refuses.
+        """
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        received = [*_arrays_of(message.content).values()]
+        examine(received, context.state, refuses=self.refuses)
+        reply = call_next(message, context)
+        if not reply.has_error():
+            returned = [*_arrays_of(reply.content).values()]
+            examine_training(received, returned, _count_in(reply), context.state, self.sends, refuses=self.refuses)
+        return reply
+
+
+def _count_in(reply: Message) -> float:
+    for numbers in reply.content.metric_records.values():
+        for key in _NUMBERS:
+            if key in numbers:
+                return float(cast(float, numbers[key]))
+    return 0.0
+
+
+_LAST = "fedattack-last-model"
+
+
+def examine(received: Sequence[NDArray], state: RecordDict, *, refuses: bool) -> None:
+    """Check a model that was received, given what a client's state holds of the last one.
+
+    Raises
+    ------
+    DepartureError
+        If something is odd, and it refuses.
+    """
+    last = None
+    if _LAST in state.array_records:
+        kept = [array.numpy() for array in state.array_records[_LAST].values()]
+        last = Last(kept, float(cast(float, state.config_records[_LAST + "-went"]["went"])))
+    act(check_received(received, last), received, refuses=refuses)
+
+
+def examine_training(
+    received: Sequence[NDArray],
+    returned: Sequence[NDArray],
+    count: float,
+    state: RecordDict,
+    sends: Sends,
+    *,
+    refuses: bool,
+) -> None:
+    """Check what training made of a model, and keep the model in a client's state.
+
+    Raises
+    ------
+    DepartureError
+        If something is odd, and it refuses.
+    """
+    moved = returned if sends == "update" else differences(received, returned)
+    act(check_moved(moved, count), received, refuses=refuses)
+    state[_LAST] = _record_of({str(place): array for place, array in enumerate(received)})
+    state[_LAST + "-went"] = ConfigRecord({"went": norm_of(moved)})
 
 
 def _round_of(message: Message) -> int:

@@ -6,6 +6,7 @@ import copy
 from typing import TypeVar
 
 import numpy as np
+from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
@@ -14,6 +15,7 @@ from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Settings
 from fedattack.defences.hook import collecting
+from fedattack.defences.mods import examine, examine_training
 
 Wrapped = TypeVar("Wrapped", bound=NumPyClient)
 
@@ -36,6 +38,39 @@ class _Defended(NumPyClient):
             defence, received=received, sent=sent, names=names, handed=handed, rng=rng, sends=sends
         )
         return arrays, count, {}
+
+
+class _Checked(NumPyClient):
+    """Comes before a client's own class, so that all but ``fit`` is as it was."""
+
+    _fedattack_checks: tuple[RecordDict, Sends, bool]
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        state, sends, refuses = self._fedattack_checks
+        received = [array.copy() for array in parameters]
+        examine(received, state, refuses=refuses)
+        sent, count, metrics = super().fit(parameters, config)
+        examine_training(received, sent, count, state, sends, refuses=refuses)
+        return sent, count, metrics
+
+
+def checked(client: Wrapped, state: RecordDict, *, sends: Sends = "model", refuses: bool = True) -> Wrapped:
+    """Return a client that checks what its server sends, and is otherwise the one that it was.
+
+    Parameters
+    ----------
+    client
+        A NumPyClient; it is not changed.
+    state
+        The client's ``context.state``, in which the last model is kept.
+    sends, refuses
+        As of :class:`fedattack.defences.mods.CheckedModel`.
+    """
+    wrapped = copy.copy(client)
+    kind = type(client)
+    wrapped.__class__ = type(f"Checked{kind.__name__}", (_Checked, kind), {})
+    wrapped._fedattack_checks = (state, sends, refuses)  # type: ignore[attr-defined]
+    return wrapped
 
 
 def defended(

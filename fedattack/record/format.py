@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from fedattack.base.errors import RecordError, short
 from fedattack.base.files import seal
 from fedattack.base.untrusted import parse_json, validate
-from fedattack.record.schema import LINE_FORM, MANIFEST_FORM, MAX_NAME, MAX_VALUE
+from fedattack.record.schema import LINE_FORM, MANIFEST_FORM, MAX_NAME, MAX_VALUE, Server
 
 FORMAT = "fedattack-record"
 VERSION = 2
@@ -31,7 +31,6 @@ RUN = "flower-run"
 """Fact of a manifest: Flower's id of the run, by which witnesses of its clients are told from those of other runs."""
 
 View = Literal["individual", "aggregate"]
-Server = Literal["passive", "isolating"]
 Status = Literal["ok", "failed", "missing", "late"]
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -39,7 +38,8 @@ UNFINISHED = "the run ended before the round did"
 """Why no node has a reply in a round that was not over when the run ended."""
 
 VIEWS: tuple[View, ...] = ("individual", "aggregate")
-SERVERS: tuple[Server, ...] = ("passive", "isolating")
+SERVERS: tuple[Server, ...] = get_args(Server)
+"""What a server does: it follows the protocol, or how it departs from it."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from fedattack.record.means import mean_of
 from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
+from fedattack.record.singled import Weighing, singled, split
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum
 
@@ -178,6 +179,12 @@ class Observation:
         self._index = index
         if round_.sends_differences:
             self.arrays = round_.moved(self.node, self.received, self.arrays)
+
+    def with_arrays(self, arrays: Arrays) -> "Observation":
+        """Return the same reply with arrays that were computed from a sum."""
+        changed = copy.copy(self)
+        changed.arrays = arrays
+        return changed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Observation) and self._key == other._key
@@ -327,6 +334,8 @@ class Round:
     @property
     def all_observations(self) -> tuple[Observation, ...]:
         """Those of nodes that are left out, too: the next model is made of these."""
+        if self._record.exchanges:
+            return tuple(self._record.singled_in(self))
         return tuple(Observation(entry, index, self) for index, entry in enumerate(self._entry["replies"]))
 
     @property
@@ -357,6 +366,8 @@ class Round:
     @property
     def aggregate(self) -> Arrays | None:
         """What a secure-aggregation server sees; ``None`` in the individual view, and in a record of sketches."""
+        if self._record.exchanges:
+            return None
         arrays = self.stored("aggregate", self._entry["aggregate"])
         if self.as_sketch(arrays) is not None:
             return None
@@ -370,7 +381,8 @@ class Round:
     @property
     def after(self) -> Arrays | None:
         """The common model after the round, if the server is known to have made one."""
-        return self.whole(self._record.common_after(self.seq))
+        exchanges = self._record.exchanges.get(self.number)
+        return self.whole(self._record.common_after(exchanges[-1].seq if exchanges else self.seq))
 
     def stored(self, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
@@ -465,6 +477,8 @@ class Record:
         Nodes that :meth:`without` left out.
     factors
         By node, the factors that :meth:`read_as` was given; ``None`` where replies are taken as they are.
+    exchanges
+        By the number of a round its exchanges, each a line, in a view by :meth:`singled_out`; none elsewhere.
 
     Raises
     ------
@@ -502,6 +516,7 @@ class Record:
         self.damage = list(self.index.damage)
         self.unseen: frozenset[str] = frozenset()
         self.factors: Mapping[str, float] | None = None
+        self.exchanges: Mapping[int, list[IndexedLine]] = {}
         self._chosen: frozenset[str] = frozenset()
         self._new_names: dict[str, str] = {}
         self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
@@ -726,6 +741,45 @@ class Record:
         view.unseen = self.unseen | {*nodes}
         view.__dict__.pop("nodes", None)  # kept from before
         return view
+
+    def singled_out(self) -> "Record":
+        """Return a view in which the replies are there that the server of sums singled out; else the record itself.
+
+        Such a server is ``inconsistent``. A round is several exchanges of one number, in each of which all but one
+        client were sent a model that does not learn. What these sent is known, and the rest of the sum is one reply.
+        """
+        if self.server != "inconsistent" or self.view != "aggregate":
+            return self
+        view = copy.copy(self)
+        view.__dict__.pop("nodes", None)  # kept from before
+        exchanges: dict[int, list[IndexedLine]] = {}
+        for line in self._lines:
+            exchanges.setdefault(line.number, []).append(line)
+        view.view, view.exchanges = "individual", exchanges
+        view._lines = [lines[0] for lines in exchanges.values()]
+        return view
+
+    def singled_in(self, round_: Round) -> Iterator[Observation]:
+        """Yield the replies that the server singled out in the exchanges of a round."""
+        sums = copy.copy(self)
+        sums.view, sums.exchanges = "aggregate", {}
+        weighing = Weighing.of(self.manifest["aggregation"])
+        for exchange, seen in singled([Round(line, sums) for line in self.exchanges[round_.number]]):
+            yield seen.with_arrays(self._rest_of(exchange, seen, weighing))
+
+    def _rest_of(self, exchange: Round, seen: Observation, weighing: Weighing) -> Arrays:
+        """Return what one client sent: a sum without what the others did."""
+        aggregate, common = exchange.aggregate or {}, seen.received or {}
+        _, others = split(exchange.all_observations)
+
+        def read(name: str) -> NDArray[Any]:
+            mean, own = aggregate[name], common[name]
+            known = [((other.received or {}).get(name, np.zeros(0)), other.count or 0) for other in others]
+            if {mean.shape, *(sent.shape for sent, _ in known)} != {own.shape} or not weighing.weight(seen.count or 0):
+                raise RecordError(f"{exchange.where}: {name} of the sum and of what was sent do not fit together")
+            return weighing.subtract(mean, known, [seen.count or 0]).astype(own.dtype)
+
+        return StoredArrays(read, {name: name for name in aggregate if name in common})
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""

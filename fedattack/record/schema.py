@@ -17,6 +17,8 @@ MAX_VALUE = 2**20
 
 Protocol = Literal["fedavg", "fedsgd", "fedmd"]
 
+Server = Literal["passive", "isolating", "inconsistent", "imprint", "fishing"]
+
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME)]
@@ -221,7 +223,7 @@ class Manifest(TypedDict):
     version: Count
     view: Literal["individual", "aggregate"]
     protocol: Protocol
-    server: Literal["passive", "isolating"]
+    server: Server
     aggregation: Aggregation | None
     status: Literal["open", "complete", "cut short"]
     error: Value | None

@@ -476,8 +476,8 @@ class RecordWriter:
 
 
 def _check_keep(keep: Keep, view: View, server: Server, protocol: Protocol) -> None:
-    if keep.kinds and server == "isolating":
-        raise RecordError("the record of an isolating server is kept whole: each client was sent a model of its own")
+    if keep.kinds and server != "passive":
+        raise RecordError(f"the record of a server that is {server} is kept whole: clients were sent different models")
     if keep.some_clients and view == "aggregate":
         raise RecordError("clients: a record of sums has no single client's reply to leave out; leave the option out")
     if keep.sketch and not PROTOCOLS[protocol].sends_back:

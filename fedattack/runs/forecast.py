@@ -25,7 +25,7 @@ from fedattack.record.format import PROTOCOLS
 from fedattack.record.size import in_bytes
 from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
-from fedattack.runs.settings import nodes_of
+from fedattack.runs.settings import lines_of, nodes_of
 
 # Frameworks have the names of their protocols.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
@@ -224,9 +224,12 @@ def _record_size(settings: Mapping[str, Value], knowledge: Knowledge, rounds: in
     else:
         messages = lines = sampled
     common = 1
+    if settings["server"] == "inconsistent":
+        # Beside the sum of each exchange stand the models that all but one client were sent.
+        rounds, messages = lines_of(settings), 1 + sampled
     if framework == "fedavg" and lines:
-        # The next model is the mean of the replies, which a record says in words; with ``isolate`` each has its own.
-        common = sampled if settings["isolate"] else 0
+        # The next model is the mean of the replies, which a record says in words; isolated clients have each its own.
+        common = sampled if settings["server"] == "isolating" else 0
     message = _message_size(framework, knowledge)
     return message + rounds * ((messages + common) * message + _INDEX_OF_ROUND + lines * _INDEX_OF_REPLY)
 

@@ -15,6 +15,7 @@ from fedattack.defences.kinds import DefenceSettings
 from fedattack.defences.noise import NoiseSettings
 from fedattack.defences.recup import RecupSettings
 from fedattack.defences.soteria import SoteriaSettings
+from fedattack.record.format import SERVERS
 
 if TYPE_CHECKING:
     from fedattack.learning import LocalSGD
@@ -135,11 +136,25 @@ class StudySettings(SettingsModel):
     )
     victims: int = setting(
         0,
-        "with sensitive or isolate, of how many clients, from the first: whose examples are asked about, whom the "
-        "server isolates; 0 for all",
+        "with sensitive, server=isolating or server=inconsistent, of how many clients, from the first: whose examples "
+        "are asked about, whom the server isolates or takes out of sums; 0 for all",
         ge=0,
     )
-    isolate: bool = setting(False, "an active server: it sends each victim its own model back instead of the average")
+    server: str = setting(
+        "passive",
+        "passive follows the protocol. Active ones: isolating sends each victim its own model back instead of the "
+        "average; inconsistent, with secagg, sends all but one victim a model that does not learn, so that the sum is "
+        "the victim's alone, in so many more exchanges a round; imprint sends weights of a first layer by which "
+        "examples can be read off; fishing sends weights of the last layer by which examples of one class alone move "
+        "what is before it",
+        words=Words(SERVERS),
+    )
+    departures: int = setting(
+        0,
+        "with server=imprint or fishing, in how many rounds, from the first, the server departs; 0 for all. Such a "
+        "round trains nothing",
+        ge=0,
+    )
     permute_sensitive: bool = setting(
         False,
         "a null run of attribute inference: clients train on examples among which the sensitive column is shuffled",
@@ -173,8 +188,13 @@ class StudySettings(SettingsModel):
 
     @property
     def victim_count(self) -> int:
-        """How many clients, from the first, are asked about and isolated."""
+        """How many clients, from the first, are asked about, isolated, or taken out of sums."""
         return self.victims or self.clients
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the server departs from the protocol."""
+        return self.server != "passive"
 
 
 class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, DefenceSettings, StudySettings):
@@ -222,6 +242,12 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     device: str = setting(
         "auto", "auto (CUDA when there is one), cpu or cuda", words=Words(("auto", "cpu", "cuda", "cuda:"))
     )
+    check_model: str = setting(
+        "none",
+        "whether clients hold the model that they are sent against what an honest server could have sent: none, warn, "
+        "or refuse to train",
+        words=Words(("none", "warn", "refuse")),
+    )
     secagg: bool = setting(
         False, "run Flower's SecAgg+ (true), or plain averages (false), recorded as sums where there is a property"
     )
@@ -259,15 +285,10 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
         for wrong, message in (
             (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
             (
-                self.private and (self.sensitive or self.client_property or self.isolate),
-                "private beside property, sensitive or isolate: expected one of them",
+                self.private and (self.sensitive or self.client_property or self.is_active),
+                "private beside property, sensitive or an active server: expected one of them",
             ),
-            (self.isolate and self.client_property, "isolate and property: the property is looked for in sums alone"),
             (self.permute_sensitive and not self.sensitive, "permute-sensitive without sensitive: name a column"),
-            (
-                self.victims and not (self.sensitive or self.isolate),
-                f"victims = {self.victims} without sensitive or isolate: set one of these, or victims = 0",
-            ),
             (
                 self.victims > self.clients,
                 f"victims = {self.victims}: expected at most the {self.clients} clients that there are",
@@ -275,10 +296,32 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
         ):
             if wrong:
                 raise ConfigError(message)
+        self._check_server()
         self._check_canaries()
         if self.client_property:
             self._check_property()
         self._check_auxiliary()
+
+    def _check_server(self) -> None:
+        named = f"server = {self.server!r}"
+        has_victims = self.server in ("isolating", "inconsistent")
+        if self.is_active and self.client_property:
+            raise ConfigError(f"{named} and property: the property is looked for in sums of a passive server")
+        if self.server == "inconsistent" and not self.secagg:
+            raise ConfigError(f"{named} takes updates out of sums, and without secagg there are none: set secagg=true")
+        if has_victims and self.framework != "fedavg":
+            raise ConfigError(f"{named}: expected framework = 'fedavg', whose clients send models")
+        if self.departures and (has_victims or not self.is_active):
+            raise ConfigError(
+                f"departures = {self.departures} with {named}: set server=imprint or server=fishing, or departures = 0"
+            )
+        if self.server == "fishing" and self.secagg:
+            raise ConfigError(f"{named} brings out single examples of single clients: set secagg=false")
+        if self.victims and not (self.sensitive or has_victims):
+            raise ConfigError(
+                f"victims = {self.victims} without sensitive, server=isolating or server=inconsistent: set one of "
+                "these, or victims = 0"
+            )
 
     def _check_canaries(self) -> None:
         for key, count in self.by_key(("canaries", "canary-examples")).items():
@@ -288,11 +331,11 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
             raise ConfigError("canaries and canary-examples: expected one of them, since each disturbs the other")
         if self.central_noise and self.secagg:
             raise ConfigError("central-noise and secagg: the server clips replies, which SecAgg+ hides; set one off")
-        asks = any((self.client_property, self.sensitive, self.private, self.isolate))
+        asks = any((self.client_property, self.sensitive, self.private, self.is_active))
         if asks and (self.canaries or self.central_noise):
             raise ConfigError(
-                "canaries or central-noise beside property, sensitive, private or isolate: expected the usual server "
-                "and no other question; set one off"
+                "canaries or central-noise beside property, sensitive, private or an active server: expected the usual "
+                "server and no other question; set one off"
             )
 
     def _check_property(self) -> None:
@@ -364,6 +407,16 @@ PATHS = ("dataset", "public", *FOLDERS)
 def nodes_of(settings: Mapping[str, Value]) -> int:
     """Return how many nodes a run has: its clients, and canaries beside them."""
     return int(settings["clients"]) + int(settings["canaries"])
+
+
+def lines_of(settings: Mapping[str, Value]) -> int:
+    """Return how many lines the record of a run has, at most: its rounds, or their exchanges."""
+    sampled = max(1, round(float(settings["fraction"]) * int(settings["clients"])))
+    victims = int(settings["victims"]) or int(settings["clients"])
+    rounds = int(settings["rounds"])
+    if settings["server"] != "inconsistent":
+        return rounds
+    return rounds * min(sampled, victims + 1)
 
 
 def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:

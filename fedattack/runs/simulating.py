@@ -29,7 +29,7 @@ from fedattack.runs.running import (
     whole_rounds,
 )
 from fedattack.runs.runtimes import RUNTIMES
-from fedattack.runs.settings import check_settings, nodes_of
+from fedattack.runs.settings import check_settings, lines_of, nodes_of
 from fedattack.runs.watch import Watch
 
 # Frameworks have the names of their protocols. Clients of these keep their models for themselves.
@@ -243,4 +243,4 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
                 check_clients(part, result.client_error, watch)
 
             runs.append((part, run))
-        run_in_turn(out, study, runs, int(settings["rounds"]), watch)
+        run_in_turn(out, study, runs, lines_of(settings), watch)

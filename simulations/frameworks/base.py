@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from fedattack.runs.settings import RunSettings
     from simulations.server import Federation
 
-# PROLIN's properties and SecAgg+ are about sums of FedAvg's models; an isolating server sends models back.
+# PROLIN's properties and SecAgg+ are about sums of FedAvg's models; active servers choose what models are sent.
 # A private attribute is inferred from updates of models. Canaries and central noise are about updates of models, too.
 NO_SUMS: Mapping[str, Value] = {
     "property": "",
     "secagg": False,
-    "isolate": False,
+    "server": "passive",
     "private": "",
     "central-noise": 0.0,
     "canaries": 0,

@@ -12,10 +12,18 @@ if TYPE_CHECKING:
 
 
 def _serve(run: Federation) -> None:
+    from strategies.departing import DepartingFedSGD
     from strategies.fedsgd import FedSGD
 
-    run.start(FedSGD(run.sampling, lr=run.study.settings.lr), protocol="fedsgd")
+    settings = run.study.settings
+    if settings.is_active:
+        strategy: FedSGD = DepartingFedSGD(run.sampling, lr=settings.lr, **run.departure)
+    else:
+        strategy = FedSGD(run.sampling, lr=settings.lr)
+    run.start(strategy, protocol="fedsgd", server=settings.server)
 
+
+_FIXED = {key: value for key, value in NO_SUMS.items() if key != "server"}
 
 FRAMEWORK = Framework(
     name="fedsgd",
@@ -23,6 +31,6 @@ FRAMEWORK = Framework(
     client="clients.fedsgd:FedSGDClient",
     serve=_serve,
     # One gradient over all examples: there are no local steps to say anything about.
-    fixed={**NO_SUMS, "local-epochs": 1, "batch-size": 0, "momentum": 0.0},
+    fixed={**_FIXED, "local-epochs": 1, "batch-size": 0, "momentum": 0.0},
     check_model=check_gradients,
 )

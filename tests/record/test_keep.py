@@ -299,5 +299,5 @@ def test_options_out_of_range_are_refused(options, words):
 
 
 def test_the_record_of_an_isolating_server_is_kept_whole(tmp_path):
-    with pytest.raises(RecordError, match="isolating server is kept whole"):
+    with pytest.raises(RecordError, match="server that is isolating is kept whole"):
         RecordWriter(tmp_path / "r", server="isolating", keep=Keep(every=2))

@@ -184,9 +184,9 @@ def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
         ({"records_per_client": 0}, "sensitive = 'sex' leaves no examples to the attacker"),
         ({"property": "ascent"}, "sensitive and property"),
         ({"sensitive": "", "permute_sensitive": True}, "permute-sensitive without sensitive"),
-        ({"sensitive": "", "victims": 2}, "victims = 2 without sensitive or isolate"),
+        ({"sensitive": "", "victims": 2}, "victims = 2 without sensitive, server=isolating"),
         ({"victims": 6}, "victims = 6: expected at most the 5 clients"),
-        ({"sensitive": "", "property": "ascent", "isolate": True}, "isolate and property"),
+        ({"sensitive": "", "property": "ascent", "server": "isolating"}, "and property: the property"),
         ({"partition": "column:wealth", "records_per_client": 0, "auxiliary": 9}, "no column 'wealth'"),
         ({"partition": "column:sex", "records_per_client": 99}, "records-per-client = 99: by column:sex a client has"),
     ],
@@ -208,7 +208,7 @@ def models(record, item):
 
 
 def test_an_isolating_server_sends_victims_their_own_model_and_others_their_average(tmp_path):
-    record = run(tmp_path, isolate=True, victims=2)
+    record = run(tmp_path, server="isolating", victims=2)
     assert record.server == "isolating"
     assert check_record(record.path).whole
     before = models(record, record.rounds[0])
@@ -225,7 +225,7 @@ def test_an_isolating_server_sends_victims_their_own_model_and_others_their_aver
 
 
 def test_an_isolated_client_s_record_is_gradient_descent_on_its_records_alone(tmp_path):
-    record = run(tmp_path, isolate=True, victims=1)
+    record = run(tmp_path, server="isolating", victims=1)
     x, y = Study.of(SMALL).records_of(0)
     design, target = np.c_[x, np.ones(len(x))].astype(np.float64), y.astype(np.float64)
     start = models(record, record.rounds[0])[0][0]
@@ -237,7 +237,7 @@ def test_an_isolated_client_s_record_is_gradient_descent_on_its_records_alone(tm
 
 
 def test_all_clients_can_be_isolated_and_a_passive_server_isolates_nobody(tmp_path):
-    record = run(tmp_path / "all", isolate=True)
+    record = run(tmp_path / "all", server="isolating")
     before = models(record, record.rounds[0])
     for client, (received, _) in models(record, record.rounds[1]).items():
         np.testing.assert_array_equal(received["fc1.weight"], before[client][1]["fc1.weight"])
@@ -253,7 +253,7 @@ def findings_of(folder, record):
 
 
 def test_what_isolation_costs_and_who_could_notice_is_stated(tmp_path):
-    record = run(tmp_path / "one", isolate=True, victims=2)
+    record = run(tmp_path / "one", server="isolating", victims=2)
     found = findings_of(tmp_path / "one", record)
     assert (found["noticed"].value, found["noticed"].n) == (1.0, 2 * 3)
     truth = read_truth(tmp_path / "one" / "truth")
@@ -280,11 +280,12 @@ class Perfect:
     load_scores = staticmethod(Scores.load)
 
 
-@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("server", ["isolating", "passive"])
 @pytest.mark.slow
-def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, isolate):
+def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, server):
     monkeypatch.setitem(ATTACKS, "ara", Perfect())
-    run(tmp_path, isolate=isolate, victims=2)
+    isolate = server == "isolating"
+    run(tmp_path, server=server, victims=2)
     known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
     assert set(known.nodes.values()) == {str(client) for client in range(5)}
     assert known.nodes == truth.nodes
@@ -317,8 +318,8 @@ def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, isolate):
 @pytest.mark.flower
 def test_an_isolating_server_runs_on_flower_and_ray(tmp_path):
     """The app as `flwr run` bundles it gives the same models as in this process."""
-    here = run(tmp_path / "here", isolate=True, victims=1, rounds=3)
-    config = SMALL | {"isolate": True, "victims": 1, "rounds": 3}
+    here = run(tmp_path / "here", server="isolating", victims=1, rounds=3)
+    config = SMALL | {"server": "isolating", "victims": 1, "rounds": 3}
     config |= {name: str(tmp_path / "there" / name) for name in ("record", "truth", "knowledge")}
     prepare(Study.of(config), knowledge=tmp_path / "there/knowledge", truth=tmp_path / "there/truth")
     with Simulator(app_folder(), supernodes=5, log=tmp_path / "flower.log") as simulator:

@@ -121,7 +121,7 @@ def test_central_noise_claims_what_arithmetic_says():
         ({"canaries": 2, "canary_examples": 2}, "expected one of them"),
         ({"central_noise": 1.0, "secagg": True}, "central-noise and secagg"),
         ({"canaries": 2, "property": "ascent"}, "set one off"),
-        ({"central_noise": 1.0, "isolate": True}, "set one off"),
+        ({"central_noise": 1.0, "server": "isolating"}, "set one off"),
         ({"canaries": 2, "framework": "fedmd"}, "needs canaries = 0"),
     ],
 )

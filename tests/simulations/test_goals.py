@@ -22,7 +22,7 @@ DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
     ("changes", "goal"),
     [
         ({}, SOURCE),
-        ({"isolate": True}, SOURCE),
+        ({"server": "isolating"}, SOURCE),
         ({"property": "ascent"}, PROPERTY),
         ({"sensitive": "declared"}, ATTRIBUTE),
         ({"private": "colour"}, PRIVATE_ATTRIBUTE),

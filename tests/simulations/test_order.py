@@ -83,7 +83,7 @@ def test_few_nodes_are_all_asked_at_once():
     assert len(grid.asked) == NODES
 
 
-@pytest.mark.parametrize("changes", [{}, {"isolate": True, "victims": 2}, {"secagg": True}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"server": "isolating", "victims": 2}, {"secagg": True}], ids=str)
 def test_a_run_is_the_same_whether_all_nodes_are_asked_or_those_that_are_drawn(changes, tmp_path, monkeypatch):
     config = (
         DEFAULTS | {"clients": 12, "fraction": 0.25, "rounds": 2, "seed": 3, "device": "cpu", "size": 500} | changes

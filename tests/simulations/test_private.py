@@ -73,7 +73,7 @@ def test_the_attacker_knows_the_attributes_of_its_own_records_and_the_truth_thos
     [
         ({"private": "hair"}, "private = 'hair': colour-digits has the private attributes colour, thickness"),
         ({"dataset": "digits", "partition": "iid"}, "digits has the private attributes none"),
-        ({"sensitive": "1"}, "private beside property, sensitive or isolate"),
+        ({"sensitive": "1"}, "private beside property, sensitive or an active server"),
         ({"records-per-client": 0}, "leaves no examples to the attacker"),
         ({"framework": "fedmd"}, "framework = 'fedmd' needs private = \"\""),
     ],

@@ -37,7 +37,9 @@ KINDS = {
     "defended": NOISY,
     "dp-sgd": {"dp-noise": 1.0},
     "fedsgd": {"framework": "fedsgd", "batch-size": 0},
-    "isolating": {"isolate": True, "victims": 2},
+    "fishing": {"server": "fishing", "departures": 2},
+    "still fishing": {"server": "fishing", "departures": 4},
+    "isolating": {"server": "isolating", "victims": 2},
     "projected": {"property": "inversion", "positives": 0.2, "records-per-client": 40},
     "secagg": {"secagg": True},
 }

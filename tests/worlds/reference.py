@@ -14,13 +14,14 @@ from fedattack.runs.settings import load_settings
 from simulations.prepare import prepare_run
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+
 
 def run_preset(preset: str, changes: Sequence[str], seed: int, folder: Path) -> Record:
     """Prepare and run a preset with changes such as ``rounds=5``; record, knowledge and truth lie in ``folder``."""
-    defaults = {name: setting.default for name, setting in load_settings().items()}
     settings = resolve_settings(load_preset(preset), changes)
     folders = {"knowledge": str(folder / "knowledge"), "truth": str(folder / "truth")}
-    config = {**defaults, **settings, **folders, "seed": seed, "device": "cpu"}
+    config = {**DEFAULTS, **settings, **folders, "seed": seed, "device": "cpu"}
     prepare_run(config)
     return run_app(folder, config)
 

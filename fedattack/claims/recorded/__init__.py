@@ -44,6 +44,9 @@ def testify(claim: Claim, folder: Path, *, sends_models: bool) -> tuple[Testimon
     if not sends_models:
         testimony.lacks = "clients send gradients or differences, and no models; check what makes them by --mechanism"
         return testimony, records
+    if first.view == "aggregate" and first.server != "passive":
+        testimony.lacks = f"its server is {first.server} and sent clients different models, whose sums tell no noise"
+        return testimony, records
     kind: type[NoiseWatch] = ServerWatch if claim.central else ClientWatch
     if first.view == "aggregate":
         kind = SumWatch

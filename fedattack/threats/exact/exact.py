@@ -1,7 +1,7 @@
 """Read examples off the first fully connected layer: of single neurons, of whole batches, and of sums."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -18,13 +18,14 @@ from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
-from fedattack.record import Record
+from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
+from fedattack.record.singled import Weighing
 from fedattack.threats.exact.activations import MovedNeuron, explain_neurons, group_examples
 from fedattack.threats.exact.known_values import KnownValues, read_known_values
 from fedattack.threats.exact.low_rank import TakenApart, refuse, take_apart
 from fedattack.threats.exact.options import ExactOptions
-from fedattack.threats.exact.rows import Candidates, choose, divide, join
+from fedattack.threats.exact.rows import Candidates, choose, divide, find_bins, join, subtract_neighbours
 
 Floats = NDArray[np.float64]
 
@@ -146,6 +147,8 @@ class _FirstLayerUpdate:
         (neurons, inputs + 1): weights and bias as they were sent, and how they moved.
     rounding
         (neurons,): how far an entry may be off.
+    one_way
+        Whether all examples pull at the first layer in one direction, as of weights that bring out one class.
     """
 
     number: int
@@ -154,6 +157,7 @@ class _FirstLayerUpdate:
     start: Floats
     moved: Floats
     rounding: Floats
+    one_way: bool = False
 
 
 @dataclass
@@ -198,6 +202,7 @@ class _UpdateReader:
         self.attack, self.layer, self.record, self.known = attack, layer, record, known
         self.rng = np.random.default_rng(seed)
         self.training = knowledge.training
+        self.weighing = Weighing.of(record.manifest["aggregation"])
         self.tells_apart = _tells_apart(knowledge.model)
         self.is_sum = record.view == "aggregate"
         self.nodes = {node: place for place, node in enumerate(record.nodes)}
@@ -215,11 +220,55 @@ class _UpdateReader:
             for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
                 counts = [reply.count for reply in replies]
                 batch = 0 if any(count is None for count in counts) else int(sum(count or 0 for count in counts))
-                read = self._read(readable(start), sent, round_.protocol == "fedsgd")
+                of_each = any(reply.singled_out for reply in replies) and round_.aggregate is not None
+                first = self._mean_of_starts(replies) if of_each else readable(start)
+                read = self._read(first, sent, round_.protocol == "fedsgd")
                 if isinstance(read, str):
                     notes.append(f"{where}: {read}")
-                    continue
-                yield _FirstLayerUpdate(round_.number, tuple(reply.node for reply in replies), batch, *read)
+                elif of_each:
+                    yield from self._tell_apart(round_, replies, read)
+                else:
+                    nodes, (before, moved, rounding) = tuple(reply.node for reply in replies), read
+                    if batch and not self.is_sum:
+                        # A reply that was taken out of a sum has the rounding of the sum.
+                        rounding = np.maximum(rounding, _ROUNDINGS * self.weighing.error([batch]))
+                    one_way = _has_one_output(first or {})
+                    yield _FirstLayerUpdate(round_.number, nodes, batch, before, moved, rounding, one_way)
+
+    def _mean_of_starts(self, replies: Sequence[Observation]) -> Arrays | None:
+        """Return the mean of the first layers that clients were sent, weighed as what they sent back."""
+        mean: dict[str, Floats] = {}
+        counts = [reply.count for reply in replies]
+        total = sum(count or 0 for count in counts)
+        for reply, count in zip(replies, counts, strict=True):
+            start, wanted = readable(reply.received) or {}, (self.layer.neurons, self.layer.inputs + 1)
+            if count is None or not {self.layer.weight, self.layer.bias} <= start.keys():
+                return None
+            if start[self.layer.weight].ndim != 2 or start[self.layer.bias].shape != (self.layer.neurons,):
+                return None
+            if self.layer.join(start).shape != wanted:
+                return None
+            for name in (self.layer.weight, self.layer.bias):
+                mean[name] = mean.get(name, 0) + start[name].astype(np.float64) * (count / total)
+        return mean
+
+    def _tell_apart(
+        self, round_: Round, replies: Sequence[Observation], read: tuple[Floats, Floats, Floats]
+    ) -> Iterator[_FirstLayerUpdate]:
+        """Yield of a sum of clients that were sent different models what neurons tell that are alive in one alone."""
+        _, moved, rounding = read
+        starts = [self.layer.join(reply.received or {}) for reply in replies]
+        alive = np.array([start[:, :-1].any(axis=1) for start in starts])
+        counts = [float(reply.count or 0) for reply in replies]
+        noise = _ROUNDINGS * self.weighing.error(counts)
+        if noise:
+            rounding = np.minimum(rounding, noise)
+        for reply, start, own, count in zip(replies, starts, alive, counts, strict=True):
+            rows = own & (alive.sum(axis=0) == 1)
+            share = count / sum(counts)
+            if rows.any() and moved[rows].any():
+                part = moved[rows] / share, rounding[rows] / share
+                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *part)
 
     def _read(
         self, start: Arrays | None, sent: Arrays | None, is_gradient: bool
@@ -250,18 +299,19 @@ class _UpdateReader:
     def look(self, update: _FirstLayerUpdate) -> None:
         """Read one update."""
         number = len(self.facts)
-        whose = -1 if self.is_sum else self.nodes[update.nodes[0]]
+        is_sum = self._is_of_all(update)
+        whose = -1 if is_sum else self.nodes[update.nodes[0]]
         steps = self._count_steps(update)
         is_active = self.layer.is_relu and steps == 1
         if self.numbers <= _MOST_NUMBERS:
-            found = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
+            found = self._divide(update, number, is_active=is_active)
             self.candidates.setdefault(whose, []).append(found)
             self.numbers += found.x.size
         apart = self._take_apart(update, steps)
         self.batches.setdefault(whose, []).append((number, apart, steps))
         self.seen[[self.nodes[node] for node in update.nodes]] = True
         self.participants.append(update.nodes)
-        client = "all" if self.is_sum else update.nodes[0]
+        client = "all" if is_sum else update.nodes[0]
         self.facts.append(
             {
                 "round": update.number,
@@ -271,6 +321,25 @@ class _UpdateReader:
                 "why": apart.why,
             }
         )
+
+    def _divide(self, update: _FirstLayerUpdate, number: int, *, is_active: bool) -> Candidates:
+        """Return the quotients of neurons, and of differences of neighbours where they differ by their bias alone."""
+        found = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
+        bins = find_bins(update.start)
+        if update.one_way:
+            # Mixtures agree, too: two of these neurons are no more than one.
+            found = replace(found, neurons=np.full(len(found.x), -1))
+        if not bins:
+            return found
+        rows, moved, rounding = subtract_neighbours(update.moved, update.rounding, bins)
+        between = divide(moved, update.start[rows], rounding, number, self.known, is_active=is_active)
+        # What moves all neurons from some place on makes them agree, and is a mixture.
+        found = found.take(~np.isin(found.neurons, rows))
+        return join([found, replace(between, neurons=rows[between.neurons])], self.layer.inputs)
+
+    def _is_of_all(self, update: _FirstLayerUpdate) -> bool:
+        """Say whether an update is a sum of which no client alone moves the neurons."""
+        return len(update.nodes) > 1 or (self.is_sum and len(update.start) == self.layer.neurons)
 
     def _count_steps(self, update: _FirstLayerUpdate) -> int:
         """Return how many steps are in an update; several where that is not known."""
@@ -285,6 +354,8 @@ class _UpdateReader:
         inputs = self.layer.inputs
         if not self.attack.draws:
             return refuse(inputs, "draws=0 leaves it out")
+        if find_bins(update.start):
+            return refuse(inputs, "its neurons look in one direction, and are read one by one")
         if not self.layer.is_relu:
             return refuse(inputs, "no ReLU follows the first layer: no example leaves a neuron at zero")
         if steps > 1 and len(update.nodes) > 1:
@@ -295,16 +366,17 @@ class _UpdateReader:
 
     def gather(self) -> dict[str, NDArray[np.generic]]:
         """Put together what was read of all updates."""
-        parts = []
+        parts, count = [], 0
         for client in sorted(self.candidates):
             found = self._gather_of(client)
             first = np.array([min(seen) for seen in found.seen], dtype=np.int64)
             whose = np.full(len(found.x), client)
             groups = np.arange(len(found.x))
-            if self.is_sum:
+            if client < 0:
                 groups = self._link(found)
                 whose = self._trace(found, groups)
-            parts.append((found.x, found.errors, found.rules, whose, groups, first))
+            parts.append((found.x, found.errors, found.rules, whose, groups + count, first))
+            count += len(found.x)
         names = ("examples", "errors", "rules", "whose", "groups", "first")
         arrays = {name: np.concatenate(columns) for name, columns in zip(names, zip(*parts, strict=True), strict=True)}
         return arrays | {"examples": arrays["examples"].astype(np.float32), "seen": self.seen}
@@ -325,6 +397,8 @@ class _UpdateReader:
         """Return which examples of sums are of one client; also note in which other sums they are."""
         neurons: list[MovedNeuron] = []
         for number, update in enumerate(self.read_updates([]) if len(found.x) else ()):
+            if not self._is_of_all(update):
+                continue
             for neuron in explain_neurons(update.moved, update.start, update.rounding, found.x, found.errors):
                 neurons.append(neuron)
                 for example in np.concatenate([neuron.before, neuron.later]):
@@ -369,6 +443,14 @@ def _find_noise(moved: Floats) -> float:
     """Return how far an entry of a sum may be off, as by the rounding of SecAgg+, by what no example explains."""
     values = np.linalg.svd(moved, compute_uv=False)
     return float(_ROUNDINGS * values[-1] / np.sqrt(max(moved.shape)))
+
+
+def _has_one_output(start: Arrays) -> bool:
+    """Say whether a layer of several outputs has weights for one of them alone."""
+    for array in start.values():
+        if array.ndim == 2 and len(array) > 2 and np.count_nonzero(array.any(axis=1)) == 1:
+            return True
+    return False
 
 
 def _tells_apart(model: ModelKnowledge | None) -> bool:

@@ -18,7 +18,7 @@ class ExactOptions:
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),
         knowledge=("model",),
-        takes=("rounds", "clients"),
+        takes=("rounds", "clients", "models"),
         sgd=True,
     )
     in_apps: ClassVar[InApps] = InApps(place=3, reads_steps=True)

@@ -34,6 +34,9 @@ _NEIGHBOURS = 8
 # Part of the largest span by which two quotients may differ at least, whatever their rounding.
 _LEAST = 1e-6
 
+# So many neurons that differ by their bias alone are no accident.
+_BINS = 8
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -77,6 +80,44 @@ class RowExamples:
     errors: Floats
     seen: tuple[frozenset[int], ...]
     agree: NDArray[np.bool_]
+
+
+def find_bins(start: Floats) -> list[Rows]:
+    """Return the neurons that look in one direction and begin at different places, each list in the order of these.
+
+    An honest model has none. Neighbours are moved by what lies between their places alone.
+    """
+    weights, biases = start[:, :-1], start[:, -1]
+    alive = np.flatnonzero(weights.any(axis=1))
+    lengths = np.linalg.norm(weights[alive], axis=1, keepdims=True)
+    directions = (weights[alive] / lengths).round(4) + 0.0
+    _, groups, sizes = np.unique(directions, axis=0, return_inverse=True, return_counts=True)
+    groups = groups.reshape(-1)
+    found = []
+    for group in np.flatnonzero(sizes >= _BINS):
+        rows = alive[groups == group]
+        found.append(rows[np.argsort(-biases[rows] / lengths[groups == group, 0], kind="stable")])
+    return found
+
+
+def subtract_neighbours(moved: Floats, rounding: Floats, bins: list[Rows]) -> tuple[Rows, Floats, Floats]:
+    """Return of neurons in bins how each moved without what moved the next; which neurons, and how far it may be off.
+
+    Parameters
+    ----------
+    moved, rounding
+        As of :func:`divide`.
+    bins
+        Of :func:`find_bins`. What moves a neuron moves all before it alike.
+    """
+    parts, errors = [], []
+    for rows in bins:
+        own, noise = moved[rows].copy(), rounding[rows].copy()
+        own[:-1] -= moved[rows[1:]]
+        noise[:-1] += rounding[rows[1:]]
+        parts.append(own)
+        errors.append(noise)
+    return np.concatenate(bins), np.concatenate(parts), np.concatenate(errors)
 
 
 def divide(

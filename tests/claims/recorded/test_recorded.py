@@ -298,6 +298,15 @@ def test_a_client_that_got_another_model_is_held_against_that(tmp_path):
     assert "1 late replies are left out" in answer.recorded["notes"]
 
 
+def test_sums_of_clients_that_were_sent_different_models_tell_no_noise(tmp_path):
+    common = {"a": np.zeros(500, np.float32)}
+    writer = RecordWriter(tmp_path / "r", view="aggregate", server="imprint")
+    writer.write(Exchange(1, common, [Reply("0", "ok", None, 10)], aggregate={"a": np.ones(500)}))
+    writer.close()
+    answer = check_claim(claim(**GAUSSIAN), record=tmp_path / "r")
+    assert "sent clients different models" in seen(answer)[1].reason
+
+
 def test_rounding_of_secagg_is_allowed_for(tmp_path):
     """Values on a grid of 0.1: noise of 0.01 cannot be seen in them, nor be missed."""
     told = {

@@ -1,0 +1,174 @@
+"""Models that a server sends when it departs from the protocol, made of the model that it would have sent."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.base.errors import ConfigError, FedAttackError
+from fedattack.learning.training import LocalSGD, train_local
+
+Arrays = Mapping[str, NDArray[Any]]
+
+FAR = float(2**30)
+"""A bias that no step of training moves: in single precision its nearest neighbour is 64 away."""
+
+# A bias above all outputs: of examples of such classes nothing comes back, to the last digit.
+_OUT_OF_REACH = 1000.0
+
+# Times that each of a server's examples stands for others near it.
+_BLURS = 64
+
+# Drawn examples on which a model that must not learn is tried.
+_DRAWN = 8
+
+
+def unlearning_model(
+    model: nn.Module, input_shape: tuple[int, ...], classes: int, training: LocalSGD, loss: str
+) -> Arrays:
+    """Return weights with which training changes nothing, whatever the examples (Pasquini et al. 2022, Section 4).
+
+    All weights are 0, so that no gradient reaches a weight. The bias of the last layer is large and the same for all
+    classes: its gradient is lost in the rounding. Where a hidden layer would pass something on, its bias is far below
+    zero.
+
+    Parameters
+    ----------
+    model
+        The model that the server would have sent; it is not changed.
+    input_shape, classes, training, loss
+        On drawn examples of that shape it is tried, trained so, whether it stays as it is.
+
+    Raises
+    ------
+    ConfigError
+        If training changes it all the same, as with weight decay, a regression, or a layer that makes something of 0.
+    """
+    state = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
+    biases = [name for name, value in model.named_parameters() if value.ndim == 1]
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(_DRAWN, *input_shape)).astype(np.float32)
+    y: NDArray[Any] = draw.integers(classes, size=_DRAWN)
+    if loss != "cross-entropy":
+        y = draw.normal(size=_DRAWN).astype(np.float32)
+
+    def stays(weights: Arrays) -> bool:
+        """Say whether local training leaves these weights as they are, bit for bit."""
+        tried = copy.deepcopy(model)
+        try:
+            tried.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
+            train_local(tried, x, y, **training.keywords(), loss=loss, seed=0)
+        except FedAttackError:
+            return False
+        return all(np.array_equal(weights[name], value.numpy()) for name, value in tried.state_dict().items())
+
+    for hidden in (0.0, -FAR):
+        weights = {name: np.zeros_like(array) for name, array in state.items()}
+        for name in biases:
+            weights[name] = np.full_like(state[name], FAR if name == biases[-1] else hidden)
+        if biases and stays(weights):
+            return weights
+    raise ConfigError(
+        "server = 'inconsistent' needs a model that can be sent so that it does not learn, and this one learns in any "
+        "case; expected a classifier with a bias in its last layer, without normalisation, trained by SGD without "
+        "weight decay"
+    )
+
+
+@dataclass(frozen=True)
+class FirstLayers:
+    """Names of the arrays with which a model takes its input: a fully connected layer, ReLU, and another such layer.
+
+    Attributes
+    ----------
+    weight, bias
+        Of the first layer.
+    following
+        The weight of the layer after it.
+    """
+
+    weight: str
+    bias: str
+    following: str
+
+
+@dataclass(frozen=True)
+class Imprint:
+    """Makes weights of a first layer whose neurons each tell a few examples (Fowl et al. 2022, Robbing the Fed).
+
+    All neurons look in one direction, a new one in each round, and begin at another place each. They pull at the same
+    outputs, so that neighbours differ by the examples between their places alone. Behind a sum each client is sent
+    neurons of its own, and all others are dead, as the kernels of LOKI (Zhao et al. 2024).
+
+    Attributes
+    ----------
+    layers
+        Where the input enters.
+    examples
+        (n, inputs): the server's own, that say how far examples lie apart in a direction.
+    seed
+        Decides the directions.
+    """
+
+    layers: FirstLayers
+    examples: NDArray[np.float32]
+    seed: int
+
+    def __call__(self, model: Arrays, number: int, part: int = 0, parts: int = 1) -> dict[str, NDArray[Any]]:
+        """Return the weights of a round, in which a part of the neurons is alive."""
+        sent = {name: np.array(array) for name, array in model.items()}
+        weight, bias, following = (sent[name] for name in vars(self.layers).values())
+        draw = np.random.default_rng((self.seed, number))
+        rows = np.array_split(np.arange(len(bias)), parts)[part]
+        direction = draw.normal(size=weight.shape[1])
+        places = self.examples.astype(np.float64) @ direction
+        # Few examples say little of where the next ones lie: their places are blurred, by Silverman's rule.
+        width = 0.9 * places.std() * len(places) ** -0.2
+        places = (places + width * draw.normal(size=(_BLURS, len(places)))).reshape(-1)
+        # The first neuron is alive for everybody.
+        least = places.min() - 3 * max(float(places.std()), 1e-6)
+        starts = np.concatenate([[least], np.quantile(places, np.arange(1, len(rows)) / len(rows))])
+        # Outputs of hardly any size leave every class as likely as any other, so that each example pulls.
+        scale = 1 / (len(rows) * float(np.ptp(places) + places.std()))
+        weight[:], bias[:] = 0, -scale
+        weight[rows], bias[rows] = scale * direction, -scale * starts
+        sides = np.where(np.arange(len(following)) % 2, 1.0, -1.0)
+        following[:] = draw.permutation(sides)[:, None]
+        return sent
+
+
+@dataclass(frozen=True)
+class Fishing:
+    """Makes weights of a last layer that bring one class out of a batch (Wen et al. 2022, Section 4.1).
+
+    All classes but one have the same large bias and no weights. Of examples of these the layers before the last learn
+    nothing, and examples of the one class pull as if each were alone.
+
+    Attributes
+    ----------
+    weight, bias
+        Names of the last layer's arrays.
+    first
+        The class of the first round; each further round has the next one.
+    """
+
+    weight: str
+    bias: str
+    first: int
+
+    def __call__(self, model: Arrays, number: int) -> dict[str, NDArray[Any]]:
+        """Return the weights of a round."""
+        sent = {name: np.array(array) for name, array in model.items()}
+        weight, bias = sent[self.weight], sent[self.bias]
+        chosen = (self.first + number - 1) % len(bias)
+        kept = weight[chosen].copy()
+        weight[:], bias[:] = 0, _OUT_OF_REACH
+        weight[chosen], bias[chosen] = kept, 0
+        return sent

@@ -1,0 +1,247 @@
+"""What servers gain that depart from the protocol, what defences leave of it, and what clients notice.
+
+``python -m tests.benchmarks.departures gain`` holds each departure beside the honest server of the same run and seed.
+``defences`` asks the same under defences. ``check`` counts how often clients notice a departure in its first round, of
+200 models, and how often they notice something of honest servers: in runs of all presets that load here,
+or of a preset or a run folder that is named.
+``evade`` tries servers that know of the check.
+
+All is in this process, without Ray; SecAgg+ is the real one. Names after the part, such as ``gain imprint``, narrow it
+down.
+"""
+
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+import simulations.server
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.audit.evidence import read_evidence
+from fedattack.audit.judging import judge_attacks
+from fedattack.audit.quality import measure_quality
+from fedattack.base.errors import FedAttackError
+from fedattack.defences.checked import Last, check_moved, check_received, differences, norm_of
+from fedattack.learning import LocalSGD, build_model, train_local
+from fedattack.learning.departures import FirstLayers, Fishing, Imprint, unlearning_model
+from fedattack.record import Record, records_in
+from fedattack.runs.presets import preset_names
+from simulations.study import Study
+from tests.worlds.reference import run_preset
+
+Array = NDArray[Any]
+
+LOKI = [
+    *("secagg=true", "framework=fedavg", "clients=20", "records-per-client=64", "hidden=6400", "lr=1", "auxiliary=100"),
+    *("nulls=200", "rounds=1", "departures=0"),
+]
+GAINS = {
+    "imprint": ("imprint", "exact", ["rounds=2"], ["server=passive", "departures=0"]),
+    "imprint-sums": ("imprint", "exact", LOKI, ["server=passive"]),
+    "fishing": ("fishing", "exact", ["rounds=2"], ["server=passive", "departures=0"]),
+    "inconsistent": ("inconsistent", "membership,sia", [], ["secagg=false", "server=passive"]),
+}
+DEFENCES = {
+    "nothing": [],
+    "two local steps": ["framework=fedavg", "batch-size=32"],
+    "four local steps": ["framework=fedavg", "batch-size=16"],
+    "16 local steps": ["framework=fedavg", "batch-size=4"],
+    "batch of 256": ["records-per-client=256"],
+    "clipping to 1, noise of 1e-5": ["defence=dp-gaussian", "defence-strength=0.00001"],
+    "clipping to 1, noise of 1e-3": ["defence=dp-gaussian", "defence-strength=0.001"],
+    "largest tenth of entries": ["defence=sparsify", "defence-strength=0.9"],
+    "the check": ["check-model=refuse"],
+}
+
+
+def judged(preset: str, attacks: str, changes: Sequence[str], seed: int) -> str:
+    """Run, attack and judge; returns the findings that matter in one line."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            record = run_preset(preset, changes, seed, folder)
+            knowledge = read_knowledge(folder / "knowledge")
+            for attack in map(ATTACKS.get, attacks.split(",")):
+                options = {"draws": "1000"} if attack.name == "exact" else {}
+                attack.with_options(options).run(record, knowledge, device="cpu").save(
+                    folder / "scores" / f"{attack.name}.npz"
+                )
+            evidence = read_evidence(folder)
+        except FedAttackError as cause:
+            return str(cause)[:100]
+        found = {item.name: item for item in judge_attacks(evidence, setting={}, provenance={})}
+        seen = evidence[0]
+        quality = measure_quality(seen.record, seen.knowledge, seen.truth, device="cpu").accuracy[-1]
+        wanted = ("exact.recovered", "exact.precision", "exact.clients", "exact.psnr", "sia.asr")
+        words = [f"{key} {item.value:.3f} ({item.verdict})" for key, item in found.items() if key in wanted]
+        words += [f"{key} {item.value:.3f} ({item.verdict})" for key, item in found.items() if key.endswith("1pct-fpr")]
+        return f"{', '.join(words)}; accuracy {quality:.3f}; {len(record)} exchanges"
+
+
+def gain(names: Sequence[str]) -> None:
+    """Print each departure beside the honest server."""
+    for name in names or GAINS:
+        preset, attacks, changes, honest = GAINS[name]
+        for seed in range(3 if name in ("imprint", "fishing") else 1):
+            print(name, seed, judged(preset, attacks, changes, seed), flush=True)
+            print(name, seed, "honest:", judged(preset, attacks, [*changes, *honest], seed), flush=True)
+
+
+def defences(names: Sequence[str]) -> None:
+    """Print what defences leave of what imprinting and fishing gain."""
+    for server in names or ("imprint", "fishing"):
+        for name, changes in DEFENCES.items():
+            print(server, name, judged(server, "exact", ["rounds=1", "clients=4", *changes], 0), flush=True)
+
+
+def list_honest(record: Record) -> Iterator[list[str]]:
+    """Yield what a client notices in each round of a record of an honest server."""
+    lasts: dict[str, Last] = {}
+    for item in record:
+        for seen in item.observations:
+            if seen.status != "ok" or seen.received is None:
+                continue
+            received = [*seen.received.values()]
+            if record.protocol == "fedmd":
+                continue
+            returned = [*(seen.arrays or {}).values()]
+            moved = returned if record.protocol == "fedsgd" else differences(received, returned)
+            found = check_received(received, lasts.get(seen.node))
+            if returned:
+                found += check_moved(moved, seen.count or 0)
+            lasts[seen.node] = Last(received, norm_of(moved))
+            yield found
+
+
+def check(names: Sequence[str]) -> None:
+    """Print how often departures are noticed, and how often honest servers seem to depart."""
+    for server in ("imprint", "imprint by client", "fishing", "inconsistent"):
+        noticed = 0
+        for seed in range(200):
+            name = ("mlp", "sia-mlp", "fedmd-mlp-2")[seed % 3]
+            model = build_model(name, input_shape=(64,), classes=10, hidden=200, seed=seed)
+            arrays = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+            keys = list(arrays)
+            if server == "inconsistent":
+                sent = unlearning_model(model, (64,), 10, LocalSGD(1, 8, 0.1), "cross-entropy")
+            elif server == "fishing":
+                sent = Fishing(*keys[-2:], first=seed % 10)(arrays, 1)
+            else:
+                examples = np.random.default_rng(seed).random((100, 64), dtype=np.float32)
+                parts = (seed % 10, 10) if server == "imprint by client" else (0, 1)
+                sent = Imprint(FirstLayers(*keys[:3]), examples, seed)(arrays, 1, *parts)
+            noticed += bool(check_received([*sent.values()]))
+        print(f"{server}: noticed in the first round {noticed} of 200", flush=True)
+    rounds = alarms = 0
+    for name in names or preset_names():
+        for found in list_recorded(name) if Path(name).is_dir() else list_trained(name):
+            rounds += 1
+            alarms += bool(found)
+            if found:
+                print(name, found, flush=True)
+        print(f"{name}: {alarms} alarms in {rounds} rounds of clients so far", flush=True)
+
+
+def list_recorded(folder: str) -> Iterator[list[str]]:
+    """Yield what clients notice in the records of a run folder."""
+    for path in records_in(Path(folder)).values():
+        record = Record(path, thinned=True)
+        if record.server == "passive" and not record.keep.kinds:
+            yield from list_honest(record)
+
+
+def list_trained(preset: str) -> Iterator[list[str]]:
+    """Yield what clients notice in two runs of a preset, in which the server is honest."""
+    for seed in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                record = run_preset(preset, ["server=passive", "departures=0", "rounds=8"], seed, Path(folder))
+            except FedAttackError as cause:
+                print(preset, "left out:", str(cause)[:80], flush=True)
+                break
+            yield from list_honest(record)
+
+
+def jittered(sent: dict[str, Array], number: int) -> dict[str, Array]:
+    """Imprint: turn each neuron, and what it pulls at, a little away from the others."""
+    draw = np.random.default_rng(number)
+    changed = {}
+    for name, array in sent.items():
+        size = 0.1 * np.abs(array).mean() if array.ndim == 2 else 0.0
+        changed[name] = (array + size * draw.normal(size=array.shape)).astype(array.dtype)
+    return changed
+
+
+def trapping(sent: dict[str, Array], number: int) -> dict[str, Array]:
+    """Imprint: let each neuron look elsewhere, and be alive for the one example in 64 that goes furthest there."""
+    draw = np.random.default_rng(number)
+    weight = draw.normal(size=sent["fc1.weight"].shape) / 8
+    places = load_digits().data[:200] / 16 @ weight.T
+    bias = -np.quantile(places, 1 - 1 / 64, axis=0)
+    following = draw.normal(size=sent["fc2.weight"].shape) / 8
+    changed = {"fc1.weight": weight, "fc1.bias": bias, "fc2.weight": following}
+    return {name: changed.get(name, array).astype(array.dtype) for name, array in sent.items()}
+
+
+def disguised(sent: dict[str, Array], number: int) -> dict[str, Array]:
+    """Fishing: leave weights to all classes, and biases that look less odd."""
+    draw = np.random.default_rng(number)
+    weight = sent["fc2.weight"] + (1e-2 * draw.normal(size=sent["fc2.weight"].shape)).astype(np.float32)
+    return sent | {"fc2.weight": weight, "fc2.bias": np.minimum(sent["fc2.bias"], 30.0)}
+
+
+def evade(names: Sequence[str]) -> None:
+    """Print what servers gain that know of the check, and whether clients notice something."""
+    make = simulations.server.make_departure
+    for server, alter in (("imprint", jittered), ("imprint", trapping), ("fishing", disguised)):
+
+        def changed(study: Study, alter: Callable[..., dict[str, Array]] = alter) -> Callable[..., dict[str, Array]]:
+            depart = make(study)
+            return lambda model, number: alter(dict(depart(model, number)), number)
+
+        simulations.server.make_departure = changed
+        for seed in range(2):
+            with tempfile.TemporaryDirectory() as folder:
+                record = run_preset(server, ["rounds=1", "clients=4"], seed, Path(folder))
+                noticed = [found for found in list_honest(record) if found]
+            print(server, alter.__name__, seed, judged(server, "exact", ["rounds=1", "clients=4"], seed), flush=True)
+            print(f"noticed by {len(noticed)} of 4 clients: {noticed[:1]}", flush=True)
+    simulations.server.make_departure = make
+    for seed in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            study_changes = [
+                "rounds=1",
+                "clients=4",
+                "hidden=200",
+                "framework=fedavg",
+                "server=passive",
+                "departures=0",
+            ]
+            record = run_preset("fishing", study_changes, seed, Path(folder))
+            model = {name: np.array(array) for name, array in (record.rounds[0].common or {}).items()}
+            model["fc1.bias"] -= 20
+            network = build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=200, seed=0)
+            network.load_state_dict({name: torch.from_numpy(array) for name, array in model.items()})
+            x = load_digits().images[:64, None].astype(np.float32) / 16
+            train_local(network, x, load_digits().target[:64], epochs=1, batch_size=8, lr=0.1, seed=0)
+            after = [value.numpy() for value in network.state_dict().values()]
+            moved = differences([*model.values()], after)
+            print("inconsistent, dead by its biases alone:", check_received([*model.values()]), check_moved(moved, 64))
+
+
+def main() -> None:
+    """Run one part."""
+    logging.disable(logging.INFO)
+    parts = {"gain": gain, "defences": defences, "check": check, "evade": evade}
+    parts[sys.argv[1]](sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
