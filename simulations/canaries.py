@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError
-from fedattack.claims.canaries import Canaries, Examples
+from fedattack.claims.canaries import Canaries, CanaryExamples
 from fedattack.claims.canaries.directions import move_arrays
 from fedattack.data import Dataset
 from fedattack.defences.guarantee import NOISY
@@ -17,7 +17,7 @@ from fedattack.runs.settings import RunSettings, StudySettings
 from simulations.seeds import CANARY_STREAM, derive_secret, generator
 
 
-def draw_examples(data: Dataset, settings: StudySettings) -> Examples:
+def draw_examples(data: Dataset, settings: StudySettings) -> CanaryExamples:
     """Draw a run's canary examples, and throw their coins.
 
     They are noise of the data's mean and deviation: gradients of real examples point where those of others do, which
@@ -35,7 +35,7 @@ def draw_examples(data: Dataset, settings: StudySettings) -> Examples:
     noise = rng.standard_normal((count, *data.input_shape)) * float(data.x_test.std()) + float(data.x_test.mean())
     labels = rng.integers(0, data.classes, count)
     seed = derive_secret(settings.seed, CANARY_STREAM, 1)
-    return Examples.drawn(noise.astype(np.float32), labels, clients=settings.clients, seed=seed)
+    return CanaryExamples.drawn(noise.astype(np.float32), labels, clients=settings.clients, seed=seed)
 
 
 def canaries_of(settings: RunSettings) -> Canaries:

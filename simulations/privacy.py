@@ -2,7 +2,7 @@
 
 from fedattack.base.errors import ConfigError
 from fedattack.defences import DP_SGD, NONE
-from fedattack.privacy import Sampling, noise_for
+from fedattack.privacy import ExampleSampling, noise_for
 from fedattack.runs.settings import RunSettings
 
 
@@ -37,9 +37,9 @@ def is_private(settings: RunSettings) -> bool:
     return bool(noise or epsilon)
 
 
-def sampling_of(settings: RunSettings, records: int) -> Sampling:
+def sampling_of(settings: RunSettings, records: int) -> ExampleSampling:
     """Say how a client of so many examples draws them in a round."""
-    return Sampling.of(records, batch_size=settings.batch_size, epochs=settings.local_epochs)
+    return ExampleSampling.of(records, batch_size=settings.batch_size, epochs=settings.local_epochs)
 
 
 def noise_of(settings: RunSettings, records: int) -> float:

@@ -24,7 +24,7 @@ _SERVER_FACTS = ("rounds", "fraction", "local-epochs", "batch-size", "lr", "mome
 
 
 @dataclass(frozen=True)
-class Federation:
+class ServedRun:
     """One run as its server needs it.
 
     Attributes
@@ -112,7 +112,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the framework that the run config names, under observation."""
     study = Study.of(context.run_config)
     ordered = OrderedGrid(grid, study.settings.nodes)
-    study.framework.serve(Federation(ordered, context, study, _checkpoint(study, ordered)))
+    study.framework.serve(ServedRun(ordered, context, study, _checkpoint(study, ordered)))
 
 
 def _checkpoint(study: Study, grid: OrderedGrid) -> Checkpoint | None:

@@ -21,7 +21,7 @@ from simulations.records import choose_public_rows, load_public_records, load_re
 from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_secret, derive_seed, generator
 
 if TYPE_CHECKING:
-    from fedattack.claims.canaries import Examples
+    from fedattack.claims.canaries import CanaryExamples
 
 CLIENT_PROPERTY = "client"
 """The property by which a client says which partition it holds."""
@@ -120,8 +120,8 @@ class Study:
         return x, self.data.y_train[rows]
 
     @cached_property
-    def canary_examples(self) -> "Examples | None":
-        """Examples that coins put among those of clients, if the run has any."""
+    def canary_examples(self) -> "CanaryExamples | None":
+        """Canary examples that coins put among those of clients, if the run has any."""
         if not self.settings.canary_examples:
             return None
         # Most runs have none, and their clients need not pay for the import.

@@ -52,7 +52,7 @@ Groups = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class Column:
+class OneHotColumn:
     """Columns of a model's input that encode one attribute: those from ``first`` to before ``end``, counted from 0."""
 
     name: str
@@ -76,7 +76,7 @@ class Questions:
         Names of :data:`WITHOUT` that this attacker does not know.
     """
 
-    column: Column | None = None
+    column: OneHotColumn | None = None
     label: int | None = None
     groups: Groups = field(default_factory=dict)
     without: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ class Questions:
         return cls(column, holds, {} if groups is None else read_groups(groups), frozenset(without))
 
 
-def _column(text: str) -> Column:
+def _column(text: str) -> OneHotColumn:
     found = _COLUMN.fullmatch(text.strip())
     if found is None:
         raise ConfigError(
@@ -113,7 +113,7 @@ def _column(text: str) -> Column:
     if not 1 <= first <= last:
         raise ConfigError(f"--sensitive {text}: columns are counted from 1, and the last follows the first")
     name = found["name"] or (f"column {first}" if first == last else f"columns {first}-{last}")
-    return Column(name.strip(), first - 1, last)
+    return OneHotColumn(name.strip(), first - 1, last)
 
 
 def read_groups(path: Path) -> dict[str, dict[str, str]]:

@@ -40,7 +40,7 @@ class _Defended(NumPyClient):
         return arrays, count, {}
 
 
-class _Checked(NumPyClient):
+class _CheckedClient(NumPyClient):
     """Comes before a client's own class, so that all but ``fit`` is as it was."""
 
     _fedattack_checks: tuple[RecordDict, Sends, bool]
@@ -68,7 +68,7 @@ def checked(client: Wrapped, state: RecordDict, *, sends: Sends = "model", refus
     """
     wrapped = copy.copy(client)
     kind = type(client)
-    wrapped.__class__ = type(f"Checked{kind.__name__}", (_Checked, kind), {})
+    wrapped.__class__ = type(f"Checked{kind.__name__}", (_CheckedClient, kind), {})
     wrapped._fedattack_checks = (state, sends, refuses)  # type: ignore[attr-defined]
     return wrapped
 

@@ -21,7 +21,7 @@ from fedattack.base.machine import MEMORY
 from fedattack.learning.losses import MeanLoss, mean_loss
 from fedattack.learning.torch_utils import activations, in_mode, seeded
 from fedattack.learning.training import LocalTraining, check_sgd, records_of
-from fedattack.privacy import Sampling, check_noise
+from fedattack.privacy import ExampleSampling, check_noise
 
 if TYPE_CHECKING:
     from opacus import GradSampleModule
@@ -94,7 +94,7 @@ def train_private(
     objective = mean_loss(loss)
     check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     records, labels = records_of(x, y, device)
-    sampling = Sampling.of(len(records), batch_size=batch_size)
+    sampling = ExampleSampling.of(len(records), batch_size=batch_size)
     model.to(device)
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise)
     expected = sampling.rate * len(records)
@@ -223,7 +223,7 @@ class _Private:
         self._optimizer = optimizer
         self._sampler = sampler
 
-    def batches(self, records: int, sampling: Sampling) -> Iterator[NDArray[np.intp]]:
+    def batches(self, records: int, sampling: ExampleSampling) -> Iterator[NDArray[np.intp]]:
         """Draw the batches of an epoch, which may be empty.
 
         Opacus' sampler does the same from a generator of torch, whose seed can be tried; see :func:`_noise_hook`.

@@ -56,15 +56,15 @@ class GivenDropout(nn.Module):
 
 
 @dataclass(frozen=True)
-class Step:
+class ShadowStep:
     """One local step of k clients: which of its examples each takes, (k, b), and a mask (k, b, …) for each dropout."""
 
     rows: Tensor
     masks: tuple[Tensor, ...]
 
-    def of(self, clients: slice) -> Step:
+    def of(self, clients: slice) -> ShadowStep:
         """Return the same step of some of the clients."""
-        return Step(self.rows[clients], tuple(mask[clients] for mask in self.masks))
+        return ShadowStep(self.rows[clients], tuple(mask[clients] for mask in self.masks))
 
 
 class ShadowModel:
@@ -199,7 +199,7 @@ class ShadowModel:
         for first in range(0, len(x), chunk):
             last = min(first + chunk, len(x))
             seed = int(torch.randint(2**31, (), generator=generator)) if self._draws else 0
-            steps: Iterable[Step] = self.schedule(last - first, x.shape[1], training, generator)
+            steps: Iterable[ShadowStep] = self.schedule(last - first, x.shape[1], training, generator)
             if together is not None and together < last - first:
                 steps = list(steps)
             for begin in range(first, last, together or chunk):
@@ -210,12 +210,14 @@ class ShadowModel:
                     updates = self._train(start, records, labels, training, own, maximise)
                 yield updates
 
-    def schedule(self, clients: int, records: int, training: LocalSGD, generator: torch.Generator) -> Iterator[Step]:
+    def schedule(
+        self, clients: int, records: int, training: LocalSGD, generator: torch.Generator
+    ) -> Iterator[ShadowStep]:
         """Draw the local steps of ``clients`` clients with ``records`` examples each, one by one."""
         for _ in range(training.epochs):
             order = torch.rand((clients, records), generator=generator).argsort(dim=1)
             for rows in order.split(training.batch_size or records, dim=1):
-                yield Step(rows.to(self.device), self.draw_masks(rows.shape, generator))
+                yield ShadowStep(rows.to(self.device), self.draw_masks(rows.shape, generator))
 
     def _drawing(self, seed: int) -> AbstractContextManager[None]:
         """Seed the dropout that a model draws itself, if there is any; torch draws it from its global generators."""
@@ -301,7 +303,7 @@ class ShadowModel:
         return torch.zeros_like(start) if total is None else total
 
     def _train(
-        self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
+        self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[ShadowStep], maximise: bool
     ) -> Tensor:
         """Train clients side by side, in place: an optimizer's steps move each number by itself."""
         matrix = start.expand(len(x), -1).clone()

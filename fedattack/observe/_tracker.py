@@ -65,7 +65,7 @@ def _contain_errors(
 
 
 @dataclass
-class _Model:
+class _TrackedModel:
     """A model beside the training of a round, which is in the record if it is the next common one.
 
     Attributes
@@ -131,7 +131,7 @@ class RoundTracker:
         self._config: dict[str, Any] = {}
         self._legacy = False
         self._models: dict[tuple[int, ...], Arrays] = {}
-        self._perhaps: list[_Model] = []
+        self._perhaps: list[_TrackedModel] = []
         self._knows_final = False
 
     @_contain_errors
@@ -174,7 +174,7 @@ class RoundTracker:
             return
         if not self._knows_final:
             self.recorder.final = model
-        self._hold(_Model(kind, "sent", model, named))
+        self._hold(_TrackedModel(kind, "sent", model, named))
 
     def _note_answer(self, message: Message) -> None:
         """Note a reply to a message that is no training."""
@@ -200,9 +200,9 @@ class RoundTracker:
         if model is None:
             self.recorder.leave_out(kind, "reply", arrays=named)
         else:
-            self._hold(_Model(kind, "reply", model, named))
+            self._hold(_TrackedModel(kind, "reply", model, named))
 
-    def _hold(self, model: _Model) -> None:
+    def _hold(self, model: _TrackedModel) -> None:
         """Keep a model until it is known whether it is the next common one."""
         for other in self._perhaps:
             if other.arrays is model.arrays and (other.type, other.way) == (model.type, model.way):
@@ -220,7 +220,7 @@ class RoundTracker:
                 self._leave_out(model)
         self._perhaps = []
 
-    def _leave_out(self, model: _Model) -> None:
+    def _leave_out(self, model: _TrackedModel) -> None:
         self.recorder.leave_out(model.type, model.way, arrays=model.named, messages=model.messages)
 
     def _note(self, message: Message, known: int | None) -> None:

@@ -17,7 +17,7 @@ _CLOSE = 2e-3
 
 
 @dataclass(frozen=True)
-class Sampling:
+class ExampleSampling:
     """How a client draws its examples in a round.
 
     Attributes
@@ -39,7 +39,7 @@ class Sampling:
             )
 
     @classmethod
-    def of(cls, records: int, *, batch_size: int, epochs: int = 1) -> Sampling:
+    def of(cls, records: int, *, batch_size: int, epochs: int = 1) -> ExampleSampling:
         """Give a round's sampling for so many examples, as :func:`fedattack.learning.train_private` draws them.
 
         The rate is b/n, and there are E·⌈n/b⌉ steps.
@@ -70,7 +70,7 @@ class PrivacySpent:
     delta: float
 
 
-def privacy_spent(noise: float, sampling: Sampling, *, rounds: int, delta: float) -> PrivacySpent:
+def privacy_spent(noise: float, sampling: ExampleSampling, *, rounds: int, delta: float) -> PrivacySpent:
     """Account for a client's DP-SGD.
 
     Parameters
@@ -103,7 +103,7 @@ def privacy_spent(noise: float, sampling: Sampling, *, rounds: int, delta: float
 
 
 @lru_cache(maxsize=4096)
-def noise_for(epsilon: float, sampling: Sampling, *, rounds: int, delta: float) -> float:
+def noise_for(epsilon: float, sampling: ExampleSampling, *, rounds: int, delta: float) -> float:
     """Find the noise multiplier with which a client's whole run spends ``epsilon`` at most, and hardly less.
 
     Parameters

@@ -146,7 +146,7 @@ class UnrecordedEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class Line(TypedDict):
+class RoundLine(TypedDict):
     """One round."""
 
     seq: Count
@@ -245,7 +245,7 @@ class Manifest(TypedDict):
     unrecorded: NotRequired[Annotated[list[UnrecordedEntry], Field(max_length=64)]]
 
 
-LINE_FORM: TypeAdapter[Line] = TypeAdapter(Line)
+LINE_FORM: TypeAdapter[RoundLine] = TypeAdapter(RoundLine)
 """The form of a line of the index."""
 
 MANIFEST_FORM: TypeAdapter[Manifest] = TypeAdapter(Manifest)

@@ -243,7 +243,7 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
 
 
 @dataclass(frozen=True)
-class Line:
+class Glance:
     """A question at a glance.
 
     Attributes
@@ -274,16 +274,16 @@ class Line:
 
 def overview_of(
     answers: Sequence[Answer], run: Mapping[str, Any], claim: Mapping[str, Any] | None = None
-) -> list[Line]:
+) -> list[Glance]:
     """List a line for each question that was asked, and for what needs no attack.
 
     Of several attacks that ask one question the one that says most counts. `claim` is what ``claim.json`` says.
     """
-    lines: dict[str, Line] = {}
+    lines: dict[str, Glance] = {}
     for number, answer in enumerate(answers, 1):
         finding, before = answer.finding, lines.get(answer.question)
         if before is None or before.finding is None or _says_more(finding, before.finding):
-            lines[answer.question] = Line(
+            lines[answer.question] = Glance(
                 answer.question,
                 answer.short,
                 finding,
@@ -304,7 +304,7 @@ def _says_more(finding: Finding, other: Finding) -> bool:
     return _SAYS_MOST.index(finding.verdict) < _SAYS_MOST.index(other.verdict)
 
 
-def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
+def summary_of(lines: Sequence[Glance], run: Mapping[str, Any]) -> str:
     """Count what was shown and what was not asked, in a sentence."""
     verdicts = [line.finding.verdict for line in lines if line.finding is not None]
     parts = []
@@ -334,22 +334,22 @@ def _in_brief(finding: Finding) -> str:
     return runs if finding.p_adjusted is None else f"{runs}, {p_in_words(finding.p_adjusted)}"
 
 
-def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> Line:
+def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> Glance:
     question, privacy = "Is a privacy guarantee claimed, and is it true?", run.get("privacy")
     if claim is not None:
-        return Line(question, short_of_claim(claim), said=claim["verdict"], link=CLAIM_PAGE)
+        return Glance(question, short_of_claim(claim), said=claim["verdict"], link=CLAIM_PAGE)
     if privacy is None:
-        return Line(question, "None is known of this run.", said="none known")
+        return Glance(question, "None is known of this run.", said="none known")
     most = privacy["epsilon_run"]["high"]
     epsilon = "no finite ε" if most is None else f"ε = {most:,.3g} at most"
     answer = f"{privacy['name']}: {epsilon} for the whole run, computed and not measured."
-    return Line(question, answer, said="declared")
+    return Glance(question, answer, said="declared")
 
 
-def _in_plaintext(run: Mapping[str, Any]) -> list[Line]:
+def _in_plaintext(run: Mapping[str, Any]) -> list[Glance]:
     names = run.get("observed", {}).get("in_plaintext")
     if names is None:
         return []
     answer = f"Yes: {list_words(names, 'and')}." if names else "No."
     said = "visible" if names else "nothing visible"
-    return [Line("Do numbers reach the server in plaintext?", answer, said=said)]
+    return [Glance("Do numbers reach the server in plaintext?", answer, said=said)]

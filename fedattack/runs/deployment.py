@@ -31,7 +31,7 @@ START_SECONDS_PER_NODE = 15.0
 POLL_SECONDS = 0.2
 
 
-class Federation(Runtime):
+class SuperNodeRuntime(Runtime):
     """A :class:`fedattack.runs.runtime.Runtime` of SuperNodes that are processes of their own."""
 
     def __init__(self, app: Path, *, supernodes: int, log: Path) -> None:
@@ -54,7 +54,7 @@ class Federation(Runtime):
         return sum(node.get("status") == "online" for node in nodes)
 
 
-class Deployment(Federation):
+class Deployment(SuperNodeRuntime):
     """A :class:`fedattack.runs.runtime.Runtime` of real processes: one SuperLink, and a SuperNode for each client.
 
     SuperNode *i* has the node config ``partition-id=i num-partitions=N``, as a simulated client has. It trains with

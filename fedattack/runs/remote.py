@@ -12,7 +12,7 @@ from typing import Any, Self
 from fedattack.base.errors import ConfigError, RunError
 from fedattack.base.files import write_atomically
 from fedattack.record.nodes import NODES
-from fedattack.runs.deployment import POLL_SECONDS, START_SECONDS, START_SECONDS_PER_NODE, Federation, NotUpError
+from fedattack.runs.deployment import POLL_SECONDS, START_SECONDS, START_SECONDS_PER_NODE, NotUpError, SuperNodeRuntime
 from fedattack.runs.logs import RUN_ID
 from fedattack.runs.runtime import RunResult
 
@@ -31,7 +31,7 @@ def _path_from(variable: str) -> Path | None:
     return Path(path) if path else None
 
 
-class Remote(Federation):
+class Remote(SuperNodeRuntime):
     """A :class:`~fedattack.runs.runtime.Runtime` of a SuperLink and SuperNodes that somebody else started and keeps.
 
     The ServerApp runs where the SuperLink has it run, and must find the run config's absolute paths there.

@@ -24,7 +24,7 @@ from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER, AskedToTrain
 from fedattack.witness.store import RUN_FOLDER
-from fedattack.witness.watch import KEEP, Arrays, HoldOut, Watch, is_watched, watching
+from fedattack.witness.watch import KEEP, Arrays, CallWatch, HoldOut, is_watched, watching
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
@@ -131,7 +131,7 @@ class WitnessMod:
 @contextmanager
 def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> Iterator[None]:
     """Note what a ServerApp's own process evaluates on, which no client holds; the node is then ``server``."""
-    watch = Watch(seed, keep)
+    watch = CallWatch(seed, keep)
     watch.notes |= dict.fromkeys(sources.install())
     try:
         with watching(watch):
@@ -179,7 +179,7 @@ class _Calls:
             _save(self._folder, watch, _with_reply(watch, replace(call, failed=failed), reply))
         return reply
 
-    def _begin(self, message: Message, context: Context) -> tuple[Watch, Call]:
+    def _begin(self, message: Message, context: Context) -> tuple[CallWatch, Call]:
         node = str(message.metadata.dst_node_id)
         client = str(context.node_config.get("partition-id", ""))
         trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
@@ -187,14 +187,14 @@ class _Calls:
         arrays = _models(message)
         known = known_rows(self._folder, node)
         by_steps = _by_steps.setdefault(self._folder, {})
-        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
+        watch = CallWatch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
         watch.notes |= dict.fromkeys(sources.install())
         asked = _read_asked(message) if trains else None
         watch.hold_out = self._hold_out if trains else None
         return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
 
 
-def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
+def _with_reply(watch: CallWatch, call: Call, reply: Message | None) -> Call:
     """Add what a reply tells."""
     if reply is None:
         return call
@@ -208,7 +208,7 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     return replace(call, sent=sent, names=names, stated=stated)
 
 
-def _save(folder: Path, watch: Watch, call: Call) -> None:
+def _save(folder: Path, watch: CallWatch, call: Call) -> None:
     """Write; an error ends in Flower's log, and never in the run."""
     try:
         save(folder, watch, call)

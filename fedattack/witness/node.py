@@ -21,7 +21,7 @@ from fedattack.witness.sample import Examples
 from fedattack.witness.seen import AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
-from fedattack.witness.watch import Arrays, SeenModel, Watch, places_in
+from fedattack.witness.watch import Arrays, CallWatch, SeenModel, places_in
 
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
@@ -224,7 +224,7 @@ def _stamp(path: Path) -> _Stamp:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def save(folder: Path, watch: Watch, call: Call) -> None:
+def save(folder: Path, watch: CallWatch, call: Call) -> None:
     """Add what was watched to what is known of the node, on disk.
 
     Raises
@@ -280,7 +280,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
+def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
     """Add one call, and return whether it brought other examples."""
     shared, alike = _find_shared(watch, call)
     trained = _choose_trained(shared)
@@ -302,7 +302,7 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
     return news
 
 
-def _describe_model(known: Node, watch: Watch, call: Call, models: Sequence[SeenModel], folder: Path) -> None:
+def _describe_model(known: Node, watch: CallWatch, call: Call, models: Sequence[SeenModel], folder: Path) -> None:
     """Note which model it is, by the first that can be described."""
     for model in models:
         if model.describe is None:
@@ -314,7 +314,7 @@ def _describe_model(known: Node, watch: Watch, call: Call, models: Sequence[Seen
         return
 
 
-def _add_sends(watch: Watch, known: Node, call: Call, model: SeenModel) -> None:
+def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> None:
     """Note what each array of the reply is, beside what it was in earlier calls."""
     after = model.state() if model.state is not None else []
     # A reply of several models, such as that of a GAN, is compared array by array.
@@ -339,7 +339,7 @@ def _add_sends(watch: Watch, known: Node, call: Call, model: SeenModel) -> None:
 
 
 def _not_sent(
-    known: Node, watch: Watch, call: Call, model: SeenModel, folder: Path
+    known: Node, watch: CallWatch, call: Call, model: SeenModel, folder: Path
 ) -> tuple[tuple[str, ...], Path | None]:
     """Name what of a model the client trains and does not send; write what it does neither with.
 
@@ -376,7 +376,7 @@ def _find_not_sent(model: SeenModel, call: Call) -> dict[str, NDArray[Any]] | No
     return arrays
 
 
-def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
+def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenModel]) -> bool:
     _add_privacy(known, watch, trained)
     own = trained[0].trained
     for model in trained[1:]:
@@ -405,7 +405,7 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     return news
 
 
-def _add_privacy(known: Node, watch: Watch, trained: list[SeenModel]) -> None:
+def _add_privacy(known: Node, watch: CallWatch, trained: list[SeenModel]) -> None:
     for model in trained:
         private = model.private
         if private is not None:
@@ -487,7 +487,7 @@ def _is_augmented(
 
 
 def _training(
-    known: Node, watch: Watch, trained: list[SeenModel], sizes: Counter[int], epochs: float | None
+    known: Node, watch: CallWatch, trained: list[SeenModel], sizes: Counter[int], epochs: float | None
 ) -> WitnessedTraining | None:
     kinds = {kind: None for model in trained for kind in model.optimizers}
     if not kinds:
@@ -516,7 +516,7 @@ def _training(
     )
 
 
-def _find_shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]:
+def _find_shared(watch: CallWatch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]:
     """Find the models that the client shares, and those of their kind, whose evaluations count, too."""
     models = [*watch.models.values()]
     if watch.stated is not None:
@@ -531,7 +531,7 @@ def _find_shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenMo
     return shared, [model for model in models if model.signature in kinds]
 
 
-def _find_exchanged(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
+def _find_exchanged(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     sent = [model for model in models if _is_in(model, call.sent, whole=True)]
     if not sent:
         sent = [model for model in models if _is_in(model, call.sent, whole=False)]
@@ -543,7 +543,7 @@ def _find_exchanged(watch: Watch, call: Call, models: list[SeenModel]) -> list[S
     return _find_only(watch, call, models)
 
 
-def _find_only(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
+def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     """Find models of the only kind there is: what is sent may be compressed, noisy, or a part of the model."""
     busy = _choose_trained(models) or models
     if not busy:

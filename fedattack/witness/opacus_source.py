@@ -8,7 +8,7 @@ from opacus import PrivacyEngine
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.reading import configuration_of
-from fedattack.witness.watch import Watch, current
+from fedattack.witness.watch import CallWatch, current
 
 _undo: list[Callable[[], Any]] = []
 
@@ -39,7 +39,7 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_private
 
 
-def _note(watch: Watch, engine: PrivacyEngine, optimizer: Any) -> None:
+def _note(watch: CallWatch, engine: PrivacyEngine, optimizer: Any) -> None:
     watch.private_by[id(optimizer.original_optimizer)] = functools.partial(_configuration, engine, optimizer)
 
 

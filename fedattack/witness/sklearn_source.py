@@ -13,7 +13,7 @@ from sklearn.utils import _safe_indexing
 
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.seen import WitnessedModel
-from fedattack.witness.watch import SeenModel, State, Watch, current, labels_of, plain, same
+from fedattack.witness.watch import CallWatch, SeenModel, State, current, labels_of, plain, same
 
 _FITS = ("fit", "partial_fit")
 _BY_ROW = ("X", "y", "sample_weight")
@@ -90,7 +90,7 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
     return method
 
 
-def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
+def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
     if not (is_classifier(estimator) or is_regressor(estimator)):
         return None
     known = watch.model_of(estimator, lambda: _make_model(watch, estimator))
@@ -100,7 +100,7 @@ def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
     return known
 
 
-def _make_model(watch: Watch, estimator: Any) -> SeenModel:
+def _make_model(watch: CallWatch, estimator: Any) -> SeenModel:
     model = SeenModel(watch, estimator, type(estimator).__name__, type(estimator))
     model.state = functools.partial(_state, estimator)
     model.describe = _describe
@@ -108,7 +108,7 @@ def _make_model(watch: Watch, estimator: Any) -> SeenModel:
 
 
 def _hold_out(
-    watch: Watch, fit: Callable[..., Any], estimator: Any, args: Any, kwargs: Any
+    watch: CallWatch, fit: Callable[..., Any], estimator: Any, args: Any, kwargs: Any
 ) -> tuple[NDArray[np.bool_], tuple[Any, ...], dict[str, Any]] | None:
     """Return which examples are held out, and arguments without them; ``None`` where all stay."""
     named = _name_arguments(args, kwargs)
@@ -135,7 +135,7 @@ def _name_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _note(
-    watch: Watch,
+    watch: CallWatch,
     model: SeenModel,
     name: str,
     args: Any,

@@ -343,7 +343,7 @@ def _is_made(tree: Any) -> bool:
 
 
 @dataclass
-class Line:
+class TapeLine:
     """One thing that a step computes."""
 
     function: Callable[..., Any]
@@ -368,13 +368,13 @@ class Reader(TorchFunctionMode):
         self.parts: list[Step] = []
         self.inside = False
         self.keeps_tape = keeps_tape
-        self.lines: list[Line] = []
+        self.lines: list[TapeLine] = []
         # Tensors stay alive meanwhile, or another would get the id of one that is gone.
         self._made: dict[int, tuple[int, Tensor]] = {}
         self._leaves: dict[int, tuple[str, Tensor]] = {}
         # What is the same for all examples may be computed before the step begins.
         self._shared: dict[int, tuple[int, Tensor]] = {}
-        self._common: list[Line] = []
+        self._common: list[TapeLine] = []
         # What the app gave outputs to meet, by what they met in its place.
         self._given: dict[int, tuple[Tensor, Tensor]] = {}
         self._count = 0
@@ -488,7 +488,7 @@ class Reader(TorchFunctionMode):
         # What sets weights, as where they are initialized, is no part of the step.
         if not any(value.grad_fn is not None for value in tensors_of(output)):
             return
-        line = Line(func, tree_map(self._as_constant, args), tree_map(self._as_constant, kwargs), [])
+        line = TapeLine(func, tree_map(self._as_constant, args), tree_map(self._as_constant, kwargs), [])
         for value in tensors_of(output):
             number = self._shared[id(value)][0] if id(value) in self._shared else self._next_number()
             self._shared[id(value)] = number, value
@@ -568,7 +568,7 @@ class Reader(TorchFunctionMode):
     def _write(self, function: Callable[..., Any], args: Any, kwargs: Any, output: Any) -> None:
         makes = self._make(output)
         if makes or getattr(function, "__name__", "") == _IN_PLACE:
-            self.lines.append(Line(function, args, kwargs, makes))
+            self.lines.append(TapeLine(function, args, kwargs, makes))
 
     def _make(self, output: Any) -> list[int]:
         numbers = []

@@ -44,7 +44,7 @@ class _Examples(TypedDict):
 
 
 @with_config(_STRICT)
-class _Model(TypedDict):
+class _WitnessModel(TypedDict):
     spec: Text | None
     arguments: dict[Text, JsonValue]
     input_shape: list[_Count]
@@ -96,7 +96,7 @@ class _About(TypedDict):
     client: Text
     trained: _Examples
     evaluated: _Examples
-    model: _Model | None
+    model: _WitnessModel | None
     training: _Training | None
     mods: list[Text]
     notes: list[Text]
@@ -265,7 +265,7 @@ def _entry_of(model: WitnessedModel) -> dict[str, Any]:
     return entry if frozen is None else {**entry, "frozen": frozen.name}
 
 
-def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
+def _model(about: _WitnessModel | None, folder: Path) -> WitnessedModel | None:
     if about is None:
         return None
     frozen = about.get("frozen")

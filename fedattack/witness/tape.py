@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
-from fedattack.witness.step import Leaf, Line, Reader, Slot, Step, fill_leaves, tensors_of
+from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, tensors_of
 from fedattack.witness.torch_source import unwrap
 
 _TRIED = 3
@@ -49,7 +49,7 @@ class Tape:
         Whether the loss is all that the step asks for gradients of; else it is what it asks first.
     """
 
-    def __init__(self, step: Step, lines: Sequence[Line], losses: Sequence[int], *, is_whole: bool = True) -> None:
+    def __init__(self, step: Step, lines: Sequence[TapeLine], losses: Sequence[int], *, is_whole: bool = True) -> None:
         self.step = step
         self.is_whole = is_whole
         self._lines = [replace(line, function=_plain(line.function)) for line in lines]
@@ -65,7 +65,7 @@ class Tape:
         made = self._compute(self._lines, leaves)
         return torch.stack([made[number].sum() for number in self._losses]).sum()
 
-    def _compute(self, lines: Sequence[Line], leaves: Mapping[str, NDArray[Any] | Tensor]) -> dict[int, Tensor]:
+    def _compute(self, lines: Sequence[TapeLine], leaves: Mapping[str, NDArray[Any] | Tensor]) -> dict[int, Tensor]:
         """Compute lines from the first on, and return what they make by its number."""
         torch.manual_seed(_SEED)
         made: dict[int, Tensor] = {}

@@ -27,7 +27,7 @@ from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label, hash_rows
 from fedattack.witness.step import Reader, Step, as_array, count_examples, tensors_of
-from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
+from fedattack.witness.watch import CallWatch, Pass, SeenModel, State, current, labels_of, places_in
 
 _LABELLED = {
     "cross_entropy": "cross-entropy",
@@ -151,7 +151,7 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pass | _Taken | None:
+def _begin(watch: CallWatch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pass | _Taken | None:
     """Note what a model was called with; ``watch.local.open`` is then the model, unless it is no model of its own."""
     if torch.jit.is_tracing():
         return None
@@ -194,7 +194,7 @@ def _is_model(module: nn.Module) -> bool:
     return True
 
 
-def _look_up(watch: Watch, module: nn.Module) -> SeenModel | None:
+def _look_up(watch: CallWatch, module: nn.Module) -> SeenModel | None:
     """Return what was seen of a model, which may be called in what wraps it; ``None`` if there are too many."""
     known = watch.models.get(id(module))
     return watch.model_of(module, lambda: _make_model(watch, module)) if known is None else known
@@ -227,7 +227,7 @@ def _watch_next(original: Callable[..., Any]) -> Callable[..., Any]:
     return next_batch
 
 
-def _note_batch(watch: Watch, dataset: Any, index: Any, batch: Any) -> None:
+def _note_batch(watch: CallWatch, dataset: Any, index: Any, batch: Any) -> None:
     """Note where in its dataset a loader took a batch from."""
     if not isinstance(index, list) or not all(isinstance(one, int) and one >= 0 for one in index):
         return
@@ -238,7 +238,7 @@ def _note_batch(watch: Watch, dataset: Any, index: Any, batch: Any) -> None:
     watch.local.loaded.append(([number * _LARGEST + one for one in index], tensors))
 
 
-def _find_places(watch: Watch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
+def _find_places(watch: CallWatch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
     """Return where in a dataset the examples of a call stand, if they are as a loader gave them."""
     given = next((one for one in tensors_of((args, kwargs)) if one.ndim), None)
     for found, tensors in watch.local.loaded:
@@ -256,7 +256,7 @@ class StepReader(Reader):
     It lies beneath all modes that the app itself has switched on, which come and go in their own order.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: CallWatch) -> None:
         super().__init__()
         self._watch = watch
         # The calls of each micro-batch of the step that is under way.
@@ -264,7 +264,7 @@ class StepReader(Reader):
         self._is_needed = True
         self.put_beneath()
 
-    def begin_call(self, watch: Watch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin_call(self, watch: CallWatch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a model is called with."""
         if not self._is_needed and not watch.by_steps and watch.hold_out is None:
             self.remove()
@@ -279,7 +279,7 @@ class StepReader(Reader):
             step.places = _find_places(watch, args, kwargs)
 
     def hold_out(
-        self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Pass | _Taken | None
+        self, watch: CallWatch, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Pass | _Taken | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Put others into the place of the examples that are held out; ``None`` where all stay."""
         step = self.step
@@ -300,7 +300,7 @@ class StepReader(Reader):
             begun.held_out = step.held_out
         return step.replaced(args, kwargs)
 
-    def end_call(self, watch: Watch, module: nn.Module, output: Any, begun: Any) -> None:
+    def end_call(self, watch: CallWatch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
         model = watch.models.get(id(unwrap(module)))
         if self.step is None or model is None:
@@ -314,7 +314,7 @@ class StepReader(Reader):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(lambda gradient: watch.guard("a step", self._take_trained, step, calls))
 
-    def _take_trained(self, watch: Watch, step: Step, calls: list[_Begun]) -> None:
+    def _take_trained(self, watch: CallWatch, step: Step, calls: list[_Begun]) -> None:
         """Note the examples of a step, once a gradient has come back, unless their labels are known."""
         begun = [*calls]
         calls.clear()
@@ -368,7 +368,7 @@ def _has_labels(begun: Pass | _Taken | None) -> bool:
     return one is not None and one.labels is not None
 
 
-def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
+def _settle(watch: CallWatch, taken: _Taken, output: Any) -> None:
     """Begin a pass as soon as it is known what of it are labels, and whether the model's loss has a name."""
     model, loss, tensor = taken.model, loss_in(output), _outputs_in(output)
     tensor = None if tensor is not None and not tensor.ndim else tensor
@@ -396,7 +396,7 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     return None
 
 
-def _await_gradients(watch: Watch, begun: Pass, output: Any, loss: Tensor) -> None:
+def _await_gradients(watch: CallWatch, begun: Pass, output: Any, loss: Tensor) -> None:
     """See whether a gradient comes back through anything that a model with a loss of its own returned."""
     model = begun.model
 
@@ -462,7 +462,7 @@ def _recognise_loss(
     return spec
 
 
-def _note_returned(watch: Watch, begun: Pass, output: Any) -> None:
+def _note_returned(watch: CallWatch, begun: Pass, output: Any) -> None:
     model, tensor = begun.model, output if type(output) is Tensor else _outputs_in(output)
     shape = () if tensor is None else tensor.shape
     if tensor is None or not shape or shape[0] != begun.count:
@@ -482,7 +482,7 @@ def _note_returned(watch: Watch, begun: Pass, output: Any) -> None:
     _await_loss(watch, begun, tensor, node)
 
 
-def _await_loss(watch: Watch, begun: Pass, output: Tensor, node: Any) -> None:
+def _await_loss(watch: CallWatch, begun: Pass, output: Tensor, node: Any) -> None:
     """Remember what a model returned, without keeping the graph alive."""
     begun.output = weakref.ref(output)
     begun.number = -1 if node is None else node._sequence_nr()
@@ -495,7 +495,7 @@ def _note_optimizer_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         watch.guard("a step of an optimizer", _step, optimizer)
 
 
-def _step(watch: Watch, optimizer: Optimizer) -> None:
+def _step(watch: CallWatch, optimizer: Optimizer) -> None:
     watch.steps += 1
     private = watch.private_by.get(id(optimizer))
     name = type(optimizer).__name__ if private is None else f"private {type(optimizer).__name__}"
@@ -533,12 +533,12 @@ def _watch_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
     return zero_grad
 
 
-def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
+def _discard(watch: CallWatch, owner: Optimizer | nn.Module) -> None:
     for model in _find_moved(watch, owner):
         model.discard()
 
 
-def _find_moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
+def _find_moved(watch: CallWatch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
     """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
         if not (model.pending or model.waiting.sizes) or not isinstance(model.model, nn.Module):
@@ -597,7 +597,7 @@ def _watch_loss_call(name: str, original: Callable[..., Tensor]) -> Callable[...
     return loss
 
 
-def _note_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _note_loss(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     outputs = args[0] if args else kwargs.get("input")
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
@@ -625,7 +625,7 @@ def _note_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str
         _note_options(watch, name, args, kwargs)
 
 
-def _name_loss(watch: Watch, model: SeenModel, name: str, outputs: Tensor) -> None:
+def _name_loss(watch: CallWatch, model: SeenModel, name: str, outputs: Tensor) -> None:
     """Note by which loss a model is trained."""
     spec = _LABELLED[name]
     if name == "nll_loss" and name not in model.losses and not _is_log_softmax(outputs):
@@ -641,7 +641,7 @@ def _note_inner_loss(taken: _Taken | None, target: Tensor) -> None:
         taken.labels = taken.memory.get(target.untyped_storage().data_ptr(), taken.labels)
 
 
-def _note_options(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _note_options(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Note what of a loss's options the noted one has not."""
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
     if weight is not None or kwargs.get("label_smoothing"):
@@ -650,7 +650,7 @@ def _note_options(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[
         watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
 
 
-def _origin(watch: Watch, outputs: Tensor) -> Pass | None:
+def _origin(watch: CallWatch, outputs: Tensor) -> Pass | None:
     """Find the forward pass that these outputs come from."""
     recent: deque[Pass] = watch.local.recent
     for begun in reversed(recent):
@@ -693,7 +693,7 @@ def _is_log_softmax(outputs: Tensor) -> bool:
     return bool(total.abs().max() < 1e-3)
 
 
-def _make_model(watch: Watch, module: nn.Module) -> SeenModel:
+def _make_model(watch: CallWatch, module: nn.Module) -> SeenModel:
     signature = (type(module), tuple((name, tuple(value.shape)) for name, value in _entries(module)))
     model = SeenModel(watch, module, type(module).__name__, signature)
     model.state = functools.partial(_state, module)
@@ -703,7 +703,7 @@ def _make_model(watch: Watch, module: nn.Module) -> SeenModel:
     return model
 
 
-def _is_received(watch: Watch, module: nn.Module) -> bool:
+def _is_received(watch: CallWatch, module: nn.Module) -> bool:
     own = [array for _, array in _state(module)]
     return any(places_in(own, state) is not None for state in watch.received())
 
@@ -748,7 +748,7 @@ def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any
     return tensors[0]
 
 
-def _take_tensors(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Taken | None:
+def _take_tensors(watch: CallWatch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Taken | None:
     """Return all tensors that a model was called with; what is no batch of examples is noted, and not covered."""
     given = places(args, kwargs)
     # Numbers and switches are the same for all examples, such as how many tokens there are in all batches of a step.

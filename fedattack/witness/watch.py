@@ -174,7 +174,7 @@ class SeenModel:
         Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
     """
 
-    def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
+    def __init__(self, watch: "CallWatch", model: object, name: str, signature: object) -> None:
         self.model = model
         self.name = name
         self.signature = signature
@@ -443,7 +443,7 @@ class Local(threading.local):
 
 
 @dataclass(eq=False)
-class Watch:
+class CallWatch:
     """What is seen in one call of a client.
 
     Attributes
@@ -552,27 +552,27 @@ class Watch:
             self.guard("what became of the last batches", _end, model, without_steps)
 
 
-def _note_start(watch: Watch, model: SeenModel) -> None:
+def _note_start(watch: CallWatch, model: SeenModel) -> None:
     model.note_start(watch.received())
 
 
-def _end(watch: Watch, model: SeenModel, without_steps: bool) -> None:
+def _end(watch: CallWatch, model: SeenModel, without_steps: bool) -> None:
     model.end(without_steps=without_steps)
 
 
 _lock = threading.Lock()
-_watches: list[Watch] = []
+_watches: list[CallWatch] = []
 
 
 class _Stack(threading.local):
     def __init__(self) -> None:
-        self.stack: list[Watch | None] = []
+        self.stack: list[CallWatch | None] = []
 
 
 _local = _Stack()
 
 
-def current() -> Watch | None:
+def current() -> CallWatch | None:
     """Return the watch that this thread's doings belong to."""
     stack = _local.stack
     if stack:
@@ -592,7 +592,7 @@ def is_watched() -> bool:
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[Watch]:
+def watching(watch: CallWatch) -> Iterator[CallWatch]:
     """Make a watch the current one of this thread, and of threads that are started meanwhile."""
     with _lock:
         _watches.append(watch)
@@ -606,7 +606,7 @@ def watching(watch: Watch) -> Iterator[Watch]:
             _watches.remove(watch)
 
 
-def _end_reading(watch: Watch) -> None:
+def _end_reading(watch: CallWatch) -> None:
     watch.local.reader.end_reading()
 
 
@@ -618,7 +618,7 @@ def unwatched() -> Iterator[None]:
 
 
 @contextmanager
-def _stack(watch: Watch | None) -> Iterator[None]:
+def _stack(watch: CallWatch | None) -> Iterator[None]:
     _local.stack.append(watch)
     try:
         yield
@@ -667,7 +667,7 @@ def _note_stated(x: Any, y: Any, trained: bool) -> None:
         watch.guard("what trained_on or evaluated_on was given", _state, x, y, trained)
 
 
-def _state(watch: Watch, x: Any, y: Any, trained: bool) -> None:
+def _state(watch: CallWatch, x: Any, y: Any, trained: bool) -> None:
     rows = plain(x)
     if rows.ndim < 2:
         raise DataError(f"expected one row an example, got an array of shape {rows.shape}")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from xgboost import Booster, DMatrix, QuantileDMatrix
 
 from fedattack.base.errors import DataError
-from fedattack.witness.watch import Watch, current, labels_of
+from fedattack.witness.watch import CallWatch, current, labels_of
 
 _CLASSES = ("binary:", "multi:")
 
 _undo: list[Callable[[], Any]] = []
 # In each call of a client, the matrices that are noted already, by whether they were trained on.
-_noted: "weakref.WeakKeyDictionary[Watch, dict[bool, weakref.WeakSet[DMatrix]]]" = weakref.WeakKeyDictionary()
+_noted: "weakref.WeakKeyDictionary[CallWatch, dict[bool, weakref.WeakSet[DMatrix]]]" = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
@@ -49,16 +49,16 @@ def _watch_method(original: Callable[..., Any], note: Callable[..., None]) -> Ca
     return method
 
 
-def _note_update(watch: Watch, booster: Booster, matrix: DMatrix) -> None:
+def _note_update(watch: CallWatch, booster: Booster, matrix: DMatrix) -> None:
     _note(watch, booster, matrix, trained=True)
 
 
-def _note_evaluation(watch: Watch, booster: Booster, matrices: Sequence[tuple[DMatrix, str]]) -> None:
+def _note_evaluation(watch: CallWatch, booster: Booster, matrices: Sequence[tuple[DMatrix, str]]) -> None:
     for matrix, _ in matrices:
         _note(watch, booster, matrix, trained=False)
 
 
-def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> None:
+def _note(watch: CallWatch, booster: Booster, matrix: DMatrix, *, trained: bool) -> None:
     """Note the examples of a matrix, once a call of the client; what is trained on counts as nothing else."""
     if _is_beside(watch):
         return
@@ -73,7 +73,7 @@ def _note(watch: Watch, booster: Booster, matrix: DMatrix, *, trained: bool) -> 
     watch.state(rows, labels, trained=trained)
 
 
-def _is_beside(watch: Watch) -> bool:
+def _is_beside(watch: CallWatch) -> bool:
     """Say whether the client was sent numbers and no bytes: then trees are none of what it shares."""
     received = [array for arrays in watch.received() for array in arrays]
     return any(array.dtype != np.uint8 and array.size for array in received)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedattack.runs.settings import RunSettings
-    from simulations.server import Federation
+    from simulations.server import ServedRun
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models; active servers choose what models are sent.
 # A private attribute is inferred from updates of models. Canaries and central noise are about updates of models, too.
@@ -62,7 +62,7 @@ class Framework:
     name: str
     sends: Sends
     client: str
-    serve: Callable[[Federation], None]
+    serve: Callable[[ServedRun], None]
     fixed: Mapping[str, Value] = field(default_factory=dict)
     shares_model: bool = True
     array_names: tuple[str, ...] = ()

@@ -13,11 +13,11 @@ from simulations.seeds import CENTRAL_STREAM, derive_secret
 
 if TYPE_CHECKING:
     from fedattack.record.format import View
-    from simulations.server import Federation
+    from simulations.server import ServedRun
     from strategies.secure_aggregation import SecureFedAvg
 
 
-def _serve(run: Federation) -> None:
+def _serve(run: ServedRun) -> None:
     """Run FedAvg.
 
     With ``secagg`` that is the real protocol. Without it, clients that may have a property are recorded as a
@@ -60,7 +60,7 @@ def _serve(run: Federation) -> None:
         run.start(SeededFedAvg(run.sampling), view=view)
 
 
-def _strategy_of_sums(run: Federation) -> Callable[..., SecureFedAvg]:
+def _strategy_of_sums(run: ServedRun) -> Callable[..., SecureFedAvg]:
     """Return what makes the strategy of a run behind SecAgg+.
 
     Raises

@@ -8,10 +8,10 @@ from fedattack.base.errors import ConfigError
 from simulations.frameworks.base import NO_SUMS, Framework
 
 if TYPE_CHECKING:
-    from simulations.server import Federation
+    from simulations.server import ServedRun
 
 
-def _serve(run: Federation) -> None:
+def _serve(run: ServedRun) -> None:
     """Run FedMD, which has no common model, and no consensus before the first round.
 
     Raises

@@ -8,10 +8,10 @@ from fedattack.learning import check_gradients
 from simulations.frameworks.base import NO_SUMS, Framework
 
 if TYPE_CHECKING:
-    from simulations.server import Federation
+    from simulations.server import ServedRun
 
 
-def _serve(run: Federation) -> None:
+def _serve(run: ServedRun) -> None:
     from strategies.departing import DepartingFedSGD
     from strategies.fedsgd import FedSGD
 

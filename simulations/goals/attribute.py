@@ -6,11 +6,11 @@ import numpy as np
 
 from fedattack.attacks import Knowledge, PartialRecords
 from fedattack.audit.truth import Attributes
-from simulations.goals.base import Answer, Goal, auxiliary_of
+from simulations.goals.base import Goal, TrueAnswer, auxiliary_of
 from simulations.study import Study
 
 
-def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
+def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, TrueAnswer]:
     """Gather the attacker's knowledge, and say what the column holds.
 
     The prior is the attribute's distribution in the training split. In a null run the truth is about the examples as
@@ -35,7 +35,7 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
         prior=np.bincount(codes, minlength=len(column.values)) / len(codes),
     )
     known = replace(common, auxiliary=auxiliary_of(study), partial=partial)
-    return known, Answer(attributes=Attributes(codes[rows], column.values, tuple(owners.tolist()), column.name))
+    return known, TrueAnswer(attributes=Attributes(codes[rows], column.values, tuple(owners.tolist()), column.name))
 
 
 GOAL = Goal(chosen_by="sensitive", pose=_pose)

@@ -13,7 +13,7 @@ from simulations.study import Study
 
 
 @dataclass(frozen=True)
-class Answer:
+class TrueAnswer:
     """What is true of what the attacker asks about; see :func:`fedattack.audit.truth.write_truth`."""
 
     owners: Sequence[str] | None = None
@@ -39,7 +39,7 @@ class Goal:
     """
 
     chosen_by: str | None
-    pose: Callable[[Study, Knowledge, np.random.Generator], tuple[Knowledge, Answer]]
+    pose: Callable[[Study, Knowledge, np.random.Generator], tuple[Knowledge, TrueAnswer]]
     knows_defence: bool = False
 
 

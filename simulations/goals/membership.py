@@ -7,14 +7,14 @@ import numpy as np
 from fedattack.attacks import Knowledge, Targets
 from fedattack.audit.truth import NOBODY
 from fedattack.base.errors import DataError
-from simulations.goals.base import Answer, Goal, auxiliary_of
+from simulations.goals.base import Goal, TrueAnswer, auxiliary_of
 from simulations.goals.source import held_targets
 from simulations.origins import deal_origins
 from simulations.records import singles
 from simulations.study import Study
 
 
-def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
+def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, TrueAnswer]:
     """Draw the targets, and say who owns them.
 
     The held ones are those of source inference. Those that nobody holds come from the test split and from training
@@ -45,7 +45,7 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
     )
     all_owners = [*owners, *[NOBODY] * count]
     origins = [""] * len(owners) + deal_origins(study, places)
-    return known, Answer(owners=[all_owners[row] for row in order], origins=[origins[row] for row in order])
+    return known, TrueAnswer(owners=[all_owners[row] for row in order], origins=[origins[row] for row in order])
 
 
 GOAL = Goal(chosen_by="nulls", pose=_pose, knows_defence=True)

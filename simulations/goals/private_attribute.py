@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import AuxiliaryAttribute, Knowledge
 from fedattack.audit.truth import ClientAttribute
-from simulations.goals.base import Answer, Goal, auxiliary_of
+from simulations.goals.base import Goal, TrueAnswer, auxiliary_of
 from simulations.study import Study
 
 
@@ -17,14 +17,14 @@ def values_of_clients(study: Study, name: str) -> NDArray[np.int64]:
     return np.array([codes[part[0]] for part in study.division.parts], dtype=np.int64)
 
 
-def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
+def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, TrueAnswer]:
     """Gather the attacker's knowledge, and say which values the clients have."""
     rows = study.division.auxiliary
     attributes, private = {}, {}
     for name, column in study.private_columns.items():
         attributes[name] = AuxiliaryAttribute(column.values, column.train[rows])
         private[name] = ClientAttribute(tuple(values_of_clients(study, name).tolist()), column.values)
-    return replace(common, auxiliary=auxiliary_of(study), attributes=attributes), Answer(private=private)
+    return replace(common, auxiliary=auxiliary_of(study), attributes=attributes), TrueAnswer(private=private)
 
 
 GOAL = Goal(chosen_by="private", pose=_pose, knows_defence=True)

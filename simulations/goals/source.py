@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, Targets
 from fedattack.audit.truth import NOBODY
-from simulations.goals.base import Answer, Goal
+from simulations.goals.base import Goal, TrueAnswer
 from simulations.origins import deal_origins
 from simulations.records import singles
 from simulations.study import Study
@@ -32,7 +32,7 @@ def held_targets(study: Study, rng: np.random.Generator) -> tuple[NDArray[np.int
     return np.concatenate(chosen), owners
 
 
-def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
+def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, TrueAnswer]:
     """Draw the targets, and say who owns them.
 
     As many examples that no client holds are mixed with the held ones, as far as the test split reaches.
@@ -48,7 +48,7 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
     y = np.concatenate([data.y_train[members], data.y_test[null]])[order]
     public = None if study.framework.shares_model else study.public_x
     known = replace(common, targets=Targets(x, y), public=public)
-    return known, Answer(owners=[owners[row] for row in order], origins=[origins[row] for row in order])
+    return known, TrueAnswer(owners=[owners[row] for row in order], origins=[origins[row] for row in order])
 
 
 GOAL = Goal(chosen_by=None, pose=_pose)

@@ -9,7 +9,7 @@ import pytest
 from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.holding import Client, Holding
 from fedattack.apps.posing import pose
-from fedattack.apps.questions import Column, Questions, Scene, pose_further, read_groups
+from fedattack.apps.questions import OneHotColumn, Questions, Scene, pose_further, read_groups
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
@@ -70,7 +70,7 @@ def tables() -> tuple[dict, dict]:
     return {name: table(9, rng) for name in names}, {name: table(12, rng) for name in names}
 
 
-COLUMN = Questions(column=Column("sex", 2, 3))
+COLUMN = Questions(column=OneHotColumn("sex", 2, 3))
 ONE_STEP = LocalSGD(epochs=1, batch_size=20, lr=0.1)
 
 
@@ -128,9 +128,9 @@ def test_a_shuffled_column_is_no_leak(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (Column("column 9", 8, 9), "there is no column 9; the model takes the columns 1 … 6"),
-        (Column("column 1", 0, 1), r"column 1 has \d+ different values, and at most 20"),
-        (Column("column 4", 3, 4), "column 4 is the same in all examples"),
+        (OneHotColumn("column 9", 8, 9), "there is no column 9; the model takes the columns 1 … 6"),
+        (OneHotColumn("column 1", 0, 1), r"column 1 has \d+ different values, and at most 20"),
+        (OneHotColumn("column 4", 3, 4), "column 4 is the same in all examples"),
     ],
 )
 def test_a_column_that_cannot_be_asked_for_has_a_reason_and_the_rest_goes_on(tmp_path, column, message):
@@ -149,7 +149,7 @@ def test_a_column_is_not_asked_for_where_no_holder_is_certain():
     client = Client("0", (witness("0", (x, y)),))
     others = {bytes([row] * 16): (x[row], 0) for row in range(6)}
     scene = Scene(Holding({"0": client}, shape=(6,), examples=others), ["0"], np.ones((1, 1), np.int64), None, [], 0)
-    further = pose_further(Questions(column=Column("first", 0, 1)), scene)
+    further = pose_further(Questions(column=OneHotColumn("first", 0, 1)), scene)
     assert further.reasons["attribute"].startswith("--sensitive: of no example is it certain")
 
 
@@ -337,10 +337,10 @@ def test_words_are_read_before_a_run(tmp_path):
     path = tmp_path / "groups.toml"
     path.write_text("[region]\nnorth = [0, 1]\nsouth = ['2', 3]\n")
     asked = Questions.of_words("sex=3-4", 5, path, ["auxiliary", "limits"])
-    assert asked.column == Column("sex", 2, 4)
+    assert asked.column == OneHotColumn("sex", 2, 4)
     assert asked.groups == {"region": {"0": "north", "1": "north", "2": "south", "3": "south"}}
     assert (asked.label, asked.without) == (5, {"auxiliary", "limits"})
-    assert Questions.of_words("7", None, None, []).column == Column("column 7", 6, 7)
+    assert Questions.of_words("7", None, None, []).column == OneHotColumn("column 7", 6, 7)
 
 
 @pytest.mark.parametrize(

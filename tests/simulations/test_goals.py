@@ -9,7 +9,7 @@ from fedattack.audit.truth import write_truth
 from fedattack.runs.settings import RunSettings, load_settings
 from simulations.goals import GOALS, goal_of
 from simulations.goals.attribute import GOAL as ATTRIBUTE
-from simulations.goals.base import Answer
+from simulations.goals.base import TrueAnswer
 from simulations.goals.membership import GOAL as MEMBERSHIP
 from simulations.goals.private_attribute import GOAL as PRIVATE_ATTRIBUTE
 from simulations.goals.property import GOAL as PROPERTY
@@ -39,6 +39,6 @@ def test_every_goal_is_found_and_the_defence_is_known_where_updates_are_made_aga
 
 
 def test_an_answer_is_what_can_be_written_of_the_truth_for_a_threat_of_somebody_else_s_too():
-    names = {field.name for field in fields(Answer)}
+    names = {field.name for field in fields(TrueAnswer)}
     assert names <= {*inspect.signature(write_truth).parameters}
     assert "answers" in names

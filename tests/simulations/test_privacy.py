@@ -12,7 +12,7 @@ from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import LocalSGD, train_private
-from fedattack.privacy import Sampling, noise_for, privacy_spent
+from fedattack.privacy import ExampleSampling, noise_for, privacy_spent
 from fedattack.record import Record
 from fedattack.report import read_run, write_report
 from fedattack.runs.app import app_folder
@@ -85,7 +85,7 @@ def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
     assert privacy.noise == (1.2,) * 10
     for client, part in enumerate(study.division.parts):
         rate, steps = min(64 / len(part), 1.0), math.ceil(len(part) / 64)
-        spent = privacy_spent(1.2, Sampling(rate, steps), rounds=2, delta=1e-5)
+        spent = privacy_spent(1.2, ExampleSampling(rate, steps), rounds=2, delta=1e-5)
         assert privacy.epsilon_round[client] == spent.epsilon_round
         assert privacy.epsilon_run[client] == spent.epsilon_run
     assert len(set(privacy.epsilon_run)) > 1

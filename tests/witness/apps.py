@@ -15,7 +15,7 @@ from torch import nn
 
 from fedattack.witness import WitnessedClientApp, read_witnesses, sources
 from fedattack.witness.node import Call, save
-from fedattack.witness.watch import Watch, watching
+from fedattack.witness.watch import CallWatch, watching
 from tests.apps.projects import CLIENTS, HERE, Project
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
@@ -85,7 +85,7 @@ def witnessed(project: Project, folder: Path, **options):
 
 def witness_of(client, folder: Path, *, received=(), sent=(), stated=None, trains=True, node="1", **options):
     """Call a function as a client is called; ``sent`` may be a model, whose state the client replies."""
-    watch = Watch(received=lambda: [arrays_of(model) for model in received], **options)
+    watch = CallWatch(received=lambda: [arrays_of(model) for model in received], **options)
     assert not sources.install()
     with watching(watch):
         result = client()

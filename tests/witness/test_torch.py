@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
 from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
-from fedattack.witness.watch import Watch, watching
+from fedattack.witness.watch import CallWatch, watching
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
 X = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
@@ -837,7 +837,7 @@ def test_threads_that_the_client_starts_are_its_own_unless_there_are_other_clien
         return kept[0]
 
     check_all(witness_of(client, tmp_path))
-    with watching(Watch()) as other:
+    with watching(CallWatch()) as other:
         witness = witness_of(client, tmp_path, node="2")
     assert witness.trained.total == 0
     assert "of which client it was is not known" in witness.notes[0]

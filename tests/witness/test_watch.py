@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedattack.witness import watch
-from fedattack.witness.watch import SeenModel, Watch
+from fedattack.witness.watch import CallWatch, SeenModel
 
 
 def train(model: SeenModel, largest: list[int]) -> None:
@@ -36,7 +36,7 @@ def test_batches_that_are_hashed_together_count_as_if_each_were_hashed_alone(kee
     found = []
     for small in (0, 2**16):
         monkeypatch.setattr(watch, "_SMALL", small)
-        model, largest = SeenModel(Watch(keep=keep), None, "a model", "kind"), []
+        model, largest = SeenModel(CallWatch(keep=keep), None, "a model", "kind"), []
         train(model, largest)
         found.append(model)
         # Of what waits, little is held, however long a client trains.

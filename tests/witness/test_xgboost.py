@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedattack.witness.watch import Watch, watching
+from fedattack.witness.watch import CallWatch, watching
 
 xgboost = pytest.importorskip("xgboost", reason="XGBoost is not installed")
 
@@ -26,7 +26,7 @@ def test_training_and_evaluation_are_seen(source):
     (x, y), (other, labels) = data(), data(8, 1)
     x[0, 1] = 0
     own, beside = xgboost.DMatrix(x, label=y), xgboost.DMatrix(other, label=labels)
-    with watching(Watch()) as watch:
+    with watching(CallWatch()) as watch:
         booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, own, num_boost_round=3)
         booster.update(dtrain=own, iteration=3)
         booster.eval_set(evals=[(own, "train"), (beside, "valid")])
@@ -40,14 +40,14 @@ def test_training_and_evaluation_are_seen(source):
 
 def test_trees_beside_another_model_are_none_of_what_is_shared(source):
     x, y = data()
-    with watching(Watch(received=lambda: [[np.zeros(3, np.float32)]])) as watch:
+    with watching(CallWatch(received=lambda: [[np.zeros(3, np.float32)]])) as watch:
         xgboost.train({"nthread": 1}, xgboost.DMatrix(x, label=y), num_boost_round=1)
     assert watch.stated is None
 
 
 def test_a_matrix_of_quantiles_is_told(source):
     x, y = data()
-    with watching(Watch()) as watch:
+    with watching(CallWatch()) as watch:
         xgboost.train({"nthread": 1}, xgboost.QuantileDMatrix(x, label=y), num_boost_round=1)
     assert any("a QuantileDMatrix holds quantiles alone" in note for note in watch.notes)
 

@@ -3,7 +3,7 @@
 from fedattack.claims.canaries.file import (
     CANARIES,
     Canaries,
-    Examples,
+    CanaryExamples,
     read_canaries,
     read_examples,
     with_canaries,
@@ -16,9 +16,9 @@ from fedattack.claims.canaries.result import CanaryResult
 __all__ = [
     "CANARIES",
     "Canaries",
+    "CanaryExamples",
     "CanaryMod",
     "CanaryResult",
-    "Examples",
     "measure_canaries",
     "read_canaries",
     "read_examples",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import NeedsError
 from fedattack.claims.canaries.bounds import Scores, bound_by_guesses, bound_by_two_samples, count_right_guesses
-from fedattack.claims.canaries.file import Examples
+from fedattack.claims.canaries.file import CanaryExamples
 from fedattack.claims.canaries.gradients import CanaryUpdate, Gradients
 from fedattack.claims.canaries.models import Arrays, models_of
 from fedattack.claims.canaries.result import BoundPair, CanaryResult
@@ -65,7 +65,7 @@ GUESS_TEST = GuessTest()
 
 def measure_examples(
     record: Record,
-    examples: Examples,
+    examples: CanaryExamples,
     claim: Claim,
     accountant: float | None,
     gradients: Gradients,
@@ -98,7 +98,7 @@ def measure_examples(
 
 def score_examples(
     record: Record,
-    examples: Examples,
+    examples: CanaryExamples,
     gradients: Gradients,
     nodes: Mapping[str, str],
     left_out: list[str],
@@ -131,7 +131,7 @@ def _estimate_epsilon(inside: Scores, outside: Scores, delta: float) -> float:
 
 
 def _read_updates(
-    record: Record, examples: Examples, nodes: Mapping[str, str], left_out: list[str]
+    record: Record, examples: CanaryExamples, nodes: Mapping[str, str], left_out: list[str]
 ) -> Iterator[CanaryUpdate]:
     """Read the updates of clients with canaries; those of the common model where clients are not known."""
     for round_ in record:
@@ -141,7 +141,7 @@ def _read_updates(
             yield from _read_common(round_, examples, left_out)
 
 
-def _read_common(round_: Round, examples: Examples, left_out: list[str]) -> Iterator[CanaryUpdate]:
+def _read_common(round_: Round, examples: CanaryExamples, left_out: list[str]) -> Iterator[CanaryUpdate]:
     models = models_of(round_)
     if models is None:
         return
@@ -158,7 +158,7 @@ def _read_common(round_: Round, examples: Examples, left_out: list[str]) -> Iter
 
 
 def _read_replies(
-    round_: Round, examples: Examples, nodes: Mapping[str, str], left_out: list[str]
+    round_: Round, examples: CanaryExamples, nodes: Mapping[str, str], left_out: list[str]
 ) -> Iterator[CanaryUpdate]:
     replies = [reply for reply in round_.observations if reply.status == "ok" and reply.received is not None]
     others = _read_others(replies)

@@ -20,7 +20,7 @@ EXAMPLES = "canaries.npz"
 """File of canary examples, beside ``canaries.toml``."""
 
 _HINT = "fedattack/claims/CANARIES.md has its keys"
-_WRITE_AGAIN = "write it anew, with Examples.write"
+_WRITE_AGAIN = "write it anew, with CanaryExamples.write"
 _ARRAYS = ("x", "y", "included", "client")
 _LEAST = 2
 
@@ -68,7 +68,7 @@ class Canaries(BaseModel):
 _FORM = TypeAdapter(Canaries)
 
 
-class Examples:
+class CanaryExamples:
     """Canary examples, and what the coins said.
 
     Attributes
@@ -158,7 +158,7 @@ def read_canaries(path: Path) -> Canaries:
         raise ConfigError(f"{path}: {said}; {_HINT}") from None
 
 
-def read_examples(folder: Path) -> Examples:
+def read_examples(folder: Path) -> CanaryExamples:
     """Read the canary examples beside a ``canaries.toml``.
 
     Raises
@@ -173,7 +173,7 @@ def read_examples(folder: Path) -> Examples:
     for name in ("x", "y"):
         if not np.isfinite(arrays[name]).all():
             raise DataError(f"{path}: {name} holds numbers that are not finite; {_WRITE_AGAIN}")
-    return Examples(*(arrays[name] for name in _ARRAYS))
+    return CanaryExamples(*(arrays[name] for name in _ARRAYS))
 
 
 def _check_types(path: Path, arrays: Mapping[str, NDArray]) -> None:

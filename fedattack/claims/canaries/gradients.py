@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedattack.base.errors import ConfigError, short
 from fedattack.claims.canaries.bounds import Scores
 from fedattack.claims.canaries.directions import Products
-from fedattack.claims.canaries.file import Examples
+from fedattack.claims.canaries.file import CanaryExamples
 
 SPARSE = 10
 """Entries of a model for each direction that something is held against, at least."""
@@ -68,7 +68,7 @@ class Gradients:
     """
 
     def __init__(
-        self, model: Any, loss: str, examples: Examples, public: tuple[NDArray[Any], NDArray[Any]] | None
+        self, model: Any, loss: str, examples: CanaryExamples, public: tuple[NDArray[Any], NDArray[Any]] | None
     ) -> None:
         self._model = model
         self._loss = loss

@@ -15,7 +15,7 @@ from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.canaries.clients import measure_clients
 from fedattack.claims.canaries.examples import measure_examples
-from fedattack.claims.canaries.file import CANARIES, EXAMPLES, Canaries, Examples
+from fedattack.claims.canaries.file import CANARIES, EXAMPLES, Canaries, CanaryExamples
 from fedattack.claims.canaries.gradients import Gradients
 from fedattack.claims.canaries.result import CanaryResult
 from fedattack.claims.claim import Claim
@@ -27,7 +27,7 @@ def measure_canaries(
     canaries: Canaries,
     claim: Claim,
     *,
-    examples: Examples | None = None,
+    examples: CanaryExamples | None = None,
     model: Any = None,
     loss: str = "cross-entropy",
     nodes: Mapping[str, str] | None = None,

@@ -190,7 +190,7 @@ def _make_server_claim(where: str, settings: _CentralSettings) -> Claim:
 
 def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpSgdSettings, folder: Path) -> dict[str, Any]:
     """Return the claim for the client that spends most."""
-    from fedattack.privacy import Sampling, privacy_spent
+    from fedattack.privacy import ExampleSampling, privacy_spent
 
     if kind.dp_epsilon:
         raise ConfigError(
@@ -202,9 +202,9 @@ def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpSgdSettings, folder:
         raise ConfigError(f"{folder}: no client says on how many examples it trained; {_advise_claim(folder)}")
     noise = kind.dp_noise or kind.defence_strength
     batch = 0 if records[0].protocol == "fedsgd" else settings.batch_size
-    most, sampling = 0.0, Sampling(1.0, 1)
+    most, sampling = 0.0, ExampleSampling(1.0, 1)
     for size in sizes:
-        each = Sampling.of(size, batch_size=batch, epochs=settings.local_epochs if batch else 1)
+        each = ExampleSampling.of(size, batch_size=batch, epochs=settings.local_epochs if batch else 1)
         spent = privacy_spent(noise, each, rounds=settings.rounds, delta=settings.dp_delta).epsilon_run
         if spent > most:
             most, sampling = spent, each

@@ -7,7 +7,7 @@ from fedattack.base.errors import ConfigError, DataError
 from fedattack.claims.canaries import (
     CANARIES,
     Canaries,
-    Examples,
+    CanaryExamples,
     read_canaries,
     read_examples,
     with_canaries,
@@ -17,7 +17,7 @@ from fedattack.claims.canaries import (
 
 def drawn(count=40, clients=4):
     rng = np.random.default_rng(0)
-    return Examples.drawn(rng.normal(size=(count, 3)), rng.integers(0, 2, count), clients=clients, seed=1)
+    return CanaryExamples.drawn(rng.normal(size=(count, 3)), rng.integers(0, 2, count), clients=clients, seed=1)
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
@@ -106,7 +106,7 @@ def test_damaged_examples_are_refused(tmp_path, change, fault):
     np.savez(tmp_path / "canaries.npz", **arrays)
     with pytest.raises(DataError, match=fault) as caught:
         read_examples(tmp_path)
-    assert str(caught.value).endswith("write it anew, with Examples.write")
+    assert str(caught.value).endswith("write it anew, with CanaryExamples.write")
     assert "\n" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 from fedattack.base.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.claims import make_claim
 from fedattack.claims.accounting import compute_epsilon
-from fedattack.claims.canaries import Canaries, Examples, gradients, measure_canaries
+from fedattack.claims.canaries import Canaries, CanaryExamples, gradients, measure_canaries
 from fedattack.learning import build_model, private_gradient
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -125,7 +125,7 @@ def examples_run(folder, *, noise, count=120, clients=3, rounds=3, seed=0):
     x, y = rng.normal(size=(40 * clients + 60, 1, 8, 8)).astype(np.float32), rng.integers(0, 4, 40 * clients + 60)
     x[:, :, 0] += y[:, None, None]
     strange = rng.normal(size=(count, 1, 8, 8)).astype(np.float32)
-    examples = Examples.drawn(strange, rng.integers(0, 4, count), clients=clients, seed=seed)
+    examples = CanaryExamples.drawn(strange, rng.integers(0, 4, count), clients=clients, seed=seed)
     net = build_model("mlp", input_shape=(1, 8, 8), classes=4, hidden=32, seed=seed)
     writer = RecordWriter(folder, seed=seed)
     for number in range(1, rounds + 1):
@@ -176,7 +176,7 @@ def test_coins_that_nobody_followed_show_nothing(tmp_path):
     """The same run, judged by other coins."""
     run = examples_run(tmp_path / "run", noise=0.2)
     others = run["examples"]
-    run["examples"] = Examples(others.x, others.y, np.random.default_rng(9).random(120) < 0.5, others.client)
+    run["examples"] = CanaryExamples(others.x, others.y, np.random.default_rng(9).random(120) < 0.5, others.client)
     found = measure_canaries(canaries=Canaries(kind="example", count=120, seed=0), claim=example_claim(2.0), **run)
     assert found.bound_run < 0.5
 
@@ -258,7 +258,7 @@ def test_a_last_model_of_other_arrays_is_refused(world, tmp_path):
 
 def with_examples(**changes):
     def changed(examples):
-        return Examples(**(vars(examples) | {name: make(vars(examples)[name]) for name, make in changes.items()}))
+        return CanaryExamples(**(vars(examples) | {name: make(vars(examples)[name]) for name, make in changes.items()}))
 
     return changed
 

@@ -6,7 +6,7 @@ from fedattack.claims.check import check_claim
 from fedattack.claims.claim import read_claim
 from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.defences.guarantee import update_privacy
-from fedattack.privacy import Sampling, privacy_spent
+from fedattack.privacy import ExampleSampling, privacy_spent
 from fedattack.record.folder import write_study
 from tests.claims.recorded.runs import LAYERS, Run, laplace, write_run
 
@@ -60,7 +60,7 @@ def test_dp_sgd_speaks_of_the_client_that_spends_most(folder, settings):
     claim = claim_of_run(made)
     spent = [
         (privacy_spent(1.5, each, rounds=3, delta=1e-5).epsilon_run, each)
-        for each in (Sampling.of(size, batch_size=64, epochs=2) for size in (50, 100, 200))
+        for each in (ExampleSampling.of(size, batch_size=64, epochs=2) for size in (50, 100, 200))
     ]
     epsilon, sampling = max(spent, key=lambda pair: pair[0])
     assert epsilon <= claim.epsilon == pytest.approx(epsilon, rel=0.01)
