@@ -62,8 +62,8 @@ def explain_neurons(
         (n, inputs), (n,): what was read off, and how far an entry may be off.
     """
     columns = np.column_stack([examples, np.ones(len(examples))]).T
-    lengths = np.linalg.norm(columns, axis=0)
-    basis = np.linalg.svd(columns / lengths, full_matrices=False)[0]
+    of_one_length = columns / np.linalg.norm(columns, axis=0)
+    basis = np.linalg.svd(of_one_length, full_matrices=False)[0]
     beyond = np.linalg.norm(moved - moved @ basis @ basis.T, axis=1)
     # An error of an example moves the sum by its part, which is about the movement of the bias.
     limits = np.sqrt(len(columns)) * (rounding + errors.max() * np.abs(moved[:, -1]))
@@ -74,7 +74,7 @@ def explain_neurons(
         with warnings.catch_warnings():
             # It ends early where fewer examples explain all.
             warnings.simplefilter("ignore", RuntimeWarning)
-            parts = orthogonal_mp(columns / lengths, moved[neuron], n_nonzero_coefs=most)
+            parts = orthogonal_mp(of_one_length, moved[neuron], n_nonzero_coefs=most)
         members = _choose_members(columns, moved[neuron], np.flatnonzero(parts), float(limits[neuron]))
         outputs = examples[members] @ start[neuron, :-1] + start[neuron, -1]
         sizes = np.abs(examples[members]) @ np.abs(start[neuron, :-1]) + np.abs(start[neuron, -1])

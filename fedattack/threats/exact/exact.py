@@ -212,6 +212,7 @@ class _UpdateReader:
         self.candidates: dict[int, list[Candidates]] = {}
         self.batches: dict[int, list[tuple[int, TakenApart, int]]] = {}
         self.numbers = 0
+        self.noises: dict[int, float] = {}
 
     def read_updates(self, notes: list[str]) -> Iterator[_FirstLayerUpdate]:
         """Yield the updates that are looked at; notes say why others cannot be used."""
@@ -222,7 +223,7 @@ class _UpdateReader:
                 batch = 0 if any(count is None for count in counts) else int(sum(count or 0 for count in counts))
                 of_each = any(reply.singled_out for reply in replies) and round_.aggregate is not None
                 first = self._mean_of_starts(replies) if of_each else readable(start)
-                read = self._read(first, sent, round_.protocol == "fedsgd")
+                read = self._read(first, sent, round_)
                 if isinstance(read, str):
                     notes.append(f"{where}: {read}")
                 elif of_each:
@@ -270,9 +271,7 @@ class _UpdateReader:
                 part = moved[rows] / share, rounding[rows] / share
                 yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *part)
 
-    def _read(
-        self, start: Arrays | None, sent: Arrays | None, is_gradient: bool
-    ) -> tuple[Floats, Floats, Floats] | str:
+    def _read(self, start: Arrays | None, sent: Arrays | None, round_: Round) -> tuple[Floats, Floats, Floats] | str:
         """Return start, movement and rounding of the first layer, or why they cannot be read."""
         if start is None or sent is None:
             return "what model was sent, or what came back, is not in the record"
@@ -287,13 +286,17 @@ class _UpdateReader:
             return f"{self.layer.weight} has another shape than the model's"
         if not is_finite([before, after]):
             return f"{self.layer.weight} or its bias holds numbers that are not finite"
+        is_gradient = round_.protocol == "fedsgd"
         moved = after if is_gradient else after - before
         if not moved.any():
             return "its first layer did not move"
         rounding = epsilon * np.abs(after if is_gradient else np.maximum(np.abs(before), np.abs(after))).max(axis=1)
         rounding = np.maximum(_ROUNDINGS * rounding, 1e-300)
         if self.is_sum:
-            rounding = np.maximum(rounding, _find_noise(moved))
+            # Updates are read twice, and this takes long.
+            if round_.seq not in self.noises:
+                self.noises[round_.seq] = _find_noise(moved)
+            rounding = np.maximum(rounding, self.noises[round_.seq])
         return before, moved, rounding
 
     def look(self, update: _FirstLayerUpdate) -> None:
