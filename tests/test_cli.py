@@ -281,7 +281,7 @@ def test_other_targets_never_replace_what_a_run_came_with(call, tmp_path):
 QUICK = ("audit", "quickstart", "-o", "out")
 
 BAD = [
-    (("audit", "nonsense", "--out", "out"), "unknown preset 'nonsense': `fedattack list` shows all"),
+    (("audit", "whatever", "--out", "out"), "unknown preset 'whatever': `fedattack list` shows all"),
     (
         ("audit", "quikstart", "-o", "out"),
         "unknown preset 'quikstart': did you mean quickstart? `fedattack list` shows",

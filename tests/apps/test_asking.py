@@ -171,6 +171,7 @@ def test_a_head_at_home_is_fitted_behind_batch_statistics_that_are_sent(tmp_path
     assert notes == ["net.3.weight, net.3.bias, which clients keep, were fitted to the target records under each model"]
 
 
+@pytest.mark.slow
 def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is_kept(tmp_path, here):
     part = Part(tmp_path, "")
     app, targets = run(part, "head first"), targets_of(part)
