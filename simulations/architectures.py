@@ -1,7 +1,7 @@
 """Which models a run trains, and what they minimise."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from torch import nn
@@ -10,6 +10,9 @@ from fedattack.data import Dataset
 from fedattack.learning import build_model
 from fedattack.runs.settings import StudySettings
 from simulations.seeds import MODEL_STREAM, derive_seed
+
+if TYPE_CHECKING:
+    from fedattack.attacks import ModelKnowledge
 
 # The architecture that the SIA paper trains on such data (its Table II); user files follow their records' shape.
 _BY_DATASET = {"digits": "sia-mlp", "synthetic": "sia-mlp", "cifar10": "sia-cnn", "cifar100": "sia-cnn"}
@@ -80,6 +83,20 @@ class Architectures:
     def loss(self) -> str:
         """What clients minimise, a name of :data:`fedattack.learning.LOSSES`."""
         return _LOSSES[self.task.task]
+
+    def known(self) -> "ModelKnowledge":
+        """Return what an attacker knows of the architecture that it evaluates."""
+        # Clients need not pay for the import.
+        from fedattack.attacks import ModelKnowledge
+
+        return ModelKnowledge(
+            spec=self.attacked,
+            input_shape=self.task.input_shape,
+            classes=self.task.classes,
+            hidden=self.settings.hidden,
+            dropout=self.settings.dropout,
+            loss=self.loss,
+        )
 
     def build(self) -> nn.Module:
         """Build the shared model in the state in which the server starts it."""

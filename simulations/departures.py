@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from fedattack.attacks import ModelKnowledge
 from fedattack.attacks.first_layer import find_first_layer
 from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.learning.departures import FirstLayers, Fishing, Imprint, unlearning_model
@@ -49,15 +48,11 @@ def make_imprint(study: Study) -> Imprint:
 
 
 def _first_layers(study: Study) -> FirstLayers:
-    models, task = study.models, study.models.task
-    known = ModelKnowledge(
-        models.name, task.input_shape, task.classes, study.settings.hidden, models.loss, study.settings.dropout
-    )
     try:
-        layer = find_first_layer(known)
+        layer = find_first_layer(study.models.known())
     except NeedsError as cause:
         raise ConfigError(f"server = {study.settings.server!r}: {cause}") from None
-    arrays = models.initial_arrays()
+    arrays = study.models.initial_arrays()
     names = list(arrays)
     for name in names[names.index(layer.bias) + 1 :]:
         if arrays[name].ndim == 2 and arrays[name].shape[1] == layer.neurons and layer.is_relu:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
+from fedattack.attacks import Knowledge, KnownDefence, write_knowledge
 from fedattack.attacks.held_examples import held_examples
 from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
@@ -64,14 +64,7 @@ def prepare(
         What else the report is to say.
     """
     settings, data = study.settings, study.data
-    model = ModelKnowledge(
-        spec=study.models.attacked,
-        input_shape=data.input_shape,
-        classes=data.classes,
-        hidden=settings.hidden,
-        dropout=settings.dropout,
-        loss=study.models.loss,
-    )
+    model = study.models.known()
     # Models that do not fit the data are better refused now than after the training.
     study.models.build_trained()
     model.build()

@@ -22,6 +22,11 @@ from strategies.secure_aggregation import SecureFedAvg
 Arrays = Mapping[str, NDArray[Any]]
 
 
+def departs(number: int, departures: int) -> bool:
+    """Say whether the server departs in a round: in the first ones, or in all where ``departures`` is 0."""
+    return not departures or number <= departures
+
+
 class _Departing(SeededFedAvg):
     """Comes before a strategy, so that all is as there but for the first rounds.
 
@@ -50,12 +55,9 @@ class _Departing(SeededFedAvg):
         self._depart = depart
         self._departures = departures
 
-    def _departs(self, number: int) -> bool:
-        return not self._departures or number <= self._departures
-
     def resume(self, checkpoint: Checkpoint, grid: Grid) -> ArrayRecord:
         """Go on after a stopped run; while the server departs, its model is the first one."""
-        if self._departs(checkpoint.done):
+        if departs(checkpoint.done, self._departures):
             self._done = checkpoint.done
             return as_record(self._initial)
         return super().resume(checkpoint, grid)
@@ -65,7 +67,7 @@ class _Departing(SeededFedAvg):
     ) -> Iterable[Message]:
         """Send this round's sample the model, or what is sent in its place."""
         number = server_round + self._done
-        if self._departs(number):
+        if departs(number, self._departures):
             arrays = as_record(self._depart(self._initial, number))
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -74,7 +76,7 @@ class _Departing(SeededFedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the replies, or leave the model as it is."""
         arrays, metrics = super().aggregate_train(server_round, replies)
-        if self._departs(server_round + self._done):
+        if departs(server_round + self._done, self._departures):
             return as_record(self._initial), metrics
         return arrays, metrics
 
@@ -114,7 +116,7 @@ class ImprintingSecureFedAvg(SecureFedAvg):
         """Send this round's sample the model, or each client its own."""
         instructions = super().configure_fit(server_round, parameters, client_manager)
         number, sent = server_round + self._done, []
-        if self._departures and number > self._departures:
+        if not departs(number, self._departures):
             return instructions
         for place, (proxy, asked) in enumerate(instructions):
             own = self._imprint(self._initial, number, place, len(instructions))
@@ -129,6 +131,6 @@ class ImprintingSecureFedAvg(SecureFedAvg):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Take the aggregate for the next model, or leave the model as it is."""
-        if self._departures and server_round + self._done > self._departures:
+        if not departs(server_round + self._done, self._departures):
             return super().aggregate_fit(server_round, results, failures)
         return ndarrays_to_parameters([np.asarray(array) for array in self._initial.values()]), {}

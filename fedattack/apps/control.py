@@ -66,6 +66,8 @@ def control(
     shown = _headlines(evidence, [*evidence[0].scores])
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
     found: dict[str, Control] = {}
+    if not unseen:
+        return found
     with tempfile.TemporaryDirectory(prefix="planted-", dir=parts[0].folder) as folder:
         for kind, plant in ((TRAINED, _train_further), (STEPPED, partial(_step, Path(folder)))):
             names = [name for name in unseen if _takes(name, kind)]
@@ -96,6 +98,8 @@ def _look(
     for done, (amount, runs) in enumerate(planted.items()):
         watch.step("positive control", done, len(planted))
         left = [name for name in names if name not in found or not found[name].is_seen]
+        if not left:
+            break
         attacked = [_attack(one, run, left) for one, run in zip(evidence, runs, strict=True)]
         shown = _headlines(attacked, left)
         for name in left:

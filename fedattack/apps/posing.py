@@ -149,11 +149,9 @@ def pose(
 
 def _unread_gradients(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
     """Say of each attack that reads gradients out of updates of SGD that clients train otherwise, if they do."""
-    optimizers = sorted({witness.training.optimizer for witness in witnesses if witness.training is not None})
-    if not optimizers or record.protocol == "fedsgd" or any(name.startswith("SGD") for name in optimizers):
-        return {}
-    line = f"it reads gradients out of updates of SGD, and these clients train by {short(', '.join(optimizers), 80)}"
-    return {name: line for name, attack in ATTACKS.items() if attack.needs.sgd}
+    optimizers = {witness.training.optimizer for witness in witnesses if witness.training is not None}
+    unread = {name: attack.needs.unread(record, optimizers) for name, attack in ATTACKS.items()}
+    return {name: lines[0] for name, lines in unread.items() if lines}
 
 
 def _count_classes(holding: Holding, model: ModelKnowledge | None) -> int:

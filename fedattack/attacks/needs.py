@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,14 +54,23 @@ class Needs:
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
-        found, training = [], knowledge.training
+        found = []
         if knowledge.structure() and "structures" not in self.takes:
             found.append(
                 f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
             )
-        if self.sgd and training is not None and training.optimizer != "SGD" and record.protocol != "fedsgd":
-            found.append(f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}")
+        if knowledge.training is not None:
+            found += self.unread(record, [knowledge.training.optimizer])
         return found
+
+    def unread(self, record: Record, optimizers: Collection[str]) -> list[str]:
+        """Say that gradients cannot be read out of updates, where all clients train by other optimizers than SGD."""
+        if not self.sgd or not optimizers or record.protocol == "fedsgd":
+            return []
+        if any(name.startswith("SGD") for name in optimizers):
+            return []
+        names = short(", ".join(sorted(optimizers)), 80)
+        return [f"it reads gradients out of updates of SGD, and these clients train by {names}"]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
@@ -65,12 +65,13 @@ def checked(client: Wrapped, state: RecordDict, *, sends: Sends = "model", refus
         The client's ``context.state``, in which the last model is kept.
     sends, refuses
         As of :class:`fedattack.defences.mods.CheckedModel`.
+
+    Raises
+    ------
+    ConfigError
+        If it is no NumPyClient.
     """
-    wrapped = copy.copy(client)
-    kind = type(client)
-    wrapped.__class__ = type(f"Checked{kind.__name__}", (_CheckedClient, kind), {})
-    wrapped._fedattack_checks = (state, sends, refuses)  # type: ignore[attr-defined]
-    return wrapped
+    return _put_before(client, "Checked", _CheckedClient, _fedattack_checks=(state, sends, refuses))
 
 
 def defended(
@@ -104,10 +105,23 @@ def defended(
     ConfigError
         If it is no NumPyClient.
     """
+    return _put_before(client, "Defended", _Defended, _fedattack=(settings, sends, rng or np.random.default_rng()))
+
+
+def _put_before(client: Wrapped, title: str, own: type[NumPyClient], **attributes: Any) -> Wrapped:
+    """Return a copy of a client with another class before its own.
+
+    Raises
+    ------
+    ConfigError
+        If it is no NumPyClient.
+    """
     if not isinstance(client, NumPyClient):
-        raise ConfigError(f"defended: expected a NumPyClient, got {client!r}; call it around yours, before to_client()")
+        raise ConfigError(
+            f"{title.lower()}: expected a NumPyClient, got {client!r}; call it around yours, before to_client()"
+        )
     kind = type(client)
     wrapped = copy.copy(client)
-    wrapped.__class__ = type(f"Defended{kind.__name__}", (_Defended, kind), {})
-    vars(wrapped)["_fedattack"] = (settings, sends, rng or np.random.default_rng())
+    wrapped.__class__ = type(f"{title}{kind.__name__}", (own, kind), {})
+    vars(wrapped).update(attributes)
     return wrapped

@@ -15,7 +15,6 @@ from fedattack.defences.kinds import DefenceSettings
 from fedattack.defences.noise import NoiseSettings
 from fedattack.defences.recup import RecupSettings
 from fedattack.defences.soteria import SoteriaSettings
-from fedattack.record.format import SERVERS
 
 if TYPE_CHECKING:
     from fedattack.learning import LocalSGD
@@ -147,7 +146,7 @@ class StudySettings(SettingsModel):
         "the victim's alone, in so many more exchanges a round; imprint sends weights of a first layer by which "
         "examples can be read off; fishing sends weights of the last layer by which examples of one class alone move "
         "what is before it",
-        words=Words(SERVERS),
+        words=Words(("passive", "isolating", "inconsistent", "imprint", "fishing")),
     )
     departures: int = setting(
         0,

@@ -231,9 +231,9 @@ def _note_batch(watch: CallWatch, dataset: Any, index: Any, batch: Any) -> None:
     """Note where in its dataset a loader took a batch from."""
     if not isinstance(index, list) or not all(isinstance(one, int) and one >= 0 for one in index):
         return
-    if not any(dataset is known for known in watch.datasets):
+    number = next((number for number, known in enumerate(watch.datasets) if known is dataset), len(watch.datasets))
+    if number == len(watch.datasets):
         watch.datasets.append(dataset)
-    number = next(number for number, known in enumerate(watch.datasets) if known is dataset)
     tensors = tensors_of(dict(batch) if isinstance(batch, Mapping) else batch)
     watch.local.loaded.append(([number * _LARGEST + one for one in index], tensors))
 
@@ -241,12 +241,19 @@ def _note_batch(watch: CallWatch, dataset: Any, index: Any, batch: Any) -> None:
 def _find_places(watch: CallWatch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
     """Return where in a dataset the examples of a call stand, if they are as a loader gave them."""
     given = next((one for one in tensors_of((args, kwargs)) if one.ndim), None)
+    if given is None:
+        return None
+    copied: Tensor | None = None
     for found, tensors in watch.local.loaded:
-        if given is None or len(given) != len(found):
+        if len(given) != len(found):
             continue
         for one in tensors:
-            if one.data_ptr() == given.data_ptr() or (one.device != given.device and torch.equal(one, given.cpu())):
+            if one.data_ptr() == given.data_ptr():
                 return found
+            if one.device != given.device:
+                copied = given.cpu() if copied is None else copied
+                if torch.equal(one, copied):
+                    return found
     return None
 
 

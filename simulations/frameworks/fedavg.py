@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError
-from simulations.departures import make_imprint, make_unlearning
 from simulations.frameworks.base import Framework
 from simulations.seeds import CENTRAL_STREAM, derive_secret
 
@@ -69,6 +68,7 @@ def _strategy_of_sums(run: ServedRun) -> Callable[..., SecureFedAvg]:
         If an active server is to go on with a stopped run: nobody knows what came together of an unfinished round.
     """
     from fedattack.record.singled import Weighing
+    from simulations.departures import make_imprint, make_unlearning
     from strategies.departing import ImprintingSecureFedAvg
     from strategies.inconsistent import InconsistentFedAvg
     from strategies.secure_aggregation import SecureFedAvg, plan_secure_aggregation

@@ -9,6 +9,7 @@ import pytest
 from fedattack.base.errors import ConfigError
 from fedattack.base.settings import SettingsModel, setting
 from fedattack.defences import DefenceKind
+from fedattack.record.format import SERVERS
 from fedattack.runs import settings
 from fedattack.runs.settings import RunSettings, load_settings, read_settings
 from simulations.frameworks import FRAMEWORKS
@@ -23,6 +24,11 @@ def test_the_run_config_that_flower_reads_is_the_models():
     assert config == DEFAULTS
     assert {key: type(value) for key, value in config.items()} == {key: type(value) for key, value in DEFAULTS.items()}
     assert read_settings(config).by_key(DEFAULTS) == DEFAULTS
+
+
+def test_the_servers_that_settings_name_are_those_that_a_record_knows():
+    """They stand twice, since settings are read where no record is, and quickly."""
+    assert load_settings()["server"].values == SERVERS
 
 
 @pytest.mark.parametrize(

@@ -47,40 +47,52 @@ class MovedNeuron:
     later: Rows
 
 
-def explain_neurons(
-    moved: Floats, start: Floats, rounding: Floats, examples: Floats, errors: Floats
-) -> list[MovedNeuron]:
-    """Take apart how neurons moved, where known examples explain it down to rounding.
+class KnownExamples:
+    """Examples that were read off, by which movements of neurons are explained.
 
     Parameters
     ----------
-    moved, start
-        (neurons, inputs + 1): how weights and bias moved, and where they began.
-    rounding
-        (neurons,): how far an entry of ``moved`` may be off.
     examples, errors
-        (n, inputs), (n,): what was read off, and how far an entry may be off.
+        (n, inputs), (n,): what was read off, n at least 1, and how far an entry may be off.
     """
-    columns = np.column_stack([examples, np.ones(len(examples))]).T
-    of_one_length = columns / np.linalg.norm(columns, axis=0)
-    basis = np.linalg.svd(of_one_length, full_matrices=False)[0]
-    beyond = np.linalg.norm(moved - moved @ basis @ basis.T, axis=1)
-    # An error of an example moves the sum by its part, which is about the movement of the bias.
-    limits = np.sqrt(len(columns)) * (rounding + errors.max() * np.abs(moved[:, -1]))
-    neurons = np.flatnonzero((beyond <= limits) & (np.linalg.norm(moved, axis=1) > limits))
-    most = min(_MOST, len(examples), len(columns) // 3)
-    explained = []
-    for neuron in neurons.tolist():
+
+    def __init__(self, examples: Floats, errors: Floats) -> None:
+        self._examples, self._error = examples, float(errors.max())
+        self._columns = np.column_stack([examples, np.ones(len(examples))]).T
+        self._directions = self._columns / np.linalg.norm(self._columns, axis=0)
+        self._basis = np.linalg.svd(self._directions, full_matrices=False)[0]
+        self._most = max(1, min(_MOST, len(examples), len(self._columns) // 3))
+
+    def explain_neurons(self, moved: Floats, start: Floats, rounding: Floats) -> list[MovedNeuron]:
+        """Take apart how neurons moved, where these examples explain it down to rounding.
+
+        Parameters
+        ----------
+        moved, start
+            (neurons, inputs + 1): how weights and bias moved, and where they began.
+        rounding
+            (neurons,): how far an entry of ``moved`` may be off.
+        """
+        beyond = np.linalg.norm(moved - moved @ self._basis @ self._basis.T, axis=1)
+        # An error of an example moves the sum by its part, which is about the movement of the bias.
+        limits = np.sqrt(len(self._columns)) * (rounding + self._error * np.abs(moved[:, -1]))
+        explained = []
+        for neuron in np.flatnonzero((beyond <= limits) & (np.linalg.norm(moved, axis=1) > limits)).tolist():
+            candidates = self._find_candidates(moved[neuron])
+            members = _choose_members(self._columns, moved[neuron], candidates, float(limits[neuron]))
+            examples = self._examples[members]
+            outputs = examples @ start[neuron, :-1] + start[neuron, -1]
+            sizes = np.abs(examples) @ np.abs(start[neuron, :-1]) + np.abs(start[neuron, -1])
+            if len(members) and (np.abs(outputs) > _BORDER * sizes).all():
+                explained.append(MovedNeuron(members[outputs > 0], members[outputs < 0]))
+        return explained
+
+    def _find_candidates(self, moved: Floats) -> Rows:
+        """Return the few examples that explain a movement best."""
         with warnings.catch_warnings():
             # It ends early where fewer examples explain all.
             warnings.simplefilter("ignore", RuntimeWarning)
-            parts = orthogonal_mp(of_one_length, moved[neuron], n_nonzero_coefs=most)
-        members = _choose_members(columns, moved[neuron], np.flatnonzero(parts), float(limits[neuron]))
-        outputs = examples[members] @ start[neuron, :-1] + start[neuron, -1]
-        sizes = np.abs(examples[members]) @ np.abs(start[neuron, :-1]) + np.abs(start[neuron, -1])
-        if len(members) and (np.abs(outputs) > _BORDER * sizes).all():
-            explained.append(MovedNeuron(members[outputs > 0], members[outputs < 0]))
-    return explained
+            return np.flatnonzero(orthogonal_mp(self._directions, moved, n_nonzero_coefs=self._most))
 
 
 def _choose_members(columns: Floats, moved: Floats, candidates: Rows, limit: float) -> Rows:

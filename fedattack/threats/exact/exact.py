@@ -20,8 +20,9 @@ from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
+from fedattack.record.means import mean_of
 from fedattack.record.singled import Weighing
-from fedattack.threats.exact.activations import MovedNeuron, explain_neurons, group_examples
+from fedattack.threats.exact.activations import KnownExamples, MovedNeuron, group_examples
 from fedattack.threats.exact.known_values import KnownValues, read_known_values
 from fedattack.threats.exact.low_rank import TakenApart, refuse, take_apart
 from fedattack.threats.exact.options import ExactOptions
@@ -147,6 +148,8 @@ class _FirstLayerUpdate:
         (neurons, inputs + 1): weights and bias as they were sent, and how they moved.
     rounding
         (neurons,): how far an entry may be off.
+    is_sum
+        Whether it is a sum of which no client alone moves the neurons.
     one_way
         Whether all examples pull at the first layer in one direction, as of weights that bring out one class.
     """
@@ -157,6 +160,7 @@ class _FirstLayerUpdate:
     start: Floats
     moved: Floats
     rounding: Floats
+    is_sum: bool
     one_way: bool = False
 
 
@@ -234,24 +238,21 @@ class _UpdateReader:
                         # A reply that was taken out of a sum has the rounding of the sum.
                         rounding = np.maximum(rounding, _ROUNDINGS * self.weighing.error([batch]))
                     one_way = _has_one_output(first or {})
-                    yield _FirstLayerUpdate(round_.number, nodes, batch, before, moved, rounding, one_way)
+                    yield _FirstLayerUpdate(round_.number, nodes, batch, before, moved, rounding, self.is_sum, one_way)
 
     def _mean_of_starts(self, replies: Sequence[Observation]) -> Arrays | None:
         """Return the mean of the first layers that clients were sent, weighed as what they sent back."""
-        mean: dict[str, Floats] = {}
-        counts = [reply.count for reply in replies]
-        total = sum(count or 0 for count in counts)
-        for reply, count in zip(replies, counts, strict=True):
-            start, wanted = readable(reply.received) or {}, (self.layer.neurons, self.layer.inputs + 1)
-            if count is None or not {self.layer.weight, self.layer.bias} <= start.keys():
+        starts, counts = [], []
+        wanted = [(self.layer.neurons, self.layer.inputs), (self.layer.neurons,)]
+        for reply in replies:
+            start = readable(reply.received) or {}
+            if reply.count is None or not {*self.layer.names} <= start.keys():
                 return None
-            if start[self.layer.weight].ndim != 2 or start[self.layer.bias].shape != (self.layer.neurons,):
+            if [start[name].shape for name in self.layer.names] != wanted:
                 return None
-            if self.layer.join(start).shape != wanted:
-                return None
-            for name in (self.layer.weight, self.layer.bias):
-                mean[name] = mean.get(name, 0) + start[name].astype(np.float64) * (count / total)
-        return mean
+            starts.append({name: start[name].astype(np.float64) for name in self.layer.names})
+            counts.append(reply.count)
+        return mean_of(starts, counts, "message")
 
     def _tell_apart(
         self, round_: Round, replies: Sequence[Observation], read: tuple[Floats, Floats, Floats]
@@ -269,7 +270,7 @@ class _UpdateReader:
             share = count / sum(counts)
             if rows.any() and moved[rows].any():
                 part = moved[rows] / share, rounding[rows] / share
-                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *part)
+                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *part, is_sum=False)
 
     def _read(self, start: Arrays | None, sent: Arrays | None, round_: Round) -> tuple[Floats, Floats, Floats] | str:
         """Return start, movement and rounding of the first layer, or why they cannot be read."""
@@ -302,8 +303,7 @@ class _UpdateReader:
     def look(self, update: _FirstLayerUpdate) -> None:
         """Read one update."""
         number = len(self.facts)
-        is_sum = self._is_of_all(update)
-        whose = -1 if is_sum else self.nodes[update.nodes[0]]
+        whose = -1 if update.is_sum else self.nodes[update.nodes[0]]
         steps = self._count_steps(update)
         is_active = self.layer.is_relu and steps == 1
         if self.numbers <= _MOST_NUMBERS:
@@ -314,7 +314,7 @@ class _UpdateReader:
         self.batches.setdefault(whose, []).append((number, apart, steps))
         self.seen[[self.nodes[node] for node in update.nodes]] = True
         self.participants.append(update.nodes)
-        client = "all" if is_sum else update.nodes[0]
+        client = "all" if update.is_sum else update.nodes[0]
         self.facts.append(
             {
                 "round": update.number,
@@ -339,10 +339,6 @@ class _UpdateReader:
         # What moves all neurons from some place on makes them agree, and is a mixture.
         found = found.take(~np.isin(found.neurons, rows))
         return join([found, replace(between, neurons=rows[between.neurons])], self.layer.inputs)
-
-    def _is_of_all(self, update: _FirstLayerUpdate) -> bool:
-        """Say whether an update is a sum of which no client alone moves the neurons."""
-        return len(update.nodes) > 1 or (self.is_sum and len(update.start) == self.layer.neurons)
 
     def _count_steps(self, update: _FirstLayerUpdate) -> int:
         """Return how many steps are in an update; several where that is not known."""
@@ -398,11 +394,13 @@ class _UpdateReader:
 
     def _link(self, found: _FoundExamples) -> NDArray[np.int64]:
         """Return which examples of sums are of one client; also note in which other sums they are."""
-        neurons: list[MovedNeuron] = []
-        for number, update in enumerate(self.read_updates([]) if len(found.x) else ()):
-            if not self._is_of_all(update):
+        if not len(found.x):
+            return np.zeros(0, dtype=np.int64)
+        known, neurons = KnownExamples(found.x, found.errors), list[MovedNeuron]()
+        for number, update in enumerate(self.read_updates([])):
+            if not update.is_sum:
                 continue
-            for neuron in explain_neurons(update.moved, update.start, update.rounding, found.x, found.errors):
+            for neuron in known.explain_neurons(update.moved, update.start, update.rounding):
                 neurons.append(neuron)
                 for example in np.concatenate([neuron.before, neuron.later]):
                     found.seen[example] |= {number}
