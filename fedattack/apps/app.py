@@ -20,6 +20,9 @@ SUPERNODES = 10
 MOST_HELD_OUT = 0.5
 """Share of its examples that a client may be kept from training on; with more its training is hardly its own."""
 
+SERVERS = ("imprint", "fishing")
+"""Active servers that an app can be run with."""
+
 
 @dataclass(frozen=True)
 class App:
@@ -43,11 +46,13 @@ class App:
         The ``flwr run`` that runs it, where the caller gave one.
     hold_out
         Share of each client's examples that it is kept from training on.
+    server
+        One of :data:`SERVERS` that departs from the protocol; empty for the app's own alone.
 
     Raises
     ------
     ConfigError
-        If the share is negative, or more than :data:`MOST_HELD_OUT`.
+        If the share is negative, or more than :data:`MOST_HELD_OUT`, or there is no such server.
     """
 
     folder: Path
@@ -58,8 +63,11 @@ class App:
     seeded: bool = False
     command: FlwrRun | None = None
     hold_out: float = 0.0
+    server: str = ""
 
     def __post_init__(self) -> None:
+        if self.server not in ("", *SERVERS):
+            raise ConfigError(f"--server {self.server}: an app can be run with {' or '.join(SERVERS)}")
         if not 0 <= self.hold_out <= MOST_HELD_OUT:
             raise ConfigError(
                 f"--hold-out {self.hold_out:g}: expected a share of each client's examples from 0 to {MOST_HELD_OUT}, "

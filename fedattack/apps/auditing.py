@@ -286,7 +286,9 @@ def _run(
     app: App, out: Path, study: dict[str, Any], part: Part, seed: int, watch: Watch, advance: Callable[[], None]
 ) -> None:
     on, client_error = study.get("runtime", ""), None
-    if app.command is None:
+    if app.server:
+        client_error = _run_departing(app, out, part, seed, on, watch, advance)
+    elif app.command is None:
         client_error = _run_copy(app, out, part, seed, on, advance)
     else:
         advance()
@@ -307,13 +309,41 @@ def _run(
     write_study(out, study)
 
 
-def _run_copy(app: App, out: Path, part: Part, seed: int, on: str, advance: Callable[[], None]) -> str | None:
-    """Run a copy of an app; returns what a client failed by."""
+def _run_departing(
+    app: App, out: Path, part: Part, seed: int, on: str, watch: Watch, advance: Callable[[], None]
+) -> str | None:
+    """Run a copy of an app with an active server, which learns what to send from a run with an honest one.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not allow it.
+    """
+    from fedattack.apps.departing import Plan
+
+    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        (honest,) = new_parts(Path(folder), [seed])
+        _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
+        try:
+            (posed,) = pose_all([honest])
+        except FedAttackError as cause:
+            raise ConfigError(f"--server {app.server} needs to know the clients' model: {cause}") from None
+        plan = Path(folder) / "plan.safetensors"
+        Plan.of(app.server, Record(honest.record), posed.knowledge, seed).write(plan)
+        return _run_copy(app, out, part, seed, on, advance, plan)
+
+
+def _run_copy(
+    app: App, out: Path, part: Part, seed: int, on: str, advance: Callable[[], None], plan: Path | None = None
+) -> str | None:
+    """Run a copy of an app, by a plan with an active server; returns what a client failed by."""
+    server: dict[str, Any] = {} if plan is None else {"server": app.server}
     config = dict(app.config) | ({"seed": seed} if app.seeded and "seed" not in app.config else {})
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
-        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve(), _held_out(app, seed))
+        held_out = _held_out(app, seed)
+        wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)
         copy_files(app.folder, place, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, "cpu", open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.

@@ -138,6 +138,7 @@ def wrap_app(
     keep: int | None = None,
     run_folder: Path | None = None,
     hold_out: HoldOut | None = None,
+    plan: Path | None = None,
 ) -> None:
     """Copy an app and put an observer around its ServerApp.
 
@@ -160,6 +161,8 @@ def wrap_app(
         What may lie in the app's folder and is no part of the app.
     hold_out
         Which examples clients that are witnessed are kept from training on.
+    plan
+        What an active server sends in place of the model: file of a :class:`fedattack.apps.departing.Plan`.
 
     Raises
     ------
@@ -181,6 +184,9 @@ def wrap_app(
     if witness is not None:
         imports = f"from fedattack.apps.server import WitnessedServerApp\n{imports}"
         inner = f"WitnessedServerApp({server}, {str(witness)!r})"
+    if plan is not None:
+        imports = f"from fedattack.apps.departing import DepartingServerApp\n{imports}"
+        inner = f"DepartingServerApp({inner}, {str(plan)!r})"
     (to / f"{MODULE}.py").write_text(
         '"""Written by fedattack: the project\'s own ServerApp, observed."""\n\n'
         f"from {module} import {server.partition('.')[0]}\n\n"

@@ -37,6 +37,8 @@ class AppWords:
         What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
     hold_out
         Share of each client's examples that it is kept from training on.
+    server
+        An active server in the place of the app's own.
     app
         Folder of the app of a run that is gathered.
     """
@@ -54,6 +56,7 @@ class AppWords:
     groups: Path | None = None
     without: Sequence[str] = ()
     hold_out: float | None = None
+    server: str | None = None
     app: Path | None = None
 
     def check_preset(self) -> None:
@@ -76,6 +79,8 @@ class AppWords:
         ):
             if value is not None:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
+        if self.server is not None:
+            raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
 
 
 def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
@@ -114,7 +119,11 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
 
     # Words are checked before a run, which takes minutes.
     asking = _Asking.of(choices, device, gates, as_json)
-    app = replace(app, hold_out=choices.hold_out or 0.0)
+    app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "")
+    if app.server and (app.command is not None or choices.on != "simulation"):
+        raise ConfigError(
+            "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"
+        )
     out, command = out.expanduser().absolute(), commands._command()
     stopped = auditing.find_stopped(app, out, choices.seeds, command)
     if choices.on == SUPERLINK and "finished" not in stopped:

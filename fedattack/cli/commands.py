@@ -23,6 +23,7 @@ from fedattack.base.version import __version__
 from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, show_table, tell, watch_bars
 from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
+    ActiveServer,
     AsJson,
     AttackName,
     AuditChanges,
@@ -288,6 +289,7 @@ def audit(
     groups: Groups = None,
     without: Without = None,
     hold_out: HoldOut = None,
+    server: ActiveServer = None,
     fail_if: FailIf = None,
     junit: Junit = None,
     as_json: AsJson = False,
@@ -334,6 +336,7 @@ def audit(
         groups=groups,
         without=without or [],
         hold_out=hold_out,
+        server=server,
     )
     own = app_of_words(what, choices)
     if own is not None:

@@ -151,6 +151,15 @@ HoldOut = Annotated[
     ),
 ]
 
+ActiveServer = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        help="Simulate an app with a server that departs from the protocol in the first round: imprint or fishing.",
+        metavar="NAME",
+    ),
+]
+
 FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
 
 SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]

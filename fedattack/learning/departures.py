@@ -163,8 +163,9 @@ class Fishing:
     bias: str
     first: int
 
-    def __call__(self, model: Arrays, number: int) -> dict[str, NDArray[Any]]:
-        """Return the weights of a round."""
+    def __call__(self, model: Arrays, number: int, part: int = 0, parts: int = 1) -> dict[str, NDArray[Any]]:
+        """Return the weights of a round; all clients get the same."""
+        del part, parts
         sent = {name: np.array(array) for name, array in model.items()}
         weight, bias = sent[self.weight], sent[self.bias]
         chosen = (self.first + number - 1) % len(bias)

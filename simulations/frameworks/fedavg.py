@@ -68,7 +68,7 @@ def _strategy_of_sums(run: ServedRun) -> Callable[..., SecureFedAvg]:
         If an active server is to go on with a stopped run: nobody knows what came together of an unfinished round.
     """
     from fedattack.record.singled import Weighing
-    from simulations.departures import make_imprint, make_unlearning
+    from simulations.departures import make_departure, make_unlearning
     from strategies.departing import ImprintingSecureFedAvg
     from strategies.inconsistent import InconsistentFedAvg
     from strategies.secure_aggregation import SecureFedAvg, plan_secure_aggregation
@@ -79,7 +79,7 @@ def _strategy_of_sums(run: ServedRun) -> Callable[..., SecureFedAvg]:
     if run.checkpoint is not None:
         raise ConfigError(f"server = {settings.server!r}: behind SecAgg+ a stopped run cannot be gone on with")
     if settings.server == "imprint":
-        return partial(ImprintingSecureFedAvg, imprint=make_imprint(study), departures=settings.departures)
+        return partial(ImprintingSecureFedAvg, imprint=make_departure(study), departures=settings.departures)
     plan = plan_secure_aggregation(study.models.initial_arrays(), sampling=run.sampling, max_examples=max(study.sizes))
     return partial(
         InconsistentFedAvg,

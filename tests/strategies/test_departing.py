@@ -9,7 +9,7 @@ from fedattack.audit.finding import LEAK
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.record import check_record
-from simulations.departures import make_departure, make_fishing
+from simulations.departures import make_departure
 from simulations.study import Study
 from tests.worlds.reference import DEFAULTS, run_preset
 
@@ -82,7 +82,7 @@ def test_examples_of_one_class_are_brought_out(tmp_path):
     study = Study.of(
         DEFAULTS | {"clients": 2, "records-per-client": 64, "nulls": 100, "auxiliary": 200, "model": "mlp"}
     )
-    chosen = make_fishing(study).first
+    chosen = make_departure(study).first
     found, scores = judged(record)
     assert found["precision"].value == 1
     x, y = map(np.concatenate, zip(*(study.records_of(client) for client in range(2)), strict=True))
@@ -97,7 +97,7 @@ def test_examples_of_one_class_are_brought_out(tmp_path):
     ("changes", "message"),
     [
         ({"server": "imprint", "model": "mlp"}, "needs examples of its own"),
-        ({"server": "imprint", "model": "linear", "nulls": 50, "auxiliary": 50}, "a ReLU after fc1.weight"),
+        ({"server": "imprint", "model": "linear", "nulls": 50, "auxiliary": 50}, "a ReLU and another fully connected layer after fc1.weight"),
         ({"server": "imprint", "model": "fedmd-cnn-1", "nulls": 50, "auxiliary": 50}, "here it is conv1, Conv2d"),
         ({"server": "fishing", "dataset": "diabetes"}, "needs a classifier"),
         ({"server": "fishing", "secagg": True}, "set secagg=false"),

@@ -1,0 +1,70 @@
+"""What an active server sends in place of the model, made for the clients' architecture."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedattack.attacks.first_layer import find_first_layer
+from fedattack.attacks.knowledge import ModelKnowledge
+from fedattack.base.errors import NeedsError
+from fedattack.learning.departures import FirstLayers, Fishing, Imprint
+
+
+def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
+    """Return what makes the weights that an imprinting server sends.
+
+    Parameters
+    ----------
+    known
+        The clients' model.
+    x
+        (n, …): the server's own examples.
+    seed
+        Decides the directions.
+
+    Raises
+    ------
+    NeedsError
+        If the model does not begin with two fully connected layers and a ReLU between them, or the server has fewer
+        than two examples of its own.
+    """
+    if len(x) < 2:
+        raise NeedsError(
+            "it needs examples of its own, to know how far examples lie apart: set nulls and auxiliary of a preset; of "
+            "an app take --hold-out 0.1, or let somebody evaluate"
+        )
+    return Imprint(_find_first_layers(known), x.reshape(len(x), -1), seed)
+
+
+def _find_first_layers(known: ModelKnowledge) -> FirstLayers:
+    layer, arrays = find_first_layer(known), known.build().state_dict()
+    names = list(arrays)
+    for name in names[names.index(layer.bias) + 1 :]:
+        if arrays[name].ndim == 2 and arrays[name].shape[1] == layer.neurons and layer.is_relu:
+            return FirstLayers(layer.weight, layer.bias, name)
+    raise NeedsError(f"it needs a ReLU and another fully connected layer after {layer.weight}, such as model=mlp has")
+
+
+def make_fishing(known: ModelKnowledge, first: int) -> Fishing:
+    """Return what makes the weights that a fishing server sends.
+
+    Parameters
+    ----------
+    known
+        The clients' model.
+    first
+        Decides the class of the first round.
+
+    Raises
+    ------
+    NeedsError
+        If the model is no classifier that ends with a fully connected layer with a bias.
+    """
+    arrays = known.build().state_dict()
+    *_, weight, bias = ["", *arrays]
+    ends_so = bool(weight) and arrays[weight].ndim == 2 and arrays[bias].shape == (known.classes,)
+    if known.loss != "cross-entropy" or not ends_so:
+        raise NeedsError(
+            "it needs a classifier whose last layer is fully connected and has a bias; this model does not end so"
+        )
+    return Fishing(weight, bias, first % known.classes)
