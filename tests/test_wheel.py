@@ -126,6 +126,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_preset_runs_from_the_wheel_in_an_unrelated_folder(installed, tmp_path):
     work = tmp_path / "somebody"
     for name in ("clients", "strategies", "simulations"):

@@ -199,6 +199,7 @@ def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_scores_that_come_later_are_judged(part):
     assert auditing.note_unanswered(part.folder, "it was cut off")
     (posed,) = pose_all([part])

@@ -96,6 +96,7 @@ def test_prolin_on_sketches_that_lose_nothing_finds_what_it_finds_in_updates(mod
     assert (found.arrays["decisions"] == whole.arrays["decisions"]).mean() > 0.98
 
 
+@pytest.mark.slow
 def test_prolin_runs_on_sketches_and_says_so(tmp_path):
     folder = write_property_run(tmp_path / "run", rounds=8)
     whole = attacked(folder, Record(folder / "record"), "prolin")

@@ -120,6 +120,7 @@ def test_a_piece_that_is_lost_each_time_ends_in_one_line(one_machine, tmp_path):
     assert len(list(tmp_path.iterdir())) == TRIES
 
 
+@pytest.mark.slow
 def test_what_ray_says_of_lacking_memory_is_told_in_one_line(one_machine, monkeypatch):
     """Ray lists the processes that took most. The piece asks for twice as much room each time."""
     listed = "\n".join(f"{place}\t1.5\tray::piece {'x' * 300}" for place in range(10))

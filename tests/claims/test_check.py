@@ -26,6 +26,7 @@ def by_name(answer):
     return {finding.name: finding for finding in answer.findings}
 
 
+@pytest.mark.slow
 def test_the_platform_is_contradicted_twice():
     answer = check_claim(None, known.platform, Trial(draws=2000))
     assert answer.verdict == CONTRADICTED
@@ -57,6 +58,7 @@ def test_a_sensitivity_that_clipping_allows_for_is_not_blamed():
     assert notes_of(sensitivity=2.0) == ("the classical formula is for one message, and is proved for ε up to 1",)
 
 
+@pytest.mark.slow
 def test_the_same_mod_with_honest_numbers_is_consistent():
     answer = check_claim(None, known.honest, Trial(draws=2000))
     assert answer.verdict == CONSISTENT
@@ -126,6 +128,7 @@ def test_a_test_alone_confirms_nothing():
     assert answer.verdict == UNCHECKED
 
 
+@pytest.mark.slow
 def test_a_mod_without_noise_is_tested_all_the_same():
     answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone, Trial(draws=2000))
     assert "clips and adds no noise" in answer.notes[0]

@@ -19,6 +19,7 @@ def claim_file(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_page_is_written_where_it_is_asked_for(call, claim_file, tmp_path):
     out = tmp_path / "new" / "page"
     words = ("claim", "--claim", claim_file, "--mechanism", "tests.claims.known:platform", "--draws", "2000")

@@ -48,6 +48,7 @@ def test_the_platform_is_told_apart_always():
     assert found.bound.message < 1.02 * epsilon_of(2 / 4.844805262605389e-05, DELTA)
 
 
+@pytest.mark.slow
 def test_a_missing_client_can_be_played_against_flowers_mod():
     """Which divides by the norm of an update."""
     found = measured("platform", Play(relation="add-remove", draws=2000))
@@ -127,6 +128,7 @@ def test_sampling_before_the_mechanism_is_taken_for_granted():
     assert 0 < counted.bound.draw < counted.ceiling
 
 
+@pytest.mark.slow
 def test_a_mixture_is_found_by_its_shift():
     rng = np.random.default_rng(0)
     bounds = []

@@ -114,6 +114,7 @@ def test_seeds_from_which_the_same_32_bits_follow_give_other_noise(name, twins):
         assert not np.array_equal(NOISES[name](one), NOISES[name](other)), (one, other)
 
 
+@pytest.mark.slow
 def test_flowers_noise_does_not_follow_from_32_bits_that_a_generator_draws():
     drawn = np.array([np.random.default_rng(seed).integers(2**32) for seed in range(MANY)])
     order = np.argsort(drawn, kind="stable")

@@ -97,7 +97,10 @@ def test_examples_of_one_class_are_brought_out(tmp_path):
     ("changes", "message"),
     [
         ({"server": "imprint", "model": "mlp"}, "needs examples of its own"),
-        ({"server": "imprint", "model": "linear", "nulls": 50, "auxiliary": 50}, "a ReLU and another fully connected layer after fc1.weight"),
+        (
+            {"server": "imprint", "model": "linear", "nulls": 50, "auxiliary": 50},
+            "a ReLU and another fully connected layer after fc1.weight",
+        ),
         ({"server": "imprint", "model": "fedmd-cnn-1", "nulls": 50, "auxiliary": 50}, "here it is conv1, Conv2d"),
         ({"server": "fishing", "dataset": "diabetes"}, "needs a classifier"),
         ({"server": "fishing", "secagg": True}, "set secagg=false"),

@@ -31,6 +31,7 @@ def test_actions_are_timed_in_turn():
 
 
 @LINUX
+@pytest.mark.slow
 def test_memory_is_what_was_needed_at_most_and_not_what_is_kept():
     measure_peak_memory(lambda: np.ones(1_000_000))
     for _ in range(2):

@@ -81,6 +81,7 @@ def test_sums_are_read_and_traced_by_who_took_part(tmp_path):
     assert curve[:2] == [0.5, 1]
 
 
+@pytest.mark.slow
 def test_who_always_appears_together_is_not_told_apart(tmp_path):
     found = judged(write_sums(tmp_path, rounds=2, each=3))
     assert found["recovered"].value == 1

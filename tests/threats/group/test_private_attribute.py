@@ -184,6 +184,7 @@ def test_the_attribute_is_named_from_sketches_and_without_a_signal_is_not(tmp_pa
     assert np.mean(right_without_signal(tmp_path, sketch=numbers)) == pytest.approx(1 / 3, abs=0.08)
 
 
+@pytest.mark.slow
 def test_adaptive_adversaries_defend_whole_updates_before_they_sketch_them(tmp_path):
     """A defence that clients have, and that an adversary who does not know of it is wrong about."""
     defence = KnownDefence(f"{__name__}:shifted", {"places": 1})
