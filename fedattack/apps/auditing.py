@@ -322,6 +322,7 @@ def _run_departing(
     from fedattack.apps.departing import Plan
 
     with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        watch.say("note", f"--server {app.server}: an honest run comes first, which shows the clients' model")
         (honest,) = new_parts(Path(folder), [seed])
         _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
         try:
@@ -337,7 +338,7 @@ def _run_copy(
     app: App, out: Path, part: Part, seed: int, on: str, advance: Callable[[], None], plan: Path | None = None
 ) -> str | None:
     """Run a copy of an app, by a plan with an active server; returns what a client failed by."""
-    server: dict[str, Any] = {} if plan is None else {"server": app.server}
+    server: dict[str, Any] = {} if plan is None else {"server": app.server, "facts": {"departures": 1}}
     config = dict(app.config) | ({"seed": seed} if app.seeded and "seed" not in app.config else {})
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"

@@ -23,6 +23,9 @@ FAR = float(2**30)
 # A bias above all outputs: of examples of such classes nothing comes back, to the last digit.
 _OUT_OF_REACH = 1000.0
 
+# How much each neuron of a client passes on behind a sum: as far as Flower's SecAgg+ clips by default.
+_PULL = 8.0
+
 # Times that each of a server's examples stands for others near it.
 _BLURS = 64
 
@@ -135,12 +138,14 @@ class Imprint:
         # The first neuron is alive for everybody.
         least = places.min() - 3 * max(float(places.std()), 1e-6)
         starts = np.concatenate([[least], np.quantile(places, np.arange(1, len(rows)) / len(rows))])
+        # SecAgg+ rounds what it sums: the further an example pulls, the less of it is lost.
+        pull = _PULL if parts > 1 else 1.0
         # Outputs of hardly any size leave every class as likely as any other, so that each example pulls.
-        scale = 1 / (len(rows) * float(np.ptp(places) + places.std()))
+        scale = 1 / (pull * len(rows) * float(np.ptp(places) + places.std()))
         weight[:], bias[:] = 0, -scale
         weight[rows], bias[rows] = scale * direction, -scale * starts
         sides = np.where(np.arange(len(following)) % 2, 1.0, -1.0)
-        following[:] = draw.permutation(sides)[:, None]
+        following[:] = pull * draw.permutation(sides)[:, None]
         return sent
 
 

@@ -80,7 +80,8 @@ def test_examples_of_one_class_are_brought_out(tmp_path):
     record = run_preset("fishing", SHORT, 0, tmp_path)
     assert record.server == "fishing"
     study = Study.of(
-        DEFAULTS | {"clients": 2, "records-per-client": 64, "nulls": 100, "auxiliary": 200, "model": "mlp"}
+        DEFAULTS
+        | {"server": "fishing", "clients": 2, "records-per-client": 64, "nulls": 100, "auxiliary": 200, "model": "mlp"}
     )
     chosen = make_departure(study).first
     found, scores = judged(record)
