@@ -896,7 +896,8 @@ def tradeoff(
         list[str] | None,
         typer.Option(
             "--defence",
-            help="A defence, and strengths other than its usual ones; repeatable. All defences if not given.",
+            help="A defence, and strengths other than its usual ones, or a setting and its values, such as "
+            "batch-size=16,4; repeatable. All defences if not given.",
             metavar="NAME[=S1,S2,…]",
         ),
     ] = None,

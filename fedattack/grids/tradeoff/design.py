@@ -21,7 +21,7 @@ from fedattack.grids.measure import measure
 from fedattack.grids.page import Results, list_done
 from fedattack.grids.tradeoff.analysis import Curve, compare, losses_of, measured_cells, pareto_front, success_of
 from fedattack.grids.tradeoff.cost import KEPT_COST, measure_cost
-from fedattack.grids.tradeoff.grid import ACCURACY, LOSS, check_words, load_ladders, make_cells
+from fedattack.grids.tradeoff.grid import ACCURACY, LOSS, check_words, describe_strengths, load_ladders, make_cells
 from fedattack.grids.tradeoff.page import summarise, write_pages
 from fedattack.grids.trained import Audit, TrainedDesign, audit_cell
 from fedattack.learning import pick_device
@@ -87,7 +87,9 @@ def tradeoff(
     results = run_grid(design)
     if list_done(results):
         request.tell("cost of each defence")
-        middles = {kind: values[(len(values) - 1) // 2] for kind, values in strengths.items()}
+        middles = {
+            kind: float(values[(len(values) - 1) // 2]) for kind, values in strengths.items() if kind in load_ladders()
+        }
         results["cost"] = _measure_once(design, cost, settings, middles)
         design.write(results)
     return results
@@ -166,7 +168,7 @@ class TradingOff(TrainedDesign):
             **state_version(self.command, self.request.changes),
             "quality": self.quality,
             "guessing": self.guessing,
-            "strengths": {kind: ladder.what for kind, ladder in load_ladders().items()},
+            "strengths": select_keys(describe_strengths(), [str(cell.place["defence"]) for cell in self.cells]),
             "numbers": numbers,
             "cells": _complete_attacks(cells, numbers),
             "at_equal_loss": {},

@@ -1,4 +1,7 @@
-"""The grid of a trade-off study: no defence, and each defence at each strength of its ladder."""
+"""The grid of a trade-off study: no defence, and each defence at each strength of its ladder.
+
+A setting of the run may stand for a defence, such as ``batch-size``: its values are the strengths.
+"""
 
 import math
 import tomllib
@@ -6,12 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedattack.base.errors import ConfigError, instead
-from fedattack.base.settings import Value
+from fedattack.base.settings import SettingField, Value
 from fedattack.defences import NONE
 from fedattack.grids.cell import Cell, Number
 from fedattack.runs.app import app_folder
 from fedattack.runs.checks import check_data
 from fedattack.runs.presets import Preset, resolve_settings
+from fedattack.runs.settings import open_settings
 
 LOSS = Number(name="loss", title="learning loss", curve="loss", units="")
 ACCURACY = Number(name="accuracy", title="accuracy", curve="accuracy")
@@ -45,30 +49,46 @@ def load_ladders() -> dict[str, Ladder]:
     return {name: Ladder(**entry) for name, entry in tomllib.loads(text).items()}
 
 
-def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[float]]:
+def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[Value]]:
     """Choose defences, and their strengths in ascending order: those of `wanted`, else the preset's, else the usual.
 
-    `wanted` are ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
+    `wanted` are ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none. Values of a
+    setting stay in the order in which they are given.
     """
-    ladders = load_ladders()
+    ladders, settings = load_ladders(), _list_settings()
     for name in preset.tradeoff:
         _check_name(f"preset {preset.name}, [tradeoff]", name, ladders)
-    chosen: dict[str, set[float]] = {}
+    chosen: dict[str, list[Value]] = {}
     for text in wanted or ladders:
         name, separator, strengths = text.partition("=")
+        if name in settings:
+            if not separator:
+                raise ConfigError(f"--defence {name} is a setting: expected its values too, such as {name}=V1,V2")
+            chosen.setdefault(name, []).extend(map(settings[name].parse, strengths.split(",")))
+            continue
         _check_name(f"--defence {text}", name, ladders)
         values = preset.tradeoff.get(name, ladders[name].strengths)
         if separator:
             values = _read_numbers(text, strengths)
         for value in values:
             _check_strength(name, ladders[name], value)
-        chosen.setdefault(name, set()).update(values)
-    return {name: sorted(values) for name, values in chosen.items()}
+        chosen[name] = sorted({*chosen.get(name, ()), *values})
+    return {name: list(dict.fromkeys(values)) for name, values in chosen.items()}
+
+
+def describe_strengths() -> dict[str, str]:
+    """Say of each defence, and of each setting that may stand for one, what its strengths are."""
+    described = {name: setting.help for name, setting in _list_settings().items()}
+    return described | {name: ladder.what for name, ladder in load_ladders().items()}
+
+
+def _list_settings() -> dict[str, SettingField]:
+    return {name: setting for name, setting in open_settings().items() if name not in (SETTING, STRENGTH)}
 
 
 def check_words(
     preset: Preset, wanted: Sequence[str], changes: Sequence[str]
-) -> tuple[dict[str, list[float]], dict[str, Value]]:
+) -> tuple[dict[str, list[Value]], dict[str, Value]]:
     """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence."""
     for change in changes:
         if change.partition("=")[0] in (SETTING, STRENGTH):
@@ -78,12 +98,16 @@ def check_words(
     return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
 
 
-def make_cells(preset: str, strengths: Mapping[str, Sequence[float]]) -> list[Cell]:
+def make_cells(preset: str, strengths: Mapping[str, Sequence[Value]]) -> list[Cell]:
     """Make the cells: without defence, then each defence from weak to strong."""
-    cells = []
-    for name, values in {NONE: [0.0], **strengths}.items():
+    settings, cells = _list_settings(), []
+    first: dict[str, Sequence[Value]] = {NONE: [0.0]}
+    for name, values in {**first, **strengths}.items():
         for value in values:
-            cells.append(Cell(preset, {SETTING: name, STRENGTH: value}, {"defence": name, "strength": value}))
+            changed: dict[str, Value] = {SETTING: name, STRENGTH: value}
+            if name in settings:
+                changed = {SETTING: NONE, STRENGTH: 0.0, name: value}
+            cells.append(Cell(preset, changed, {"defence": name, "strength": value}))
     return cells
 
 

@@ -71,6 +71,24 @@ def test_a_preset_s_own_strengths_go_before_the_defaults_and_the_command_line_s_
     assert choose_strengths(preset, ["sparsify=0.7"]) == {"sparsify": [0.7]}
 
 
+def test_values_of_a_setting_are_strengths_in_the_order_in_which_they_come():
+    strengths = choose_strengths(
+        QUICKSTART, ["batch-size=16,4", "check-model=refuse", "sparsify=0.9", "batch-size=4,8"]
+    )
+    assert strengths == {"batch-size": [16, 4, 8], "check-model": ["refuse"], "sparsify": [0.9]}
+    cells = make_cells("quickstart", strengths)
+    plain = {"defence": "none", "defence-strength": 0.0}
+    assert [cell.settings for cell in cells[:2]] == [plain, plain | {"batch-size": 16}]
+    assert cells[4].place == {"defence": "check-model", "strength": "refuse"}
+    assert cells[4].settings == plain | {"check-model": "refuse"}
+    for text, message in (
+        ("batch-size", "expected its values too"),
+        ("batch-size=x", "batch-size=x: expected a whole"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            choose_strengths(QUICKSTART, [text])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
