@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from fedattack.attacks import departures
+from fedattack.attacks import Knowledge, departures
 from fedattack.base.errors import ConfigError, NeedsError
-from fedattack.learning.departures import Fishing, Imprint, unlearning_model
-from simulations.seeds import DEPARTURE_STREAM, derive_seed
+from fedattack.learning.departures import Canaries, Fishing, Imprint, unlearning_model
+from simulations.goals import goal_of
+from simulations.seeds import DEPARTURE_STREAM, TARGET_STREAM, derive_seed, generator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +30,8 @@ def make_unlearning(study: Study) -> Mapping[str, NDArray[Any]]:
     return unlearning_model(study.models.build(), task.input_shape, task.classes, training, study.models.loss)
 
 
-def make_departure(study: Study) -> Imprint | Fishing:
-    """Return what makes of the model and the number of a round what an imprinting or fishing server sends.
+def make_departure(study: Study) -> Imprint | Fishing | Canaries:
+    """Return what makes of the model and the number of a round what an active server sends.
 
     Raises
     ------
@@ -39,10 +40,15 @@ def make_departure(study: Study) -> Imprint | Fishing:
     """
     settings, known = study.settings, study.models.known()
     seed = derive_seed(settings.seed, DEPARTURE_STREAM)
+    own = study.data.x_train[study.division.auxiliary]
     try:
         if settings.server == "fishing":
             return departures.make_fishing(known, seed)
-        return departures.make_imprint(known, study.data.x_train[study.division.auxiliary], seed)
+        if settings.server == "canary":
+            posed, _ = goal_of(settings).pose(study, Knowledge(model=known), generator(settings.seed, TARGET_STREAM))
+            targets = own[:0] if posed.targets is None else posed.targets.x
+            return departures.make_canaries(known, targets, own, seed)
+        return departures.make_imprint(known, own, seed)
     except NeedsError as cause:
         raise ConfigError(f"server = {settings.server!r}: {cause}") from None
 
@@ -57,5 +63,5 @@ def check_departure(study: Study) -> None:
     """
     if study.settings.server == "inconsistent":
         make_unlearning(study)
-    elif study.settings.server in ("imprint", "fishing"):
+    elif study.settings.server in ("imprint", "fishing", "canary"):
         make_departure(study)

@@ -118,8 +118,10 @@ class ImprintingSecureFedAvg(SecureFedAvg):
         number, sent = server_round + self._done, []
         if not departs(number, self._departures):
             return instructions
-        for place, (proxy, asked) in enumerate(instructions):
-            own = self._imprint(self._initial, number, place, len(instructions))
+        # The order of the instructions is another one in each round.
+        nodes = sorted(proxy.node_id for proxy, _ in instructions)
+        for proxy, asked in instructions:
+            own = self._imprint(self._initial, number, nodes.index(proxy.node_id), len(nodes))
             arrays = [np.asarray(own[name]) for name in self._initial]
             sent.append((proxy, FitIns(ndarrays_to_parameters(arrays), asked.config)))
         return sent

@@ -621,13 +621,16 @@ def test_runs_are_compared(call, tmp_path, sums):
 BY_DATA = ("dp-epsilon=1e-9", "model=sia-cnn", "clients=5000", "fraction=0.02", "records-per-client=500")
 
 
-def bad_input():
+def list_bad_input():
+    cases = []
     for words, message in BAD:
         is_slow = not {*words}.isdisjoint(BY_DATA[1:])
-        yield pytest.param(words, message, marks=[pytest.mark.slow] if is_slow else [], id=" ".join(words)[-40:])
+        marks = [pytest.mark.slow] if is_slow else []
+        cases.append(pytest.param(words, message, marks=marks, id=" ".join(words)[-40:]))
+    return cases
 
 
-@pytest.mark.parametrize(("words", "message"), bad_input())
+@pytest.mark.parametrize(("words", "message"), list_bad_input())
 def test_bad_input_gives_one_line_and_code_2(call, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
@@ -837,7 +840,7 @@ def test_gates_on_verdicts_and_ends(call, attacked, condition, code):
 
 def test_shells_complete_names():
     assert complete_preset("quick") == ["quickstart"]
-    assert complete_attack("memb") == ["membership", "membership-aggregate"]
+    assert complete_attack("memb") == ["membership", "membership-aggregate", "membership-canary"]
     assert complete_reproduction("sia-table") == ["sia-table3", "sia-table4"]
     assert complete_setting("local-e") == ["local-epochs="]
     assert complete_setting("framework=fed") == ["framework=fedavg", "framework=fedsgd", "framework=fedmd"]

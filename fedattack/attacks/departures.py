@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from fedattack.attacks.first_layer import find_first_layer
 from fedattack.attacks.knowledge import ModelKnowledge
 from fedattack.base.errors import NeedsError
-from fedattack.learning.departures import FirstLayers, Fishing, Imprint
+from fedattack.learning.departures import Canaries, FirstLayers, Fishing, Imprint
 
 
 def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
@@ -34,6 +34,30 @@ def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
             "an app take --hold-out 0.1, or let somebody evaluate"
         )
     return Imprint(_find_first_layers(known), x.reshape(len(x), -1), seed)
+
+
+def make_canaries(known: ModelKnowledge, targets: NDArray[Any], x: NDArray[Any], seed: int) -> Canaries:
+    """Return what makes the weights that a server sends which plants canaries.
+
+    Parameters
+    ----------
+    known
+        The clients' model.
+    targets
+        (n, …): the examples that are asked about.
+    x
+        (m, …): the server's own examples.
+    seed
+        Decides at which outputs neurons pull.
+
+    Raises
+    ------
+    NeedsError
+        If the model does not begin with two fully connected layers and a ReLU between them, or there is no target.
+    """
+    if not len(targets):
+        raise NeedsError("it needs target records, to ask about: a preset has nulls")
+    return Canaries(_find_first_layers(known), targets.reshape(len(targets), -1), x.reshape(len(x), -1), seed)
 
 
 def _find_first_layers(known: ModelKnowledge) -> FirstLayers:

@@ -31,6 +31,8 @@ class Needs:
         ``models``: sums of clients that an active server sent different models.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
+    server
+        The one server whose record it reads; empty for any.
     """
 
     views: tuple[str, ...]
@@ -38,9 +40,12 @@ class Needs:
     knowledge: tuple[str, ...]
     takes: tuple[str, ...] = ()
     sgd: bool = False
+    server: str = ""
 
     def lack(self, record: Record) -> str:
-        """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
+        """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
+        if self.server not in ("", record.server):
+            return f"a server that is {self.server}; that of {record.path} is {record.server}"
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
             return f"sums of clients that were sent one model; the server of {record.path} is {record.server}"
         for kind in record.keep.kinds:

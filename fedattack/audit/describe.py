@@ -44,6 +44,7 @@ _SERVERS = {
     "update alone",
     "imprint": "active: it sends weights of a first layer by which examples can be read off what comes back",
     "fishing": "active: it sends weights of the last layer with which examples of one class alone move the others",
+    "canary": "active: it sends weights of a first layer of which each neuron is moved by one target record alone",
 }
 _AGGREGATIONS = {
     "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",

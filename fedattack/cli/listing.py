@@ -47,7 +47,8 @@ def _attack(declaration: Any) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
-    return [*needs.views, *needs.protocols, *needs.knowledge, *(["clients of SGD"] if needs.sgd else [])]
+    beside = [*(["clients of SGD"] if needs.sgd else []), *([f"server={needs.server}"] if needs.server else [])]
+    return [*needs.views, *needs.protocols, *needs.knowledge, *beside]
 
 
 def show_listing() -> None:

@@ -78,7 +78,7 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
     return found
 
 
-def check_moved(moved: Arrays, count: float) -> list[str]:
+def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[str]:
     """Say what of this client's training is as no honest model leaves it, a sentence each.
 
     Parameters
@@ -87,10 +87,13 @@ def check_moved(moved: Arrays, count: float) -> list[str]:
         By how much training moved each of the model's arrays, or the gradient.
     count
         Its number of examples.
+    last
+        Of the last round in which this client took part, if there was one. A client whose training moved nothing then,
+        either, may be one that does not train: it is told so once.
     """
     weights = [(place, array) for place, array in enumerate(moved) if array.dtype.kind == "f" and array.ndim > 1]
     if weights and not any(array.any() for _, array in weights):
-        return ["training moved no weight"]
+        return ["training moved no weight"] if last is None or last.went else []
     found = []
     for place, array in weights:
         if count >= _SEVERAL and _is_of_one(array):

@@ -190,11 +190,7 @@ def examine(received: Sequence[NDArray], state: RecordDict, *, refuses: bool) ->
     DepartureError
         If something is odd, and it refuses.
     """
-    last = None
-    if _LAST in state.array_records:
-        kept = [array.numpy() for array in state.array_records[_LAST].values()]
-        last = Last(kept, float(cast(float, state.config_records[_LAST + "-went"]["went"])))
-    act(check_received(received, last), received, refuses=refuses)
+    act(check_received(received, _read_last(state)), received, refuses=refuses)
 
 
 def examine_training(
@@ -214,9 +210,17 @@ def examine_training(
         If something is odd, and it refuses.
     """
     moved = returned if sends == "update" else differences(received, returned)
-    act(check_moved(moved, count), received, refuses=refuses)
+    act(check_moved(moved, count, _read_last(state)), received, refuses=refuses)
     state[_LAST] = _record_of({str(place): array for place, array in enumerate(received)})
     state[_LAST + "-went"] = ConfigRecord({"went": norm_of(moved)})
+
+
+def _read_last(state: RecordDict) -> Last | None:
+    """Read what a client's state holds of the last round in which it took part."""
+    if _LAST not in state.array_records:
+        return None
+    kept = [array.numpy() for array in state.array_records[_LAST].values()]
+    return Last(kept, float(cast(float, state.config_records[_LAST + "-went"]["went"])))
 
 
 def _round_of(message: Message) -> int:

@@ -26,6 +26,9 @@ _OUT_OF_REACH = 1000.0
 # How much each neuron of a client passes on behind a sum: as far as Flower's SecAgg+ clips by default.
 _PULL = 8.0
 
+# Of the mean variance of features, what is added to each to find directions of canaries.
+_RIDGE = 0.01
+
 # Times that each of a server's examples stands for others near it.
 _BLURS = 64
 
@@ -138,15 +141,79 @@ class Imprint:
         # The first neuron is alive for everybody.
         least = places.min() - 3 * max(float(places.std()), 1e-6)
         starts = np.concatenate([[least], np.quantile(places, np.arange(1, len(rows)) / len(rows))])
-        # SecAgg+ rounds what it sums: the further an example pulls, the less of it is lost.
-        pull = _PULL if parts > 1 else 1.0
+        pull = _write_following(following, draw, parts)
         # Outputs of hardly any size leave every class as likely as any other, so that each example pulls.
         scale = 1 / (pull * len(rows) * float(np.ptp(places) + places.std()))
         weight[:], bias[:] = 0, -scale
         weight[rows], bias[rows] = scale * direction, -scale * starts
-        sides = np.where(np.arange(len(following)) % 2, 1.0, -1.0)
-        following[:] = pull * draw.permutation(sides)[:, None]
         return sent
+
+
+def _write_following(following: NDArray[Any], draw: np.random.Generator, parts: int) -> float:
+    """Let all neurons pull at the same outputs, one half up and one half down; returns how far.
+
+    SecAgg+ rounds what it sums: the further an example pulls, the less of it is lost.
+    """
+    pull = _PULL if parts > 1 else 1.0
+    sides = np.where(np.arange(len(following)) % 2, 1.0, -1.0)
+    following[:] = pull * draw.permutation(sides)[:, None]
+    return pull
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Makes weights of a first layer of which each neuron is alive for one target alone.
+
+    These are the gradient canaries of Pasquini et al. 2022, Section 5: whether a neuron moves tells whether its target
+    was in the batch. A round asks about as many targets as there are neurons, and the next one about the next ones.
+    Behind a sum one client of the sample, another one in each round, has all neurons, and those of the others are dead.
+
+    Attributes
+    ----------
+    layers
+        Where the input enters.
+    targets
+        (n, inputs): the examples that are asked about.
+    examples
+        (m, inputs): the server's own, for which no neuron is to be alive.
+    seed
+        Decides at which outputs neurons pull.
+    """
+
+    layers: FirstLayers
+    targets: NDArray[np.float32]
+    examples: NDArray[np.float32]
+    seed: int
+
+    def __call__(self, model: Arrays, number: int, part: int = 0, parts: int = 1) -> dict[str, NDArray[Any]]:
+        """Return the weights of a round."""
+        sent = {name: np.array(array) for name, array in model.items()}
+        weight, bias, following = (sent[name] for name in vars(self.layers).values())
+        draw = np.random.default_rng((self.seed, number))
+        turn, asked = divmod(number - 1, parts)
+        pull = _write_following(following, draw, parts)
+        scale = 1 / (pull * len(bias))
+        weight[:], bias[:] = 0, -scale
+        if part == asked:
+            places = (turn * len(bias) + np.arange(min(len(bias), len(self.targets)))) % len(self.targets)
+            directions, starts = self._find_halves(places)
+            weight[: len(places)], bias[: len(places)] = scale * directions, -scale * starts
+        return sent
+
+    def _find_halves(self, places: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the directions (n, inputs) in which targets lie further out than others, and from where on."""
+        others = np.concatenate([self.targets, self.examples]).astype(np.float64)
+        centre, covariance = others.mean(axis=0), np.cov(others, rowvar=False)
+        # Where features hardly vary, a little of their common variance keeps directions finite.
+        ridge = _RIDGE * np.trace(covariance) / len(covariance)
+        asked = self.targets[places].astype(np.float64)
+        directions = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), (asked - centre).T).T
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True) + 1e-12
+        own = (asked * directions).sum(axis=1)
+        reached = others @ directions.T
+        # A target is there twice where it is one of the others, too.
+        reached[(others[:, None] == asked).all(axis=2)] = -np.inf
+        return directions, own - np.maximum(own - reached.max(axis=0), 1e-3) / 2
 
 
 @dataclass(frozen=True)

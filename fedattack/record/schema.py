@@ -17,7 +17,7 @@ MAX_VALUE = 2**20
 
 Protocol = Literal["fedavg", "fedsgd", "fedmd"]
 
-Server = Literal["passive", "isolating", "inconsistent", "imprint", "fishing"]
+Server = Literal["passive", "isolating", "inconsistent", "imprint", "fishing", "canary"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 

@@ -145,13 +145,13 @@ class StudySettings(SettingsModel):
         "average; inconsistent, with secagg, sends all but one victim a model that does not learn, so that the sum is "
         "the victim's alone, in so many more exchanges a round; imprint sends weights of a first layer by which "
         "examples can be read off; fishing sends weights of the last layer by which examples of one class alone move "
-        "what is before it",
-        words=Words(("passive", "isolating", "inconsistent", "imprint", "fishing")),
+        "what is before it; canary sends weights of a first layer of which each neuron is moved by one target alone",
+        words=Words(("passive", "isolating", "inconsistent", "imprint", "fishing", "canary")),
     )
     departures: int = setting(
         0,
-        "with server=imprint or fishing, in how many rounds, from the first, the server departs; 0 for all. Such a "
-        "round trains nothing",
+        "with server=imprint, fishing or canary, in how many rounds, from the first, the server departs; 0 for all. "
+        "Such a round trains nothing",
         ge=0,
     )
     permute_sensitive: bool = setting(
@@ -312,7 +312,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
             raise ConfigError(f"{named}: expected framework = 'fedavg', whose clients send models")
         if self.departures and (has_victims or not self.is_active):
             raise ConfigError(
-                f"departures = {self.departures} with {named}: set server=imprint or server=fishing, or departures = 0"
+                f"departures = {self.departures} with {named}: set server=imprint, fishing or canary, or departures = 0"
             )
         if self.server == "fishing" and self.secagg:
             raise ConfigError(f"{named} brings out single examples of single clients: set secagg=false")

@@ -30,7 +30,7 @@ from fedattack.audit.quality import measure_quality
 from fedattack.base.errors import FedAttackError
 from fedattack.defences.checked import Last, check_moved, check_received, differences, norm_of
 from fedattack.learning import LocalSGD, build_model, train_local
-from fedattack.learning.departures import FirstLayers, Fishing, Imprint, unlearning_model
+from fedattack.learning.departures import Canaries, FirstLayers, Fishing, Imprint, unlearning_model
 from fedattack.record import Record, records_in
 from fedattack.runs.presets import preset_names
 from simulations.study import Study
@@ -47,6 +47,7 @@ GAINS = {
     "imprint-sums": ("imprint", "exact", LOKI, ["server=passive"]),
     "fishing": ("fishing", "exact", ["rounds=2"], ["server=passive", "departures=0"]),
     "inconsistent": ("inconsistent", "membership,sia", [], ["secagg=false", "server=passive"]),
+    "canary": ("canary", "membership-canary", [], ["server=canary", "secagg=false", "rounds=1"]),
 }
 DEFENCES = {
     "nothing": [],
@@ -115,14 +116,14 @@ def list_honest(record: Record) -> Iterator[list[str]]:
             moved = returned if record.protocol == "fedsgd" else differences(received, returned)
             found = check_received(received, lasts.get(seen.node))
             if returned:
-                found += check_moved(moved, seen.count or 0)
+                found += check_moved(moved, seen.count or 0, lasts.get(seen.node))
             lasts[seen.node] = Last(received, norm_of(moved))
             yield found
 
 
 def check(names: Sequence[str]) -> None:
     """Print how often departures are noticed, and how often honest servers seem to depart."""
-    for server in ("imprint", "imprint by client", "fishing", "inconsistent"):
+    for server in ("imprint", "imprint by client", "fishing", "inconsistent", "canary"):
         noticed = 0
         for seed in range(200):
             name = ("mlp", "sia-mlp", "fedmd-mlp-2")[seed % 3]
@@ -133,6 +134,9 @@ def check(names: Sequence[str]) -> None:
                 sent = unlearning_model(model, (64,), 10, LocalSGD(1, 8, 0.1), "cross-entropy")
             elif server == "fishing":
                 sent = Fishing(*keys[-2:], first=seed % 10)(arrays, 1)
+            elif server == "canary":
+                drawn = np.random.default_rng(seed).random((300, 64), dtype=np.float32)
+                sent = Canaries(FirstLayers(*keys[:3]), drawn[:200], drawn[200:], seed)(arrays, 1)
             else:
                 examples = np.random.default_rng(seed).random((100, 64), dtype=np.float32)
                 parts = (seed % 10, 10) if server == "imprint by client" else (0, 1)

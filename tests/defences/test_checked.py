@@ -64,7 +64,10 @@ def test_a_model_that_does_not_learn_and_one_example_are_noticed_by_what_moved()
     one = [*full_gradient(network(), x[:1], y[:1], seed=0).arrays.values()]
     assert "64 examples moved it as one example does" in check_moved(one, 64)[0]
     assert check_moved(one, 1) == []
-    assert check_moved([np.zeros_like(array) for array in gradient], 64) == ["training moved no weight"]
+    still = [np.zeros_like(array) for array in gradient]
+    assert check_moved(still, 64) == check_moved(still, 64, Last(still, 0.1)) == ["training moved no weight"]
+    # Whoever does not train is told once.
+    assert check_moved(still, 64, Last(still, 0.0)) == []
 
 
 def test_another_model_is_a_jump():

@@ -9,14 +9,17 @@ THREAT = Threat(
     attacks={
         "membership": "membership:Membership",
         "membership-aggregate": "aggregate:AggregateMembership",
+        "membership-canary": "canaries:CanaryMembership",
     },
     judges={
         "membership": "judge:MembershipJudge",
         "membership-aggregate": "judge:AggregateMembershipJudge",
+        "membership-canary": "judge:CanaryMembershipJudge",
     },
     options={
         "membership": "options:MembershipOptions",
         "membership-aggregate": "options:AggregateMembershipOptions",
+        "membership-canary": "options:CanaryMembershipOptions",
     },
     section="section:SECTION",
 )

@@ -304,3 +304,10 @@ def count_fewest_among_clients(run: Prepared) -> int:
         sizes = np.unique(owners[held & (numbers == label)], return_counts=True)[1]
         pairs += min(int(sizes.sum()) // 2, int(sizes.sum() - sizes.max()))
     return pairs
+
+
+@dataclass(frozen=True)
+class CanaryCase(MembershipCase):
+    """The same of neurons that single examples move."""
+
+    SEEN = f"{SCORE}canary"

@@ -40,6 +40,7 @@ from fedattack.threats.membership.blind import Blind, threshold_at
 from fedattack.threats.membership.case import (
     FEWEST,
     AggregateCase,
+    CanaryCase,
     Floats,
     MembershipCase,
     Pairs,
@@ -526,6 +527,12 @@ class MembershipJudge(Judge[MembershipCase]):
             counts["nobody holds"] += int(case.null.sum())
             counts["several clients hold"] += int((case.truth.owners == SEVERAL).sum())
         return counts
+
+
+class CanaryMembershipJudge(MembershipJudge):
+    """The same for an active server whose neurons single examples move."""
+
+    case = CanaryCase
 
 
 class AggregateMembershipJudge(MembershipJudge):

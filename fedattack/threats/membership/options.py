@@ -51,3 +51,20 @@ class AggregateMembershipOptions(options.WorkersOptions):
     references: int = options.whole(
         4, "reference federations that the attacker trains on auxiliary examples; fewer than 2 for none", least=0
     )
+
+
+@dataclass(frozen=True)
+class CanaryMembershipOptions:
+    """How canaries are read; there is nothing to choose."""
+
+    name: ClassVar[str] = "membership-canary"
+    title: ClassVar[str] = "Membership inference by gradient canaries"
+    paper: ClassVar[str] = "Pasquini et al. 2022, Eluding Secure Aggregation, Section 5"
+    needs: ClassVar[Needs] = Needs(
+        views=("individual", "aggregate"),
+        protocols=("fedavg", "fedsgd"),
+        knowledge=("model", "targets"),
+        takes=("models",),
+        server="canary",
+    )
+    in_apps: ClassVar[InApps] = InApps()

@@ -3,8 +3,20 @@
 from functools import partial
 
 from tests.worlds.federation import write_predictions_run, write_run, write_sums_run
+from tests.worlds.reference import run_preset
+
+SMALL = ("secagg=false", "clients=3", "records-per-client=30", "nulls=120", "auxiliary=60", "hidden=256", "rounds=1")
+
+
+def write_canary_run(folder, protocol="fedavg"):
+    """A run whose server plants canaries."""
+    run_preset("canary", [*SMALL, f"framework={protocol}"], 0, folder)
+    return folder
+
 
 RUNS = {
+    ("membership-canary", "fedavg"): write_canary_run,
+    ("membership-canary", "fedsgd"): partial(write_canary_run, protocol="fedsgd"),
     ("membership", "fedavg"): partial(write_run, epochs=10, auxiliary=60),
     ("membership", "fedsgd"): partial(write_run, protocol="fedsgd", auxiliary=60),
     ("membership", "fedmd"): partial(write_predictions_run, epochs=10, auxiliary=60),

@@ -1,0 +1,99 @@
+"""Membership by gradient canaries: an active server's neurons that a single example moves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.first_layer import FirstLayer, find_first_layer
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.local_models import readable
+from fedattack.attacks.matching import check_model
+from fedattack.base.errors import NeedsError
+from fedattack.record import Record, Round
+from fedattack.record.means import mean_of
+from fedattack.threats.membership.membership import SCORES_FORM, in_form
+from fedattack.threats.membership.options import CanaryMembershipOptions
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CanaryMembership(CanaryMembershipOptions, Attack):
+    """Whether the neurons moved that are alive for one target alone, as the weights say that a client was sent.
+
+    Scores hold ``score/canary`` (targets, clients), how far such a neuron's bias moved, as a part of the largest move
+    of that client's biases; NaN where no neuron asked a client about a target. ``per_round`` (rounds, targets, clients)
+    is the same in each round, and ``labels`` (targets,).
+    """
+
+    form = SCORES_FORM
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture",
+        "the examples of which it asks for each client whether it trained on them",
+    )
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        if knowledge.model is None or knowledge.targets is None:
+            raise AssertionError("checked by run")
+        check_model(knowledge.model.build(), record)
+        layer = find_first_layer(knowledge.model)
+        x = knowledge.targets.x.reshape(len(knowledge.targets), -1).astype(np.float64)
+        columns = {node: place for place, node in enumerate(record.nodes)}
+        per_round, rounds = [], []
+        for done, round_ in enumerate(record, start=1):
+            scores = np.full((len(x), len(columns)), np.nan)
+            for node, start, moved in _read_biases(round_, layer):
+                _score(x, start, moved, scores[:, columns[node]])
+            if not np.isnan(scores).all():
+                per_round.append(scores)
+                rounds.append(round_.number)
+            progress(done, len(record))
+        if not rounds:
+            raise NeedsError(
+                f"attack {self.name} needs neurons that one target alone moves, and {record.path} holds none"
+            )
+        stacked = np.stack(per_round)
+        known = ~np.isnan(stacked).all(axis=0)
+        highest = np.where(known, np.where(np.isnan(stacked), -np.inf, stacked).max(axis=0), np.nan)
+        facts = {"clients": list(record.nodes), "rounds": rounds, "trained": 0}
+        return in_form(self.name, knowledge.targets, {"canary": highest}, stacked, (), **facts)
+
+
+def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats, Floats]]:
+    """Yield of each client the first layer that it was sent, (neurons, inputs + 1), and how its biases moved.
+
+    Of a sum only neurons are told that are alive in one client alone; all others count as dead.
+    """
+    replies = [seen for seen in round_.observations if seen.status == "ok" and readable(seen.received) is not None]
+    starts = [layer.join(seen.received or {}) for seen in replies]
+    is_gradient = round_.protocol == "fedsgd"
+    if round_.aggregate is None:
+        for seen, start in zip(replies, starts, strict=True):
+            sent = readable(seen.arrays)
+            if sent is not None:
+                yield seen.node, start, sent[layer.bias].astype(np.float64) - (0 if is_gradient else start[:, -1])
+        return
+    alive = np.array([start[:, :-1].any(axis=1) for start in starts])
+    counts = [seen.count for seen in replies]
+    if not replies or None in counts:
+        return
+    biases = [{layer.bias: start[:, -1]} for start in starts]
+    mean = mean_of(biases, [count or 0 for count in counts], "message")[layer.bias]
+    moved = np.asarray(round_.aggregate[layer.bias], dtype=np.float64) - mean
+    for seen, start, own in zip(replies, starts, alive, strict=True):
+        rows = own & (alive.sum(axis=0) == 1)
+        if rows.any():
+            yield seen.node, np.where(rows[:, None], start, 0.0), np.where(rows, moved, 0.0)
+
+
+def _score(x: Floats, start: Floats, moved: Floats, scores: Floats) -> None:
+    """Write for each target (n, inputs) that neurons ask about how far these moved."""
+    is_alive = x @ start[:, :-1].T + start[:, -1] > 0
+    lone = is_alive & (is_alive.sum(axis=0) == 1)
+    asked = lone.any(axis=1)
+    moves = np.abs(moved) / max(float(np.abs(moved).max()), 1e-300)
+    scores[asked] = np.where(lone[asked], moves, 0.0).max(axis=1)
