@@ -41,6 +41,23 @@ def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # no
 
 
 @pytest.mark.slow
+def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path, here, monkeypatch):  # noqa: F811
+    """The null of the control: what is planted is as much, and tells nothing of who holds an example."""
+    part = Part(tmp_path, "")
+    app, done = attacked(part, "untrained")
+    inquire = room._inquire
+
+    def turned(evidence, witnesses):
+        inquiry, owned = inquire(evidence, witnesses)
+        nodes = [*owned]
+        return inquiry, dict(zip(nodes, [owned[node] for node in [*nodes[1:], nodes[0]]], strict=True))
+
+    monkeypatch.setattr(room, "_inquire", turned)
+    control_all(app, [part], done, Watch())
+    assert read_study(part.folder)["controls"] == {"sia": vars(Control(TRAINED, PASSES[-1], False))}
+
+
+@pytest.mark.slow
 def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "blind")
