@@ -18,7 +18,7 @@ from fedattack.apps.holding import hold
 from fedattack.apps.player import LONGEST, Handler, Player
 from fedattack.apps.questions import Questions
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
-from fedattack.base.errors import DataError, RunError
+from fedattack.base.errors import DataError, FedAttackError, RunError
 from fedattack.base.files import write_npz
 from fedattack.observe import ObservedServerApp
 from fedattack.record import Record
@@ -115,6 +115,35 @@ def test_losses_and_gradients_are_those_of_the_vectorised_way(tmp_path, here):
         for name in {*by_model} & {*by_app} - {"combined"}:
             if by_model[name].dtype.kind == "f":
                 np.testing.assert_allclose(by_app[name], by_model[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["without backward", "backward twice", "checks lengths", "keeps files open"])
+def test_an_app_of_unusual_habits_is_asked_like_any_other(kind, tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, kind), targets_of(part)
+    answers, notes = ask(app, part, witnesses_of(part), targets)
+    assert notes == []
+    for key, model in models_of(part, kind):
+        expected = own_loss(kind, model, targets.x, targets.y)
+        np.testing.assert_allclose(answers.losses[answers.rows()[key]], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_of_an_app_that_is_not_deterministic_a_note_says_what_counts(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "not deterministic")
+    (posed,) = pose_all([part], app=app)
+    assert any("inputs are augmented, or all others in each round" in note for note in posed.notes)
+    assert any("so that there is no null run" in note for note in posed.notes)
+
+
+@pytest.mark.slow
+def test_training_in_another_process_is_refused_by_name(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "in a subprocess")
+    with pytest.raises(FedAttackError, match="no client's training was witnessed"):
+        pose_all([part], app=app)
 
 
 @pytest.mark.parametrize("kind", ["autoencoder", "micro-batches", "bits"])

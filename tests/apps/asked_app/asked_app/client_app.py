@@ -1,7 +1,9 @@
 """asked_app: the clients."""
 
 import copy
+import io
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -64,6 +66,35 @@ def loss_of(kind, model, x, y):
     return F.cross_entropy(model(x.bfloat16() if kind == "bits" else x).float(), y)
 
 
+def step(kind, model, optimizer, loss):
+    """Make a step of training, in the form that an app of this kind has."""
+    if kind == "without backward":
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+    elif kind == "backward twice":
+        (loss / 2).backward(retain_graph=True)
+        (loss / 2).backward()
+    else:
+        loss.backward()
+    optimizer.step()
+
+
+def look_at(kind, x):
+    """What an app of this kind asserts of a batch, or makes of it."""
+    if kind == "checks lengths" and (len(x) != 8 or len(torch.unique(x, dim=0)) != 8):
+        raise AssertionError("expected eight different examples")
+    if kind == "not deterministic":
+        noise = np.random.default_rng().normal(scale=0.01, size=tuple(x.shape))
+        return x + torch.from_numpy(noise.astype(np.float32))
+    if kind == "keeps files open":
+        OPEN.append(Path(__file__).open())
+    return x
+
+
+OPEN = []
+
+
 def fail():
     """What only the clients of a test do that asks."""
     fault = os.environ.get("ASKED_APP_FAULT")
@@ -97,6 +128,15 @@ def train(message: Message, context: Context):
     x, y = X[client, :OWN], Y[client, :OWN]
     if kind == "untrained":
         lr = 0.0
+    if kind == "in a subprocess":
+        code = "import io, sys, torch; state = torch.load(io.BytesIO(sys.stdin.buffer.read()), weights_only=True)\n"
+        code += "torch.save({name: value + 0.1 for name, value in state.items()}, sys.stdout.buffer)"
+        sent = io.BytesIO()
+        torch.save(model.state_dict(), sent)
+        done = subprocess.run([sys.executable, "-c", code], input=sent.getvalue(), capture_output=True, check=True)
+        arrays = ArrayRecord(torch.load(io.BytesIO(done.stdout), weights_only=True))
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": OWN})}
+        return Message(RecordDict(content), reply_to=message)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     other = copy.deepcopy(model)
     for epoch in range(15):
@@ -107,12 +147,11 @@ def train(message: Message, context: Context):
         for rows in torch.randperm(OWN).split(8):
             optimizer.zero_grad()
             parts = rows.split(4) if kind == "micro-batches" else [rows]
-            loss = sum(loss_of(kind, model, x[part], y[part]) for part in parts) / len(parts)
+            loss = sum(loss_of(kind, model, look_at(kind, x[part]), y[part]) for part in parts) / len(parts)
             if kind == "compared":
                 # As MOON trains: beside the model that came.
                 loss = loss + F.mse_loss(model(x[rows]), other(x[rows]))
-            loss.backward()
-            optimizer.step()
+            step(kind, model, optimizer, loss)
     arrays = arrays_of(kind, model)
     if kind == "renamed" and client == 1:
         arrays = ArrayRecord({f"module.{name}": array for name, array in arrays.items()})
