@@ -245,6 +245,17 @@ def report(
     junit: Junit = None,
     trust: Trust = False,
     pdf: Pdf = False,
+    by: Annotated[str | None, typer.Option(help="Who says what --file adds.", metavar="NAME")] = None,
+    filed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            help="What a person adds to the page: role, scope, residual-risk, risk-owner, next-test or note; "
+            "repeatable. Earlier words stay.",
+            metavar="FIELD=TEXT",
+        ),
+    ] = None,
+    why: Annotated[str, typer.Option(help="Why that is said, or said anew.", metavar="TEXT")] = "",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -252,7 +263,8 @@ def report(
 
     A model of one's own is imported only with --trust, also one that `attack --model` was given.
 
-    Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`
+    Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
+    `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
     """
     from fedattack.record.folder import find_parts
     from fedattack.runs.asked import asked_of_knowledge
@@ -262,6 +274,10 @@ def report(
     check_device(device)
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
     trusted = _trust(asked_of_knowledge(folder)) if trust else set()
+    if filed:
+        from fedattack.report.filed import add_words, read_words
+
+        add_words(folder, by or "", read_words(filed, by), why)
     _report(folder, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
 
 

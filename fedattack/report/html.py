@@ -15,6 +15,7 @@ from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot, in_columns
+from fedattack.report.filed import FIELDS, Entry, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
 from fedattack.report.sent import sent_kind
@@ -63,7 +64,7 @@ def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     """
     page = Path(folder) / "report.html"
     claim = read_claim(folder)
-    content = render_html(read_findings(folder), read_run(folder), files, claim).encode()
+    content = render_html(read_findings(folder), read_run(folder), files, claim, read_filed(folder)).encode()
     if claim is not None:
         from fedattack.report.claim import render_claim
 
@@ -78,12 +79,13 @@ def render_html(
     run: Mapping[str, Any],
     files: Mapping[str, str] | None = None,
     claim: Mapping[str, Any] | None = None,
+    filed: Sequence[Entry] = (),
 ) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
     The same input gives the same text. Findings are shown in their order; `run` is what ``run.schema.json`` describes.
     `files` are tables beside the page, by where they lie, with what each holds; see :mod:`fedattack.report.tables`.
-    `claim` is what ``claim.schema.json`` describes.
+    `claim` is what ``claim.schema.json`` describes. `filed` is what people added, the oldest first.
 
     Raises
     ------
@@ -115,6 +117,8 @@ def render_html(
         pictures=_of_run(run),
         observed=observed,
         glossary=GLOSSARY,
+        filed=printable_all(list(filed)),
+        fields=FIELDS,
         papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
     )
 
