@@ -157,6 +157,7 @@ RESULTS = Document("simulations/results/README.md")
 DOCUMENTS = (
     README,
     Document("simulations/README.md"),
+    Document("fedattack/report/README.md"),
     Document("fedattack/runs/README.md"),
     Document("fedattack/runs/CLUSTER.md"),
     Document("fedattack/threats/README.md"),
