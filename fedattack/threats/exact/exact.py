@@ -361,7 +361,15 @@ class _UpdateReader:
             return refuse(inputs, "several clients took several steps each")
         if not update.batch:
             return refuse(inputs, "its number of examples is not known")
-        return take_apart(update.moved, update.start, update.batch, draws=self.attack.draws, steps=steps, rng=self.rng)
+        return take_apart(
+            update.moved,
+            update.start,
+            update.rounding / _ROUNDINGS,
+            update.batch,
+            draws=self.attack.draws,
+            steps=steps,
+            rng=self.rng,
+        )
 
     def gather(self) -> dict[str, NDArray[np.generic]]:
         """Put together what was read of all updates."""

@@ -136,7 +136,7 @@ def refuse(inputs: int, why: str) -> TakenApart:
 
 
 def take_apart(
-    moved: Floats, start: Floats, batch: int, *, draws: int, steps: int, rng: np.random.Generator
+    moved: Floats, start: Floats, rounding: Floats, batch: int, *, draws: int, steps: int, rng: np.random.Generator
 ) -> TakenApart:
     """Find the examples of an update of a first ReLU layer.
 
@@ -146,8 +146,10 @@ def take_apart(
         (neurons, inputs + 1): how weights and bias moved, or their gradient.
     start
         The weights and the bias that the client began with.
+    rounding
+        (neurons,): the rounding of an entry.
     batch
-        How many examples it has.
+        How many examples it has. Those of them that pull at nothing are not looked for, as where a server fishes.
     draws
         Sets of neurons that are drawn.
     steps
@@ -157,11 +159,12 @@ def take_apart(
     if batch > MOST:
         return refuse(inputs, f"{batch:,} examples are more than {MOST}")
     alive = np.abs(moved).max(axis=1) > 0
-    moved, start = moved[alive], start[alive]
+    moved, start, rounding = moved[alive], start[alive], rounding[alive]
     if batch >= min(moved.shape):
         return refuse(inputs, f"{batch} examples are not fewer than {min(moved.shape)}, of its inputs and live neurons")
     left, values, right = np.linalg.svd(moved, full_matrices=False)
-    rank = _find_rank(values, batch)
+    floor = float(np.sqrt(np.square(rounding).mean())) * sum(np.sqrt(moved.shape))
+    rank = _find_rank(values, batch, floor)
     if not rank:
         return refuse(
             inputs, f"its gradient has no rank of {batch} or less: noise, decay or another protection is in it"
@@ -195,9 +198,9 @@ def take_apart(
     return best
 
 
-def _find_rank(values: Floats, batch: int) -> int:
-    """Return how many singular values are not noise, at most a batch; 0 where they do not stand out."""
-    floor = max(float(values[batch]), float(values[0]) * 1e-12)
+def _find_rank(values: Floats, batch: int, floor: float) -> int:
+    """Return how many singular values are above noise, at most a batch; 0 where they do not stand out."""
+    floor = max(float(values[batch]), float(values[0]) * 1e-12, floor)
     rank = int((values[:batch] > _GAP * floor).sum())
     return rank if rank and values[rank] <= values[rank - 1] / _GAP else 0
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.learning.departures import Fishing
 from fedattack.threats.exact.low_rank import take_apart
 from tests.threats.exact.world import digits
 
@@ -32,7 +33,8 @@ def batch(size, seed=0):
 
 
 def taken(moved, start, size, draws=60_000, steps=1):
-    return take_apart(moved, start, size, draws=draws, steps=steps, rng=np.random.default_rng(0))
+    rounding = np.finfo(np.float32).eps * np.abs(moved).max(axis=1)
+    return take_apart(moved, start, rounding, size, draws=draws, steps=steps, rng=np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 10, 20])
@@ -42,6 +44,23 @@ def test_batches_are_exact(size):
     assert (found.why, len(found.examples)) == ("", size)
     apart = np.abs(found.examples[:, None] - x.reshape(size, -1)[None]).max(axis=2)
     assert apart.min(axis=0).max() < 1e-5
+
+
+def test_of_a_fished_batch_the_examples_of_the_class_are_exact():
+    """All others pull at nothing: what their gradients leave below rounding has no rank."""
+    x, y = batch(64)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(x[0].size, 200), nn.ReLU(), nn.Linear(200, 10))
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    sent = Fishing("3.weight", "3.bias", first=4)(state, 1)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in sent.items()})
+    nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+    moved = np.column_stack([model[1].weight.grad.numpy(), model[1].bias.grad.numpy()]).astype(np.float64)
+    start = np.column_stack([sent["1.weight"], sent["1.bias"]]).astype(np.float64)
+    found = taken(moved, start, 64)
+    own = x[y == 4].reshape(-1, x[0].size)
+    assert len(found.examples) == len(own) > 1
+    assert np.abs(found.examples[:, None] - own).max(axis=2).min(axis=0).max() < 1e-5
 
 
 def test_deep_networks_are_exact_too():
