@@ -36,6 +36,9 @@ _BEYOND_NOISE, _ROUNDING, _COARSEST = 20.0, 1e-9, 1e-2
 # Part of the neurons whose signs an example must explain after several steps, in which signs change; after one, all.
 _EXPLAINS_STEPS = 0.9
 
+# Columns that are searched for: of more hardly any set of drawn rows leaves one alone.
+_MOST_COLUMNS = 32
+
 # How nearly columns may depend on each other: the ratio of largest and smallest singular value.
 _WORST = 1e8
 
@@ -169,6 +172,8 @@ def take_apart(
         return refuse(
             inputs, f"its gradient has no rank of {batch} or less: noise, decay or another protection is in it"
         )
+    if rank > _MOST_COLUMNS:
+        return refuse(inputs, f"{rank} columns are more than the {_MOST_COLUMNS} that draws find")
     basis = left[:, :rank]
     lengths = np.linalg.norm(basis, axis=1)
     # Noise of this size in each entry has such singular values.
