@@ -14,6 +14,7 @@ from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model
 from fedattack.base.errors import NeedsError
 from fedattack.record import Record, Round
+from fedattack.record.format import Arrays
 from fedattack.record.means import mean_of
 from fedattack.threats.membership.membership import SCORES_FORM, in_form
 from fedattack.threats.membership.options import CanaryMembershipOptions
@@ -66,28 +67,44 @@ class CanaryMembership(CanaryMembershipOptions, Attack):
 def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats, Floats]]:
     """Yield of each client the first layer that it was sent, (neurons, inputs + 1), and how its biases moved.
 
-    Of a sum only neurons are told that are alive in one client alone; all others count as dead.
+    Of a sum only neurons are told that are alive in one client alone; all others count as dead. Replies that lack the
+    layer, or hold it in another shape, are left out.
     """
-    replies = [seen for seen in round_.observations if seen.status == "ok" and readable(seen.received) is not None]
-    starts = [layer.join(seen.received or {}) for seen in replies]
-    is_gradient = round_.protocol == "fedsgd"
+    replies, starts = [], []
+    for seen in round_.observations:
+        start = _join(seen.received, layer) if seen.status == "ok" else None
+        if start is not None:
+            replies.append(seen)
+            starts.append(start)
+    if not replies:
+        return
     if round_.aggregate is None:
         for seen, start in zip(replies, starts, strict=True):
-            sent = readable(seen.arrays)
+            sent = _join(seen.arrays, layer)
             if sent is not None:
-                yield seen.node, start, sent[layer.bias].astype(np.float64) - (0 if is_gradient else start[:, -1])
+                yield seen.node, start, sent[:, -1] - (0 if round_.protocol == "fedsgd" else start[:, -1])
         return
+    total, counts = _join(round_.aggregate, layer), [seen.count for seen in replies]
+    if total is None or None in counts:
+        return
+    mean = mean_of([{layer.bias: start[:, -1]} for start in starts], [count or 0 for count in counts], "message")
+    moved = total[:, -1] - mean[layer.bias]
     alive = np.array([start[:, :-1].any(axis=1) for start in starts])
-    counts = [seen.count for seen in replies]
-    if not replies or None in counts:
-        return
-    biases = [{layer.bias: start[:, -1]} for start in starts]
-    mean = mean_of(biases, [count or 0 for count in counts], "message")[layer.bias]
-    moved = np.asarray(round_.aggregate[layer.bias], dtype=np.float64) - mean
     for seen, start, own in zip(replies, starts, alive, strict=True):
         rows = own & (alive.sum(axis=0) == 1)
         if rows.any():
             yield seen.node, np.where(rows[:, None], start, 0.0), np.where(rows, moved, 0.0)
+
+
+def _join(arrays: Arrays | None, layer: FirstLayer) -> Floats | None:
+    """Return weights and bias of the first layer as one matrix (neurons, inputs + 1), if they are there."""
+    read = readable(arrays)
+    if read is None or not {*layer.names} <= read.keys():
+        return None
+    if [read[name].shape for name in layer.names] != [(layer.neurons, layer.inputs), (layer.neurons,)]:
+        return None
+    joined = layer.join(read)
+    return joined if np.isfinite(joined).all() else None
 
 
 def _score(x: Floats, start: Floats, moved: Floats, scores: Floats) -> None:

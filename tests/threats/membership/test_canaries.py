@@ -11,6 +11,7 @@ from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import NeedsError
 from fedattack.learning.departures import Canaries, FirstLayers
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.threats.membership.contract import SMALL
 from tests.worlds.reference import run_preset
 
@@ -96,3 +97,25 @@ def test_an_honest_server_plants_none(tmp_path):
     record = run_preset("canary", [*SMALL, "server=passive"], 0, tmp_path)
     with pytest.raises(NeedsError, match=r"needs a server that is canary; that of .* is passive"):
         CANARY.run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
+
+
+def test_replies_that_lack_the_layer_are_left_out(tmp_path):
+    record = run_preset("canary", [*SMALL, "framework=fedavg"], 0, tmp_path / "run")
+    (round_,) = record
+    writer = RecordWriter(tmp_path / "record", server="canary")
+    replies = []
+    for seen, alter in zip(round_.observations, (lambda bias: bias, lambda bias: bias * np.nan, None), strict=True):
+        arrays = dict(seen.arrays)
+        if alter is None:
+            del arrays["fc1.bias"]
+        else:
+            arrays["fc1.bias"] = alter(arrays["fc1.bias"])
+        replies.append(Reply(seen.node, "ok", arrays, seen.count))
+    writer.write(Exchange(round_.number, dict(round_.common), replies))
+    writer.close()
+    scores = CANARY.run(Record(tmp_path / "record"), read_knowledge(tmp_path / "run" / "knowledge"), device="cpu")
+    seen = {
+        node: not np.isnan(column).all()
+        for node, column in zip(scores.facts["clients"], scores.arrays["score/canary"].T, strict=True)
+    }
+    assert seen == {replies[0].node: True, replies[1].node: False, replies[2].node: False}
