@@ -27,6 +27,7 @@ def test_arithmetic_alone_needs_no_code(call, claim_file):
     assert "> 10^9" in out
 
 
+@pytest.mark.slow
 def test_a_mechanism_is_tested(call, claim_file):
     code, out, _ = call(
         "claim", "--claim", claim_file, "--mechanism", "tests.claims.known:platform", "--draws", "2000", "--json"

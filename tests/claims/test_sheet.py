@@ -18,6 +18,7 @@ def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_it_says_by_what_it_was_made(tmp_path):
     file, manifest = tmp_path / "claim.toml", tmp_path / "record" / "seed-0" / "manifest.json"
     manifest.parent.mkdir(parents=True)

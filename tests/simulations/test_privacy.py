@@ -77,6 +77,7 @@ def test_without_noise_nothing_changes_bit_for_bit():
     assert privacy_of(Study.of(plain)) is None
 
 
+@pytest.mark.slow
 def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
     study = Study.of(CONFIG)
     privacy = privacy_of(study)

@@ -22,6 +22,7 @@ def test_every_threat_is_drawn():
     ]
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_was_asked_for(tmp_path, monkeypatch, capsys):
     out = tmp_path / "rows.json"
     asked = ["draws", "federations", "--repetitions", "2", "--threat", "property", "--out", str(out)]

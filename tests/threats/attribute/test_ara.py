@@ -90,6 +90,7 @@ def plain(tmp_path_factory):
     return folder, write_classified_run(folder)
 
 
+@pytest.mark.slow
 def test_full_batches_give_every_value_away(plain):
     folder, truth = plain
     scores = attack(folder)

@@ -46,6 +46,7 @@ def test_panels_have_the_same_axes():
     assert plot.rows[0] == ["Colour named by a network of known structure", "1", "40.0%"]
 
 
+@pytest.mark.slow
 def test_the_page_has_two_figures_and_one_table_instead_of_one_for_each_adversary():
     run = {key: value for key, value in example.run().items() if key not in ("holdings", "accuracy")}
     page = render_html(findings(16), run)

@@ -130,6 +130,7 @@ def test_a_record_is_found_behind_several_local_steps():
     assert errors[1].mean() > 5e-3, "a single gradient is not what the client sent"
 
 
+@pytest.mark.slow
 def test_the_target_of_a_regression_is_found():
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
     x, y = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32), np.array([0.7], dtype=np.float32)

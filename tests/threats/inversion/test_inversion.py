@@ -78,6 +78,7 @@ def test_gradients_give_the_labels_away(tmp_path, each):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.slow
 def test_fedavg_is_inverted_as_fedsgd(tmp_path, steps):
     training = LocalSGD(epochs=steps, batch_size=0, lr=0.1)
     write_inversion_run(tmp_path, clients=2, protocol="fedavg", training=training)

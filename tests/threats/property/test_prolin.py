@@ -490,6 +490,7 @@ def test_too_little_memory_for_the_usual_search_is_told(inversion):
     assert "in place of 24, which do not fit into 0 MB" in note
 
 
+@pytest.mark.slow
 def test_torchs_threads_do_not_matter(tmp_path):
     folder = write_property_run(tmp_path, rounds=4, sizes=(16,), training=replace(ONE_STEP, batch_size=16))
     one = attack(folder)
