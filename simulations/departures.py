@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, departures
 from fedattack.base.errors import ConfigError, NeedsError
-from fedattack.learning.departures import Canaries, Fishing, Imprint, unlearning_model
+from fedattack.learning.departures import CanaryWeights, Fishing, Imprint, unlearning_model
 from simulations.goals import goal_of
 from simulations.seeds import DEPARTURE_STREAM, TARGET_STREAM, derive_seed, generator
 
@@ -30,7 +30,7 @@ def make_unlearning(study: Study) -> Mapping[str, NDArray[Any]]:
     return unlearning_model(study.models.build(), task.input_shape, task.classes, training, study.models.loss)
 
 
-def make_departure(study: Study) -> Imprint | Fishing | Canaries:
+def make_departure(study: Study) -> Imprint | Fishing | CanaryWeights:
     """Return what makes of the model and the number of a round what an active server sends.
 
     Raises

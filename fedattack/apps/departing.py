@@ -28,6 +28,8 @@ from fedattack.attacks import Knowledge
 from fedattack.attacks.departures import make_fishing, make_imprint
 from fedattack.base.errors import ConfigError, NeedsError, RunError
 from fedattack.learning.departures import FirstLayers, Fishing, Imprint
+from fedattack.observe._noticing import call_before
+from fedattack.observe._tracker import is_masked, kind_of
 from fedattack.observe.grid import PassingGrid
 from fedattack.record import Record
 
@@ -134,9 +136,9 @@ class DepartingGrid(PassingGrid):
         self._lock = threading.Lock()
         self._is_over = False
         self._group: str | None = None
-        self._models: dict[int, _Sent] = {}
+        self._models: dict[int, _Replaced] = {}
         self._asked: set[int] = set()
-        self._last: _Sent | None = None
+        self._last: _Replaced | None = None
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Change the messages, then push them."""
@@ -167,7 +169,7 @@ class DepartingGrid(PassingGrid):
                 arrays = _list_arrays(message)
                 # Clients that get one model get one in its place.
                 if self._last is None or not self._last.is_of(arrays):
-                    self._last = _Sent.of(arrays, self._plan)
+                    self._last = _Replaced.of(arrays, self._plan)
                 self._models[message.metadata.dst_node_id] = self._last
                 _replace_arrays(message, self._last.sent)
         return message
@@ -190,14 +192,14 @@ class DepartingGrid(PassingGrid):
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _Replaced:
     """What the strategy sends, and what clients get in its place."""
 
     own: Sequence[Array]
     sent: Sequence[Array]
 
     @classmethod
-    def of(cls, own: Sequence[Array], plan: Plan) -> "_Sent":
+    def of(cls, own: Sequence[Array], plan: Plan) -> "_Replaced":
         return cls(own, [Array(array) for array in plan.depart([array.numpy() for array in own])])
 
     def is_of(self, arrays: Sequence[Array]) -> bool:
@@ -225,8 +227,7 @@ def _square(array: NDArray[Any]) -> float:
 
 def _is_training(message: Message) -> bool:
     """Say whether a message is one of training, and not masked."""
-    is_masked = message.has_content() and any(key.startswith("secaggplus") for key in message.content.config_records)
-    return message.metadata.message_type.split(".")[0] == "train" and not is_masked
+    return kind_of(message) == "train" and not (message.has_content() and is_masked(message.content))
 
 
 def _list_arrays(message: Message) -> list[Array]:
@@ -289,19 +290,13 @@ class _DepartingStrategy(Strategy):
 @contextmanager
 def _departing_from_sums(plan: Plan) -> Iterator[None]:
     """Change what a strategy behind SecAgg+ sends: in the messages of the Grid models are masked."""
-    original = SecAggPlusWorkflow.__call__
     met: list[Any] = []
 
-    def call(workflow: Any, grid: Grid, context: Any) -> None:
+    def depart(workflow: Any, grid: Grid, context: Any) -> None:
         # Each round has a call, and an observer comes between.
         if not met:
             met.append(workflow)
             context.strategy = _DepartingStrategy(context.strategy, plan)
-        original(workflow, grid, context)
 
-    workflows: Any = SecAggPlusWorkflow
-    workflows.__call__ = call
-    try:
+    with call_before(SecAggPlusWorkflow, "__call__", depart):
         yield
-    finally:
-        workflows.__call__ = original

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from fedattack.attacks.first_layer import find_first_layer
 from fedattack.attacks.knowledge import ModelKnowledge
 from fedattack.base.errors import NeedsError
-from fedattack.learning.departures import Canaries, FirstLayers, Fishing, Imprint
+from fedattack.learning.departures import CanaryWeights, FirstLayers, Fishing, Imprint
 
 
 def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
@@ -36,7 +36,7 @@ def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
     return Imprint(_find_first_layers(known), x.reshape(len(x), -1), seed)
 
 
-def make_canaries(known: ModelKnowledge, targets: NDArray[Any], x: NDArray[Any], seed: int) -> Canaries:
+def make_canaries(known: ModelKnowledge, targets: NDArray[Any], x: NDArray[Any], seed: int) -> CanaryWeights:
     """Return what makes the weights that a server sends which plants canaries.
 
     Parameters
@@ -57,7 +57,7 @@ def make_canaries(known: ModelKnowledge, targets: NDArray[Any], x: NDArray[Any],
     """
     if not len(targets):
         raise NeedsError("it needs target records, to ask about: a preset has nulls")
-    return Canaries(_find_first_layers(known), targets.reshape(len(targets), -1), x.reshape(len(x), -1), seed)
+    return CanaryWeights(_find_first_layers(known), targets.reshape(len(targets), -1), x.reshape(len(x), -1), seed)
 
 
 def _find_first_layers(known: ModelKnowledge) -> FirstLayers:

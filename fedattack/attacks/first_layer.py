@@ -1,6 +1,6 @@
 """The first fully connected layer of a model: whether it takes the input itself, and what follows it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class FirstLayer:
     def names(self) -> tuple[str, str]:
         """Names of its arrays."""
         return self.weight, self.bias
+
+    def fits(self, arrays: Mapping[str, Any]) -> bool:
+        """Say whether arrays hold this layer, in its shapes."""
+        shapes = {self.weight: (self.neurons, self.inputs), self.bias: (self.neurons,)}
+        return all(name in arrays and arrays[name].shape == shape for name, shape in shapes.items())
 
     def join(self, arrays: Mapping[str, Any]) -> Floats:
         """Return weights and bias as one matrix (neurons, inputs + 1); the bias is the last column."""
@@ -126,3 +131,17 @@ def _passes_nothing_below_zero(entered: Tensor, output: Tensor) -> bool:
         return False
     below = entered <= 0
     return bool(below.any() and (gradient[below] == 0).all() and (gradient[~below] != 0).any())
+
+
+def find_own_neurons(starts: Sequence[Floats]) -> NDArray[np.bool_]:
+    """Return which neurons are alive in one client alone, (clients, neurons), where each was sent another layer.
+
+    What moves them in the sum is that client's.
+
+    Parameters
+    ----------
+    starts
+        The first layer that each client was sent, as :meth:`FirstLayer.join` gives it.
+    """
+    alive = np.array([start[:, :-1].any(axis=1) for start in starts])
+    return np.asarray(alive & (alive.sum(axis=0) == 1))

@@ -104,6 +104,11 @@ class FirstLayers:
     bias: str
     following: str
 
+    def copy(self, model: Arrays) -> tuple[dict[str, NDArray[Any]], NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return a copy of a model, and of its arrays weight, bias and following, which may be written to."""
+        sent = {name: np.array(array) for name, array in model.items()}
+        return sent, sent[self.weight], sent[self.bias], sent[self.following]
+
 
 @dataclass(frozen=True)
 class Imprint:
@@ -129,8 +134,7 @@ class Imprint:
 
     def __call__(self, model: Arrays, number: int, part: int = 0, parts: int = 1) -> dict[str, NDArray[Any]]:
         """Return the weights of a round, in which a part of the neurons is alive."""
-        sent = {name: np.array(array) for name, array in model.items()}
-        weight, bias, following = (sent[name] for name in vars(self.layers).values())
+        sent, weight, bias, following = self.layers.copy(model)
         draw = np.random.default_rng((self.seed, number))
         rows = np.array_split(np.arange(len(bias)), parts)[part]
         direction = draw.normal(size=weight.shape[1])
@@ -161,7 +165,7 @@ def _write_following(following: NDArray[Any], draw: np.random.Generator, parts: 
 
 
 @dataclass(frozen=True)
-class Canaries:
+class CanaryWeights:
     """Makes weights of a first layer of which each neuron is alive for one target alone.
 
     These are the gradient canaries of Pasquini et al. 2022, Section 5: whether a neuron moves tells whether its target
@@ -187,8 +191,7 @@ class Canaries:
 
     def __call__(self, model: Arrays, number: int, part: int = 0, parts: int = 1) -> dict[str, NDArray[Any]]:
         """Return the weights of a round."""
-        sent = {name: np.array(array) for name, array in model.items()}
-        weight, bias, following = (sent[name] for name in vars(self.layers).values())
+        sent, weight, bias, following = self.layers.copy(model)
         draw = np.random.default_rng((self.seed, number))
         turn, asked = divmod(number - 1, parts)
         pull = _write_following(following, draw, parts)

@@ -32,10 +32,10 @@ def noticed(tracker: RoundTracker, names: Sequence[str] | None, *, may_choose: b
         _observe_sums(tracker, names, context)
 
     with ExitStack() as stack:
-        stack.enter_context(_call_before(Strategy, "start", tracker, weights))
+        stack.enter_context(call_before(Strategy, "start", _contained(tracker, weights)))
         workflow = _workflow()
         if may_choose and workflow is not None:
-            stack.enter_context(_call_before(workflow, "__call__", tracker, secures))
+            stack.enter_context(call_before(workflow, "__call__", _contained(tracker, secures)))
         yield
 
 
@@ -48,16 +48,13 @@ def _workflow() -> type | None:
 
 
 @contextmanager
-def _call_before(cls: type, method: str, tracker: RoundTracker, tell: Callable[..., None]) -> Iterator[None]:
-    """Call a function before each call of a method; its error ends the recording, and not the run."""
+def call_before(cls: type, method: str, tell: Callable[..., None]) -> Iterator[None]:
+    """Call a function before each call of a method, with the same arguments."""
     original = getattr(cls, method)
 
     @functools.wraps(original)
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            tell(self, *args, **kwargs)
-        except Exception as cause:
-            tracker.recorder.fail(f"{type(cause).__name__}: {cause}")
+        tell(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
     setattr(cls, method, told)
@@ -65,6 +62,18 @@ def _call_before(cls: type, method: str, tracker: RoundTracker, tell: Callable[.
         yield
     finally:
         setattr(cls, method, original)
+
+
+def _contained(tracker: RoundTracker, tell: Callable[..., None]) -> Callable[..., None]:
+    """Let an error of a function end the recording, and not the run."""
+
+    def contained(*args: Any, **kwargs: Any) -> None:
+        try:
+            tell(*args, **kwargs)
+        except Exception as cause:
+            tracker.recorder.fail(f"{type(cause).__name__}: {cause}")
+
+    return contained
 
 
 def _observe_sums(tracker: RoundTracker, names: Sequence[str] | None, context: Any) -> None:

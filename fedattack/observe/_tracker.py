@@ -145,7 +145,7 @@ class RoundTracker:
 
     def _note_all(self, messages: Sequence[Message], number: int | None) -> None:
         for message in messages:
-            kind = _kind_of(message)
+            kind = kind_of(message)
             if kind != _TRAIN:
                 if kind == _EVALUATE and not self._is_waiting():
                     self.finish()
@@ -163,7 +163,7 @@ class RoundTracker:
         if not any(content.array_records.values()):
             return
         named = _view_arrays(content)
-        model = self._view_model(content) if _kind_of(message) == _EVALUATE else None
+        model = self._view_model(content) if kind_of(message) == _EVALUATE else None
         if model is None:
             self.recorder.leave_out(kind, "sent", arrays=named)
             return
@@ -321,7 +321,7 @@ class RoundTracker:
             self._late = []
 
     def _open(self, number: int, content: RecordDict) -> None:
-        if any(key.startswith(_SECAGG) for key in content.config_records):
+        if is_masked(content):
             self.recorder.fail(
                 "these are SecAgg+ messages, whose arrays are masked; observe the strategy instead: "
                 "ObservedLegacyStrategy(strategy, out, view='aggregate')"
@@ -342,7 +342,7 @@ class RoundTracker:
         return self._models[key] or None
 
     def _take(self, message: Message) -> None:
-        if _kind_of(message) != _TRAIN:
+        if kind_of(message) != _TRAIN:
             self._note_answer(message)
             return
         if self.aside:
@@ -414,9 +414,14 @@ def read_reply(
     return Reply(node, "ok", arrays, count, values)
 
 
-def _kind_of(message: Message) -> str:
+def kind_of(message: Message) -> str:
     """Return the first part of a message's type: ``train`` of ``train.warmup``."""
     return message.metadata.message_type.split(".")[0]
+
+
+def is_masked(content: RecordDict) -> bool:
+    """Say whether a message is one of SecAgg+, whose arrays are masked."""
+    return any(key.startswith(_SECAGG) for key in content.config_records)
 
 
 def _plain_values(content: RecordDict) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _Text = Annotated[str, StringConstraints(min_length=1, max_length=_MOST)]
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
-class Entry(TypedDict):
+class FiledWords(TypedDict):
     """Words of a person: when, who, about what, and why they were changed, where a reason was given."""
 
     time: _Text
@@ -45,13 +45,13 @@ class Entry(TypedDict):
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class _Filed(TypedDict):
-    entries: Annotated[list[Entry], Field(max_length=10_000)]
+    entries: Annotated[list[FiledWords], Field(max_length=10_000)]
 
 
 _FILED: TypeAdapter[_Filed] = TypeAdapter(_Filed)
 
 
-def read_filed(folder: Path) -> list[Entry]:
+def read_filed(folder: Path) -> list[FiledWords]:
     """Read what people added, the oldest first; nothing where nobody did.
 
     Raises
@@ -63,6 +63,15 @@ def read_filed(folder: Path) -> list[Entry]:
     if not path.exists():
         return []
     return read_sealed(path, _FILED, ReportError, "put it back as it was, or delete it")["entries"]
+
+
+def latest_words(entries: Sequence[FiledWords]) -> list[FiledWords]:
+    """Return what stands of each field, in the order of :data:`FIELDS`: the latest words, and of notes all."""
+    standing = []
+    for field in FIELDS:
+        said = [entry for entry in entries if entry["field"] == field]
+        standing += said if field == "note" else said[-1:]
+    return standing
 
 
 def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:
@@ -98,5 +107,5 @@ def add_words(folder: Path, by: str, words: Sequence[tuple[str, str]], why: str 
     entries = read_filed(folder)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for field, text in words:
-        entries.append(Entry(time=now, by=by.strip(), field=field, text=text, why=why.strip()))
+        entries.append(FiledWords(time=now, by=by.strip(), field=field, text=text, why=why.strip()))
     write_sealed(Path(folder) / FILED, {"entries": entries})

@@ -15,7 +15,7 @@ from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot, in_columns
-from fedattack.report.filed import FIELDS, Entry, read_filed
+from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
 from fedattack.report.sent import sent_kind
@@ -79,7 +79,7 @@ def render_html(
     run: Mapping[str, Any],
     files: Mapping[str, str] | None = None,
     claim: Mapping[str, Any] | None = None,
-    filed: Sequence[Entry] = (),
+    filed: Sequence[FiledWords] = (),
 ) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
@@ -118,6 +118,7 @@ def render_html(
         observed=observed,
         glossary=GLOSSARY,
         filed=printable_all(list(filed)),
+        standing=printable_all(latest_words(filed)),
         fields=FIELDS,
         papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
     )

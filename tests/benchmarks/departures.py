@@ -30,7 +30,7 @@ from fedattack.audit.quality import measure_quality
 from fedattack.base.errors import FedAttackError
 from fedattack.defences.checked import Last, check_moved, check_received, differences, norm_of
 from fedattack.learning import LocalSGD, build_model, train_local
-from fedattack.learning.departures import Canaries, FirstLayers, Fishing, Imprint, unlearning_model
+from fedattack.learning.departures import CanaryWeights, FirstLayers, Fishing, Imprint, unlearning_model
 from fedattack.record import Record, records_in
 from fedattack.runs.presets import preset_names
 from simulations.study import Study
@@ -136,7 +136,7 @@ def check(names: Sequence[str]) -> None:
                 sent = Fishing(*keys[-2:], first=seed % 10)(arrays, 1)
             elif server == "canary":
                 drawn = np.random.default_rng(seed).random((300, 64), dtype=np.float32)
-                sent = Canaries(FirstLayers(*keys[:3]), drawn[:200], drawn[200:], seed)(arrays, 1)
+                sent = CanaryWeights(FirstLayers(*keys[:3]), drawn[:200], drawn[200:], seed)(arrays, 1)
             else:
                 examples = np.random.default_rng(seed).random((100, 64), dtype=np.float32)
                 parts = (seed % 10, 10) if server == "imprint by client" else (0, 1)

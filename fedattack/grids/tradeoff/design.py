@@ -87,9 +87,8 @@ def tradeoff(
     results = run_grid(design)
     if list_done(results):
         request.tell("cost of each defence")
-        middles = {
-            kind: float(values[(len(values) - 1) // 2]) for kind, values in strengths.items() if kind in load_ladders()
-        }
+        ladders = load_ladders()
+        middles = {kind: float(values[(len(values) - 1) // 2]) for kind, values in strengths.items() if kind in ladders}
         results["cost"] = _measure_once(design, cost, settings, middles)
         design.write(results)
     return results

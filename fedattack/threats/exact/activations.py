@@ -47,7 +47,7 @@ class MovedNeuron:
     later: Rows
 
 
-class KnownExamples:
+class ReadExamples:
     """Examples that were read off, by which movements of neurons are explained.
 
     Parameters

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.first_layer import FirstLayer, find_first_layer
+from fedattack.attacks.first_layer import FirstLayer, find_first_layer, find_own_neurons
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.local_models import readable
@@ -22,7 +22,7 @@ from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 from fedattack.record.means import mean_of
 from fedattack.record.singled import Weighing
-from fedattack.threats.exact.activations import KnownExamples, MovedNeuron, group_examples
+from fedattack.threats.exact.activations import MovedNeuron, ReadExamples, group_examples
 from fedattack.threats.exact.known_values import KnownValues, read_known_values
 from fedattack.threats.exact.low_rank import TakenApart, refuse, take_apart
 from fedattack.threats.exact.options import ExactOptions
@@ -243,12 +243,9 @@ class _UpdateReader:
     def _mean_of_starts(self, replies: Sequence[Observation]) -> Arrays | None:
         """Return the mean of the first layers that clients were sent, weighed as what they sent back."""
         starts, counts = [], []
-        wanted = [(self.layer.neurons, self.layer.inputs), (self.layer.neurons,)]
         for reply in replies:
             start = readable(reply.received) or {}
-            if reply.count is None or not {*self.layer.names} <= start.keys():
-                return None
-            if [start[name].shape for name in self.layer.names] != wanted:
+            if reply.count is None or not self.layer.fits(start):
                 return None
             starts.append({name: start[name].astype(np.float64) for name in self.layer.names})
             counts.append(reply.count)
@@ -260,13 +257,11 @@ class _UpdateReader:
         """Yield of a sum of clients that were sent different models what neurons tell that are alive in one alone."""
         _, moved, rounding = read
         starts = [self.layer.join(reply.received or {}) for reply in replies]
-        alive = np.array([start[:, :-1].any(axis=1) for start in starts])
         counts = [float(reply.count or 0) for reply in replies]
         noise = _ROUNDINGS * self.weighing.error(counts)
         if noise:
             rounding = np.minimum(rounding, noise)
-        for reply, start, own, count in zip(replies, starts, alive, counts, strict=True):
-            rows = own & (alive.sum(axis=0) == 1)
+        for reply, start, rows, count in zip(replies, starts, find_own_neurons(starts), counts, strict=True):
             share = count / sum(counts)
             if rows.any() and moved[rows].any():
                 part = moved[rows] / share, rounding[rows] / share
@@ -404,7 +399,7 @@ class _UpdateReader:
         """Return which examples of sums are of one client; also note in which other sums they are."""
         if not len(found.x):
             return np.zeros(0, dtype=np.int64)
-        known, neurons = KnownExamples(found.x, found.errors), list[MovedNeuron]()
+        known, neurons = ReadExamples(found.x, found.errors), list[MovedNeuron]()
         for number, update in enumerate(self.read_updates([])):
             if not update.is_sum:
                 continue

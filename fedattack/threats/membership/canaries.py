@@ -1,6 +1,6 @@
 """Membership by gradient canaries: an active server's neurons that a single example moves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.first_layer import FirstLayer, find_first_layer
+from fedattack.attacks.first_layer import FirstLayer, find_first_layer, find_own_neurons
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model
 from fedattack.base.errors import NeedsError
-from fedattack.record import Record, Round
+from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 from fedattack.record.means import mean_of
 from fedattack.threats.membership.membership import SCORES_FORM, in_form
@@ -58,8 +58,8 @@ class CanaryMembership(CanaryMembershipOptions, Attack):
                 f"attack {self.name} needs neurons that one target alone moves, and {record.path} holds none"
             )
         stacked = np.stack(per_round)
-        known = ~np.isnan(stacked).all(axis=0)
-        highest = np.where(known, np.where(np.isnan(stacked), -np.inf, stacked).max(axis=0), np.nan)
+        # The largest that is known.
+        highest = np.fmax.reduce(stacked)
         facts = {"clients": list(record.nodes), "rounds": rounds, "trained": 0}
         return in_form(self.name, knowledge.targets, {"canary": highest}, stacked, (), **facts)
 
@@ -70,28 +70,31 @@ def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats
     Of a sum only neurons are told that are alive in one client alone; all others count as dead. Replies that lack the
     layer, or hold it in another shape, are left out.
     """
-    replies, starts = [], []
+    sent: list[tuple[Observation, Floats]] = []
     for seen in round_.observations:
         start = _join(seen.received, layer) if seen.status == "ok" else None
         if start is not None:
-            replies.append(seen)
-            starts.append(start)
-    if not replies:
+            sent.append((seen, start))
+    if round_.aggregate is not None:
+        total = _join(round_.aggregate, layer)
+        if sent and total is not None:
+            yield from _tell_apart(sent, total[:, -1])
         return
-    if round_.aggregate is None:
-        for seen, start in zip(replies, starts, strict=True):
-            sent = _join(seen.arrays, layer)
-            if sent is not None:
-                yield seen.node, start, sent[:, -1] - (0 if round_.protocol == "fedsgd" else start[:, -1])
+    for seen, start in sent:
+        replied = _join(seen.arrays, layer)
+        if replied is not None:
+            yield seen.node, start, replied[:, -1] - (0 if round_.protocol == "fedsgd" else start[:, -1])
+
+
+def _tell_apart(sent: Sequence[tuple[Observation, Floats]], biases: Floats) -> Iterator[tuple[str, Floats, Floats]]:
+    """Yield the same of clients that were sent different layers, of whose biases the mean is given."""
+    counts = [seen.count for seen, _ in sent]
+    if None in counts:
         return
-    total, counts = _join(round_.aggregate, layer), [seen.count for seen in replies]
-    if total is None or None in counts:
-        return
-    mean = mean_of([{layer.bias: start[:, -1]} for start in starts], [count or 0 for count in counts], "message")
-    moved = total[:, -1] - mean[layer.bias]
-    alive = np.array([start[:, :-1].any(axis=1) for start in starts])
-    for seen, start, own in zip(replies, starts, alive, strict=True):
-        rows = own & (alive.sum(axis=0) == 1)
+    starts = [start for _, start in sent]
+    before = mean_of([{"bias": start[:, -1]} for start in starts], [count or 0 for count in counts], "message")
+    moved = biases - before["bias"]
+    for (seen, start), rows in zip(sent, find_own_neurons(starts), strict=True):
         if rows.any():
             yield seen.node, np.where(rows[:, None], start, 0.0), np.where(rows, moved, 0.0)
 
@@ -99,9 +102,7 @@ def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats
 def _join(arrays: Arrays | None, layer: FirstLayer) -> Floats | None:
     """Return weights and bias of the first layer as one matrix (neurons, inputs + 1), if they are there."""
     read = readable(arrays)
-    if read is None or not {*layer.names} <= read.keys():
-        return None
-    if [read[name].shape for name in layer.names] != [(layer.neurons, layer.inputs), (layer.neurons,)]:
+    if read is None or not layer.fits(read):
         return None
     joined = layer.join(read)
     return joined if np.isfinite(joined).all() else None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedattack.learning import LocalSGD
-from fedattack.threats.exact.activations import KnownExamples, MovedNeuron, group_examples
+from fedattack.threats.exact.activations import MovedNeuron, ReadExamples, group_examples
 from tests.threats.exact.world import attacked, judged, write_sums
 
 EXAMPLES = np.random.default_rng(0).random((6, 30))
@@ -15,7 +15,7 @@ def explained(pulls, start, examples=EXAMPLES, noise=0.0):
     moved = np.column_stack([pulls @ EXAMPLES, pulls.sum(axis=1)])
     moved = moved + np.random.default_rng(1).normal(scale=max(noise, 1e-12), size=moved.shape)
     rounding = np.full(len(moved), max(4 * noise, 1e-10))
-    return KnownExamples(examples, np.zeros(len(examples))).explain_neurons(moved, start, rounding)
+    return ReadExamples(examples, np.zeros(len(examples))).explain_neurons(moved, start, rounding)
 
 
 def starting_above(examples):

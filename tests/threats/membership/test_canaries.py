@@ -1,4 +1,4 @@
-"""Canaries: neurons that a single example moves, of clients alone and out of the sums of the real SecAgg+."""
+"""CanaryWeights: neurons that a single example moves, of clients alone and out of the sums of the real SecAgg+."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import NeedsError
-from fedattack.learning.departures import Canaries, FirstLayers
+from fedattack.learning.departures import CanaryWeights, FirstLayers
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.threats.membership.contract import SMALL
 from tests.worlds.reference import run_preset
@@ -36,7 +36,7 @@ def examples(count: int, seed: int) -> np.ndarray:
 
 def test_each_neuron_is_alive_for_its_target_alone():
     targets, own = examples(20, 0), examples(40, 1)
-    makes = Canaries(LAYERS, targets, own, seed=0)
+    makes = CanaryWeights(LAYERS, targets, own, seed=0)
     first, second, third = (makes(weights(8), number) for number in (1, 2, 3))
     for sent, places in ((first, range(8)), (second, range(8, 16)), (third, [16, 17, 18, 19, 0, 1, 2, 3])):
         expected = np.zeros((20, 8), dtype=bool)
@@ -51,12 +51,12 @@ def test_each_neuron_is_alive_for_its_target_alone():
 
 def test_a_target_that_is_there_twice_has_neurons_all_the_same():
     targets = np.repeat(examples(4, 0), 2, axis=0)
-    sent = Canaries(LAYERS, targets, examples(40, 1), seed=0)(weights(8), 1)
+    sent = CanaryWeights(LAYERS, targets, examples(40, 1), seed=0)(weights(8), 1)
     np.testing.assert_array_equal(alive(sent, targets), np.kron(np.eye(4), np.ones((2, 2))) > 0)
 
 
 def test_behind_sums_one_client_after_the_other_has_all_neurons():
-    makes = Canaries(LAYERS, examples(20, 0), examples(40, 1), seed=0)
+    makes = CanaryWeights(LAYERS, examples(20, 0), examples(40, 1), seed=0)
     for number, place in ((1, 0), (2, 1), (3, 2), (4, 0)):
         lives = [makes(weights(8), number, part, 3)["fc1.weight"].any() for part in range(3)]
         assert lives == [part == place for part in range(3)]
