@@ -78,6 +78,8 @@ def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
     if record.protocol not in needs.protocols:
         wanted = " or ".join(PROTOCOLS[name].replies for name in needs.protocols)
         found.append(f"it needs {wanted}, and these clients send {PROTOCOLS[record.protocol].replies}")
+    if needs.server not in ("", record.server):
+        found.append(f"it needs a server that is {needs.server}, and this one is {record.server}")
     unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not knowledge.has(need)]
     if unknown:
         found.append(f"the attacker does not know {', '.join(unknown)}")

@@ -9,6 +9,7 @@ from fedattack.attacks.knowledge import ModelKnowledge
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import read_truth
+from fedattack.audit.untried import lacking
 from fedattack.base.errors import NeedsError
 from fedattack.learning.departures import CanaryWeights, FirstLayers
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -95,8 +96,11 @@ def test_members_are_found_and_nobody_else(tmp_path, changes):
 
 def test_an_honest_server_plants_none(tmp_path):
     record = run_preset("canary", [*SMALL, "server=passive"], 0, tmp_path)
+    known = read_knowledge(tmp_path / "knowledge")
+    # So it is not tried at all where nobody chooses, as in audits of apps.
+    assert lacking(CANARY, record, known) == ["it needs a server that is canary, and this one is passive"]
     with pytest.raises(NeedsError, match=r"needs a server that is canary; that of .* is passive"):
-        CANARY.run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
+        CANARY.run(record, known, device="cpu")
 
 
 def test_replies_that_lack_the_layer_are_left_out(tmp_path):
