@@ -284,8 +284,12 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
         for wrong, message in (
             (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
             (
-                self.private and (self.sensitive or self.client_property or self.is_active),
-                "private beside property, sensitive or an active server: expected one of them",
+                self.private and (self.sensitive or self.client_property),
+                "private beside property or sensitive: expected one of them",
+            ),
+            (
+                self.private and self.server not in ("passive", "inconsistent"),
+                f"private beside server = {self.server!r}: expected 'passive' or 'inconsistent'",
             ),
             (self.permute_sensitive and not self.sensitive, "permute-sensitive without sensitive: name a column"),
             (

@@ -42,11 +42,13 @@ LOKI = [
     *("secagg=true", "framework=fedavg", "clients=20", "records-per-client=64", "hidden=6400", "lr=1", "auxiliary=100"),
     *("nulls=200", "rounds=1", "departures=0"),
 ]
+GROUP = ["clients=20", "rounds=2", "secagg=true", "server=inconsistent"]
 GAINS = {
     "imprint": ("imprint", "exact", ["rounds=2"], ["server=passive", "departures=0"]),
     "imprint-sums": ("imprint", "exact", LOKI, ["server=passive"]),
     "fishing": ("fishing", "exact", ["rounds=2"], ["server=passive", "departures=0"]),
     "inconsistent": ("inconsistent", "membership,sia", [], ["secagg=false", "server=passive"]),
+    "inconsistent-group": ("private-attribute", "private-attribute", GROUP, ["secagg=false", "server=passive"]),
     "canary": ("canary", "membership-canary", [], ["server=canary", "secagg=false", "rounds=1"]),
 }
 DEFENCES = {
@@ -82,7 +84,8 @@ def judged(preset: str, attacks: str, changes: Sequence[str], seed: int) -> str:
         quality = measure_quality(seen.record, seen.knowledge, seen.truth, device="cpu").accuracy[-1]
         wanted = ("exact.recovered", "exact.precision", "exact.clients", "exact.psnr", "sia.asr")
         words = [f"{key} {item.value:.3f} ({item.verdict})" for key, item in found.items() if key in wanted]
-        words += [f"{key} {item.value:.3f} ({item.verdict})" for key, item in found.items() if key.endswith("1pct-fpr")]
+        endings = ("1pct-fpr", "stru-nn", "unkwn-nn", "svm", "random-forest")
+        words += [f"{key} {item.value:.3f} ({item.verdict})" for key, item in found.items() if key.endswith(endings)]
         return f"{', '.join(words)}; accuracy {quality:.3f}; {len(record)} exchanges"
 
 

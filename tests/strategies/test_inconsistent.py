@@ -80,6 +80,18 @@ def test_members_and_owners_are_told_as_from_a_plain_record(runs):
             assert apart.mean() < 0.005, f"{name}: {array}"
 
 
+def test_private_attributes_are_told_as_from_a_plain_record(tmp_path):
+    small = ["rounds=1", "clients=6"]
+    decisions = []
+    for name, changes in (("active", ["secagg=true", "server=inconsistent"]), ("plain", [])):
+        record = run_preset("private-attribute", [*small, *changes], 0, tmp_path / name)
+        knowledge = read_knowledge(tmp_path / name / "knowledge")
+        attack = ATTACKS["private-attribute"].with_options({"clients": "60", "epochs": "5", "adversaries": "svm"})
+        decisions.append(attack.run(record, knowledge, device="cpu").arrays["beliefs-colour"].argmax(axis=-1))
+    assert decisions[0].shape == (1, 1, 6)
+    np.testing.assert_array_equal(*decisions)
+
+
 def test_a_round_has_an_exchange_for_each_victim_and_one_for_the_rest():
     plan = list(plan_exchanges(Sampling(0.6, 10, seed=3), 4, 5))
     for number in range(1, 6):

@@ -350,10 +350,11 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
             names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
         if model is None or training is None or auxiliary is None or attributes is None:
             raise AssertionError("checked by run")
-        if record.server != "passive":
+        # Those whom an inconsistent server singles out are all sent the round's own model.
+        if record.server not in ("passive", "inconsistent"):
             raise NeedsError(
-                f"attack {self.name} needs a server that sends all clients the same model, and {record.path} is of one "
-                f"that is {record.server}; take the record of a passive one"
+                f"attack {self.name} needs replies to one model, and the server of {record.path} is {record.server}; "
+                "take the record of a passive or an inconsistent one"
             )
         architecture = model.build()
         check_model(architecture, record)
