@@ -97,6 +97,7 @@ def test_list_is_complete(call):
     assert "audiomnist" in listed
 
 
+@pytest.mark.slow
 def test_report_prints_a_table_and_writes_both_files(call, attacked):
     code, out, _ = call("report", attacked)
     assert code == 0
@@ -112,10 +113,12 @@ def test_json_is_the_findings(call, attacked):
 
 
 @pytest.mark.parametrize(("condition", "code"), [("sia.asr > 0.3", 3), ("sia.asr > 1", 0), ("sia.asr <= 1", 3)])
+@pytest.mark.slow
 def test_fail_if_gates(call, attacked, condition, code):
     assert call("report", attacked, "--fail-if", condition)[0] == code
 
 
+@pytest.mark.slow
 def test_gates_are_also_written_for_a_server_of_continuous_integration(call, attacked, tmp_path):
     file = tmp_path / "junit.xml"
     assert call("report", attacked, "--fail-if", "sia.asr > 0.3", "--junit", file)[0] == 3
@@ -631,6 +634,7 @@ def list_bad_input():
 
 
 @pytest.mark.parametrize(("words", "message"), list_bad_input())
+@pytest.mark.slow
 def test_bad_input_gives_one_line_and_code_2(call, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
@@ -943,6 +947,7 @@ def test_a_damaged_report_is_written_anew(call, recorded, name, content):
     assert (recorded / "scores" / "sia.npz").stat().st_mtime_ns == scores, "the attack is not made again"
 
 
+@pytest.mark.slow
 def test_a_gate_may_ask_for_an_attack_that_was_made_later(call, recorded, monkeypatch):
     preset = replace(load_preset("sia-fedavg"), attacks=["sia"])
     monkeypatch.setattr("fedattack.runs.presets.load_preset", lambda name: preset)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.attacks.form import Form, Name
@@ -20,7 +20,7 @@ from fedattack.attacks.options import Option, options_of
 from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import ConfigError, DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
-from fedattack.base.machine import let_go
+from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.untrusted import parse_json, read_npz, validate
 from fedattack.record import Record
 
@@ -45,16 +45,20 @@ class Scores:
         JSON-like facts, such as the names of clients along an axis.
     notes
         What a reader of the result must know, such as clients whose replies could not be used.
+    seconds
+        Processor time that the attack took on this machine; 0 where nobody measured it.
     """
 
     attack: str
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, Any]
     notes: tuple[str, ...] = field(default=())
+    seconds: float = 0.0
 
     def save(self, path: Path) -> None:
         """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
-        text = json.dumps({"attack": self.attack, "facts": self.facts, "notes": self.notes}, allow_nan=False)
+        about = {"attack": self.attack, "facts": self.facts, "notes": self.notes, "seconds": self.seconds}
+        text = json.dumps(about, allow_nan=False)
         make_private(path.parent)
         write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
 
@@ -74,7 +78,7 @@ class Scores:
         except ValueError as cause:
             raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
         saved = validate(_SAVED, value, str(path), DataError, _AGAIN)
-        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]))
+        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]), saved["seconds"])
 
 
 IN_MEMORY = 16 * 2**20
@@ -88,6 +92,7 @@ class _Saved(TypedDict):
     attack: Name
     facts: dict[Name, Any]
     notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
+    seconds: Annotated[float, Field(ge=0)]
 
 
 _SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
@@ -208,12 +213,14 @@ class Attack(ABC):
                 f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "
                 "gradients nobody sent"
             )
+        before = count_processor_seconds()
         scores = self._run(whole, knowledge, seed, device, progress or (lambda done, total: None))
+        seconds = round(max(count_processor_seconds() - before, 0.01), 2)
         notes = how_named(record, named)
         if whole is not named:
             added = len(whole.parameters) - len(named.parameters)
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
-        return replace(scores, notes=(*notes, *scores.notes))
+        return replace(scores, notes=(*notes, *scores.notes), seconds=seconds)
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples, updates or models are of a kind that the attack does not take; nothing if none are.

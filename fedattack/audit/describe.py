@@ -6,12 +6,15 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import KNOWS_MODEL
+from fedattack.attacks.registry import threat_of
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
@@ -20,6 +23,7 @@ from fedattack.audit.truth import Privacy, Truth
 from fedattack.base.errors import short
 from fedattack.base.version import __version__
 from fedattack.defences.guarantee import GUARANTEES
+from fedattack.defences.hazards import list_hazards
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, RUN
 from fedattack.record.project import ALTERED
@@ -36,6 +40,8 @@ _VIEWS = {
         "any single client's model or update",
     ),
 }
+# The one attack that takes what clients are sent, too.
+_OF_PEERS = "trees"
 _ITS_APP = "the clients' own app, whose code it runs: this says which losses examples have"
 _SERVERS = {
     "passive": "passive",
@@ -130,7 +136,35 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
         "sees": sees.format(reply=PROTOCOLS[record.protocol].reply),
         "does_not_see": hidden,
         "knows": knows,
+        "not_asked": _list_not_asked(record, list(evidence[0].scores)),
     }
+
+
+def _list_not_asked(record: Record, attacks: Sequence[str]) -> list[str]:
+    """Name who else may attack such a run, and was not asked about."""
+    others = ["who gets the trained model, or may query it", "servers and clients that share what they see"]
+    if _OF_PEERS not in attacks:
+        others.insert(0, "clients, by the models that they are sent")
+    if record.server == "passive":
+        others.insert(0, "a server that departs from the protocol")
+    return others
+
+
+def means_of(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+    """Say of each attack what it answers, what it is assumed to know, and what it took: the mean over the seeds."""
+    means = []
+    for name in evidence[0].scores:
+        threat = threat_of(name)
+        seconds = [seed.scores[name].seconds for seed in evidence]
+        means.append(
+            {
+                "attack": name,
+                "question": threat.question if threat else ATTACKS[name].title,
+                "knows": list(ATTACKS[name].knows),
+                "seconds": round(fmean(seconds), 2) if all(seconds) else None,
+            }
+        )
+    return means
 
 
 def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
@@ -262,8 +296,11 @@ def _are_exchanged(record: Record, truth: Truth) -> bool:
     return expected != sent and Counter(expected) == Counter(sent)
 
 
-def privacy_of(guarantees: Sequence[Privacy]) -> dict[str, Any]:
-    """Return what the clients of each seed guarantee, from the least to the most over all of them."""
+def privacy_of(guarantees: Sequence[Privacy], plaintext: Sequence[str]) -> dict[str, Any]:
+    """Return what the clients of each seed guarantee, from the least to the most over all of them.
+
+    ``plaintext`` is what came beside the arrays, by name.
+    """
     first = guarantees[0]
     return {
         **GUARANTEES[first.mechanism],
@@ -273,6 +310,7 @@ def privacy_of(guarantees: Sequence[Privacy]) -> dict[str, Any]:
         "noise": _ends(guarantees, "noise"),
         "epsilon_round": _ends(guarantees, "epsilon_round"),
         "epsilon_run": _ends(guarantees, "epsilon_run"),
+        "hazards": [asdict(hazard) for hazard in list_hazards(own_noise=True, plaintext=plaintext)],
     }
 
 

@@ -10,6 +10,7 @@ from fedattack.audit.audited import audited_of, title_of
 from fedattack.audit.control import Control, with_controls
 from fedattack.audit.describe import (
     curves_of,
+    means_of,
     notes_of,
     observed_of,
     privacy_of,
@@ -84,6 +85,7 @@ def audit_folder(
         "audited": audited_of(study, evidence, setting),
         "untried": untried_of(evidence, study.get("untried")),
         "threat_model": threat_model_of(evidence),
+        "means": means_of(evidence),
         "setting": setting,
         "provenance": provenance,
         "observed": observed_of(evidence),
@@ -116,7 +118,7 @@ def _truths(evidence: Sequence[Evidence], device: str, tell: Progress) -> Mappin
     if len(quality) == len(evidence):
         facts |= curves_of(evidence, quality, trained)
     if len(private) == len(evidence):
-        facts["privacy"] = privacy_of(private)
+        facts["privacy"] = privacy_of(private, observed_of(evidence)["in_plaintext"])
     truth = evidence[0].truth
     if truth is not None and truth.sent:
         facts["sent"] = {"arrays": [dict(row) for row in truth.sent], "unread": truth.unread}

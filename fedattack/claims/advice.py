@@ -24,6 +24,7 @@ from fedattack.claims.finding import (
     run_of,
     scope_of,
 )
+from fedattack.defences.hazards import list_hazards
 
 # The range of noise multipliers that is searched, and how close to the least one the search ends.
 _LEAST, _MOST = 1e-3, 1e7
@@ -129,7 +130,7 @@ def open_of(answer: ClaimAnswer) -> list[Open]:
     for name, reason in reasons.items():
         if name not in done:
             found.append(Open(_CHECKS[name], reason))
-    return found
+    return found + [Open(hazard.what, hazard.why) for hazard in list_hazards(own_noise=False)]
 
 
 def _advise_more_noise(claim: Claim) -> list[NextStep]:

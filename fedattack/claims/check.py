@@ -83,7 +83,7 @@ class ClaimAnswer:
             "verdict": self.verdict,
             "error_rate": self.error_rate,
             "sentence": self.sentence,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [{**asdict(finding), "consequence": finding.consequence} for finding in self.findings],
             "notes": self.notes,
             "measured": None if self.measured is None else asdict(self.measured),
             "recorded": self.recorded,

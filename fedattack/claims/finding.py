@@ -29,6 +29,9 @@ ERROR = 0.05
 WORTH = 20.0
 """e^20 is half a billion: above it ε promises nothing that matters."""
 
+BREAKS, WEAKENS = "breaks the guarantee", "weakens the guarantee"
+"""What a mistake does to a guarantee: nothing that matters is left of it, or less than was promised."""
+
 # Such checks, with their findings; those of a record share its rate.
 _BY_CHANCE = {
     "the record": (RECORDED, MISSING),
@@ -92,6 +95,14 @@ class ClaimFinding:
         """The upper bound in the scope that is claimed."""
         bounds = self._in_scope
         return None if bounds is None else bounds.high
+
+    @property
+    def consequence(self) -> str:
+        """What a contradiction means for the guarantee; empty where there is none."""
+        if self.verdict != CONTRADICTED:
+            return ""
+        broken = self.name == MISSING or self.value is None or self.value > WORTH
+        return BREAKS if broken else WEAKENS
 
     @property
     def _in_scope(self) -> Epsilon | None:

@@ -86,6 +86,7 @@ class FindingRow:
     clients: str
     notes: Sequence[str]
     assumes: Sequence[str]
+    consequence: str
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,7 @@ def line_of(finding: Mapping[str, Any]) -> FindingRow:
         ", ".join(finding.get("clients", [])),
         finding["notes"],
         finding["assumes"],
+        finding.get("consequence", ""),
     )
 
 

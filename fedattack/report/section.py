@@ -11,7 +11,10 @@ from fedattack.audit.finding import LEAK, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import Remedy, read_remedies
-from fedattack.report.words import interval, shown
+from fedattack.report.words import interval, level, shown
+
+# Rows of a table of parts of the population.
+_MOST_PARTS = 40
 
 # Columns of a table that has room in half a page.
 _MOST_COLUMNS = 5
@@ -89,6 +92,37 @@ def worst_client(findings: Sequence[Finding]) -> str:
     return ""
 
 
+def who_is_exposed(findings: Sequence[Finding]) -> str:
+    """Name the most exposed client, and say how often the attack is right where it is surest."""
+    said = [worst_client(findings)]
+    for finding in findings:
+        if surest := finding.series.get("surest"):
+            said.append(
+                f"Of the {surest['n']:,} answers of which the attack was surest, a tenth of all, "
+                f"{shown(surest['value'])} are right ({interval(surest['low'], surest['high'])}); guessing gives "
+                f"{shown(surest['chance'])}."
+            )
+            break
+    return " ".join(filter(None, said))
+
+
+def tabulate_populations(finding: Finding) -> Table | None:
+    """Rates of parts of the population (``series["populations"]``)."""
+    entries = finding.series["populations"]
+    if not entries:
+        return None
+    rows = []
+    for entry in entries[:_MOST_PARTS]:
+        ends = interval(entry["low"], entry["high"])
+        rows.append([f"{entry['kind']}: {entry['name']}", shown(entry["value"]), ends, f"{entry['n']:,}"])
+    return Table(
+        f"{finding.label}: by part of the population",
+        f"The intervals are widened for all {len(entries)} parts, so that they hold together.",
+        ["part", "result", f"{level(finding.level)} interval", "targets"],
+        rows,
+    )
+
+
 def _first_of(clients: Sequence[Mapping[str, Any]], units: str) -> str:
     worst, alike = clients[0], [client for client in clients if client["value"] == clients[0]["value"]]
     if len(alike) > 1:
@@ -140,7 +174,7 @@ class Section:
     question: str = ""
     strength: Mapping[str, str] = field(default_factory=dict)
     explained: Callable[[Sequence[Finding]], Explained] = by_guesses
-    exposed: Callable[[Sequence[Finding]], str] = worst_client
+    exposed: Callable[[Sequence[Finding]], str] = who_is_exposed
     remedies: Sequence[Remedy] = ()
     sentences: Mapping[str, str | Callable[[Finding], str]] = field(default_factory=dict)
     figures: Sequence[tuple[str, Draw]] = ()
@@ -155,6 +189,7 @@ class Section:
 PER_ROUND = ("per_round", figures.per_round)
 PER_CLIENT = ("per_client", figures.per_client)
 RELIABILITY = ("reliability", figures.reliability)
+POPULATIONS = ("populations", tabulate_populations)
 
 COMMON = Section(figures=(PER_ROUND, PER_CLIENT, RELIABILITY))
 """How findings are shown of an attack that is not installed here; ``schema.json`` has the forms of its series."""

@@ -147,6 +147,7 @@ def test_training_in_another_process_is_refused_by_name(tmp_path, here):
 
 
 @pytest.mark.parametrize("kind", ["autoencoder", "micro-batches", "bits"])
+@pytest.mark.slow
 def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
     part = Part(tmp_path, "")
     app = run(part, kind)
@@ -164,6 +165,7 @@ def test_losses_are_those_of_the_apps_own_code(kind, tmp_path, here):
         np.testing.assert_allclose(answers.losses[answers.rows()[key]], expected, rtol=1e-2 if kind == "bits" else 1e-5)
 
 
+@pytest.mark.slow
 def test_each_client_may_be_sent_a_part_of_the_model(tmp_path, here):
     part = Part(tmp_path, "")
     app, targets = run(part, "parts"), targets_of(part)

@@ -165,6 +165,7 @@ def test_what_is_gathered_is_what_one_folder_would_have_given(world, tmp_path):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_one_command_leads_to_a_judged_report(world, call):
     words = ("gather", world.record, *world.sites, "--out", world.out)
     code, _, err = call(*words)

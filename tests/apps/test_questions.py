@@ -235,6 +235,7 @@ def test_a_class_that_tells_nobody_apart_has_a_reason(tmp_path):
     assert "no auxiliary examples of that class" in posed.reasons["property"]
 
 
+@pytest.mark.slow
 def test_too_few_clients_are_told_before_minutes_of_computing(tmp_path):
     rng = np.random.default_rng(3)
     few = ["0", "1", "2"]

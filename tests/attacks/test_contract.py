@@ -111,6 +111,7 @@ def test_clients_of_another_optimizer_are_refused_where_gradients_are_read_out_o
         assert attack.run(record, adam, device="cpu").attack == attack.name
 
 
+@pytest.mark.slow
 def test_a_record_of_another_view_is_refused_by_name(case, tmp_path):
     attack, folder = case
     known = read_knowledge(folder / "knowledge")
@@ -168,6 +169,7 @@ def same_scores(one, other):
         assert array.tobytes() == other.arrays[name].tobytes(), name
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_does(case):
     attack, folder = shared_case(case)
     one, two = (run(attack.with_options({"workers": count}), folder, seed=3) for count in "12")
@@ -250,6 +252,7 @@ THINNINGS = {
 
 
 @pytest.mark.parametrize("kind", THINNINGS)
+@pytest.mark.slow
 def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_there(case, kind, tmp_path):
     """Refused as declared; or as good as a record in which what was left out never arrived."""
     attack, folder = case
@@ -300,6 +303,7 @@ def test_layers_are_refused_by_name_and_trained_ones_for_good(case, tmp_path):
         attack.run(record, replace(known, frozen=frozen))
 
 
+@pytest.mark.slow
 def test_what_the_judge_lists_gives_the_headline_again(case, tmp_path):
     attack, folder = case
     if judge_of(attack.name) is None:

@@ -35,6 +35,7 @@ def by_sampling(successes, n, level):
         ([30, 31, 35, 30, 28], [100] * 5, 0.99),
     ],
 )
+@pytest.mark.slow
 def test_the_grid_gives_what_a_million_draws_give(successes, n, level):
     found = mean_rate(np.array(successes, float), np.array(n, float), level)
     assert found == pytest.approx(by_sampling(successes, n, level), abs=0.004, rel=0.03)

@@ -51,7 +51,14 @@ def test_one_run_is_audited_and_rendered(tmp_path):
     assert trained > run["accuracy"]["seeds"]["0"][-1] + 0.2, (
         "the common model knows the records that it was trained on"
     )
-    assert write_report(tmp_path).read_text().startswith("<!")
+    (means,) = run["means"]
+    assert means["question"] == "Which client holds this example?"
+    assert means["knows"] == list(ATTACKS["sia"].knows)
+    assert 0 < means["seconds"] < 600
+    assert run["threat_model"]["not_asked"][0] == "a server that departs from the protocol"
+    page = write_report(tmp_path).read_text()
+    assert page.startswith("<!")
+    assert f"{means['seconds']:g} s of processor time a run" in page
 
 
 def test_gradients_are_audited_through_the_models_that_they_lead_to(tmp_path):
@@ -228,6 +235,7 @@ def test_beside_canaries_clients_that_learn_nothing_stay_at_chance(tmp_path):
     assert headline.verdict != "leak"
 
 
+@pytest.mark.slow
 def test_sums_are_judged_with_the_canaries_that_they_hold(tmp_path):
     folder = write_sums_run(tmp_path, canaries=2, auxiliary=60)
     known, scores = read_knowledge(folder / "knowledge"), Part(folder, "").scores("membership-aggregate")

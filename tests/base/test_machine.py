@@ -1,8 +1,12 @@
+import subprocess
+import sys
+
 import psutil
 
-from fedattack.base.machine import free_memory, usable_cpus
+from fedattack.base.machine import count_processor_seconds, free_memory, usable_cpus
 
 GB = 10**9
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def write(folder, **files):
@@ -35,6 +39,18 @@ def test_a_container_without_a_bound_has_the_machines_memory(tmp_path):
 def test_a_container_that_is_full_has_nothing(tmp_path):
     write(tmp_path, memory__max=GB, memory__current=GB + 5, memory__stat="inactive_file 0")
     assert free_memory(tmp_path) == 0
+
+
+def test_processor_time_counts_children_that_run_and_that_ended():
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    before = count_processor_seconds()
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    ended = count_processor_seconds()
+    assert ended - before >= 0.3
+    with subprocess.Popen([sys.executable, "-c", f"{spin}print(1, flush=True)\ninput()"], **PIPES) as child:
+        child.stdout.readline()
+        assert count_processor_seconds() - ended >= 0.3
+        child.communicate(b"\n")
 
 
 def test_the_number_of_cpus_can_be_told(monkeypatch):

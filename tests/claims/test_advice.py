@@ -7,6 +7,7 @@ from dp_accounting import get_sigma_gaussian
 from fedattack.claims import compute_epsilon, make_claim
 from fedattack.claims.advice import Given, multiplier_for, open_of, steps_of
 from fedattack.claims.check import check_claim
+from fedattack.defences.hazards import list_hazards
 from tests.report import claims
 
 
@@ -111,6 +112,7 @@ def test_checks_that_are_missing_are_named_with_their_commands():
         "What a record of the run shows",
         "What a test of the mechanism shows",
         "What canaries in the run show",
+        *(hazard.what for hazard in list_hazards(own_noise=False)),
     ]
 
 

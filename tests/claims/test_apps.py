@@ -84,6 +84,7 @@ def test_the_clinic_that_forgets_is_named(tmp_path):
     assert answer.verdict == "contradicted"
 
 
+@pytest.mark.slow
 def test_examples_by_which_flower_weighs_are_noted_where_the_claim_says_equal(tmp_path):
     """With its accountant Flower would refuse them."""
     unequal = (

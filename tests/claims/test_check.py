@@ -41,6 +41,19 @@ def test_the_platform_is_contradicted_twice():
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
+def test_a_contradiction_breaks_the_guarantee_or_weakens_it():
+    said = []
+    for sigma in (9.69, 2.4, 0.01):
+        answer = check_claim(claim(clip=1.0, sensitivity=2.0, epsilon=2.0, sigma=sigma))
+        (finding,) = answer.to_dict()["findings"]
+        said.append((finding["verdict"], finding["consequence"]))
+    assert said == [
+        (CONSISTENT, ""),
+        (CONTRADICTED, "weakens the guarantee"),
+        (CONTRADICTED, "breaks the guarantee"),
+    ]
+
+
 def notes_of(**values):
     """What explains the configured number of Flower's mod at ε = 10."""
     return check_claim(claim(mechanism="flower-localdp", clip=1.0, **values)).findings[0].notes

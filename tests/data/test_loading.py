@@ -68,6 +68,7 @@ def test_missing_files_name_the_folder_and_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name, source in DATASETS.items() if source.download])
+@pytest.mark.slow
 def test_download_without_a_network_is_one_clear_line(tmp_path, monkeypatch, name):
     def offline(*args: object, **kwargs: object) -> None:
         raise urllib.error.URLError("no route to host")

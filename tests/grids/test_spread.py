@@ -90,6 +90,7 @@ def test_a_file_that_would_leave_the_cells_folder_is_refused(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_memory_reaches_the_attacks_that_have_it_and_the_command(tmp_path):
     results = reproduced(tmp_path / "out", memory="300MB")
     assert results["command"].endswith("--memory 300MB")

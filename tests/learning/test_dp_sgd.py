@@ -117,6 +117,7 @@ def test_with_neither_noise_nor_clipping_full_batches_train_as_plain_sgd_does(ba
     torch.testing.assert_close(values(model), values(plain), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_are_drawn_record_by_record_and_may_be_empty():
     sizes, counts = [], np.zeros(30)
     for seed in range(40):

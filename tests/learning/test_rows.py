@@ -168,6 +168,7 @@ TOGETHER = ("network", "lenet", "convolutions", "viewing")
 @pytest.mark.parametrize("scratch", [1, 1e9], ids=["one at a time", "many"])
 @pytest.mark.parametrize("room", [0, 1.2e6, 1e9], ids=["nothing kept", "some kept", "all kept"])
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "drawing"])
+@pytest.mark.slow
 def test_products_are_those_of_the_matrix(name, room, scratch, tried):
     shadow, start, x, y = made(name)
     matrix = shadow.record_gradients(start, x, y, generator=masks())

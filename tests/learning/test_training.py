@@ -90,6 +90,7 @@ def test_steps_are_those_of_torchs_optimiser_to_the_bit(optimizer, numbers, maxi
     assert not torch.equal(values(ours), values(Branched()))
 
 
+@pytest.mark.slow
 def test_a_training_does_not_load_torchs_compiler():
     code = (
         "import sys, numpy as np\n"

@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("version", ["1.32"])
+@pytest.mark.slow
 def test_a_record_of_an_older_flower_is_attacked(version, tmp_path, call, monkeypatch):
     audit = tmp_path / "audit"
     with zipfile.ZipFile(HERE / f"flower-{version}.zip") as archive:

@@ -26,6 +26,7 @@ def test_one_message_is_that_of_balle_and_wang():
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5])
+@pytest.mark.slow
 def test_one_sampled_step_is_that_of_the_privacy_loss_distribution(rate):
     exact = sampled_epsilon(1 / 0.8, rate, DELTA)
     loss = pld.privacy_loss_distribution.from_gaussian_mechanism(0.8, sampling_prob=rate)
@@ -35,6 +36,7 @@ def test_one_sampled_step_is_that_of_the_privacy_loss_distribution(rate):
     assert amplified(math.inf, 0.5) == math.inf
 
 
+@pytest.mark.slow
 def test_a_fixed_size_costs_more_than_coins_as_far_as_is_known():
     coins = gaussian_epsilon(1.0, "replace", 100, DELTA, rate=0.05)
     fixed = gaussian_epsilon(1.0, "replace", 100, DELTA, rate=0.05, method="fixed-size")

@@ -35,6 +35,7 @@ def test_one_release_of_the_whole_data_is_the_gaussian_mechanism(noise):
     )
 
 
+@pytest.mark.slow
 def test_epsilon_lies_within_the_errors_of_opacus_accountants():
     """By Rényi orders it is an upper bound; by privacy loss variables an estimate with an error that is stated."""
     orders, losses = RDPAccountant(), PRVAccountant()
@@ -49,6 +50,7 @@ def test_epsilon_lies_within_the_errors_of_opacus_accountants():
     assert spent.epsilon_round < spent.epsilon_run
 
 
+@pytest.mark.slow
 def test_more_noise_and_less_training_spend_less():
     def spent(noise=1.0, rate=0.1, steps=10, rounds=20, delta=DELTA) -> float:
         return privacy_spent(noise, ExampleSampling(rate, steps), rounds=rounds, delta=delta).epsilon_run
@@ -77,6 +79,7 @@ def test_epsilon_is_never_missing_and_never_warns(noise, rate, recwarn):
 
 @pytest.mark.parametrize("epsilon", [0.001, 0.05, 1.0, 8.0, 100.0])
 @pytest.mark.parametrize("sampling", [FULL, ExampleSampling(0.1, 10)])
+@pytest.mark.slow
 def test_the_noise_for_a_budget_spends_it_and_no_more(epsilon, sampling):
     noise = noise_for(epsilon, sampling, rounds=20, delta=DELTA)
     assert 0.99 * epsilon < privacy_spent(noise, sampling, rounds=20, delta=DELTA).epsilon_run <= epsilon

@@ -60,12 +60,14 @@ def test_figures_are_the_same_each_time():
     assert plots() == plots()
 
 
+@pytest.mark.slow
 def test_drawing_leaves_matplotlib_as_it_was():
     before = dict(matplotlib.rcParams)
     plots()
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_figures_fit_into_one_page():
     together = "".join(plot.svg for plot in plots())
     ids = re.findall(r' id="([^"]+)"', together)

@@ -323,6 +323,7 @@ def test_a_proxy_and_a_foreign_ray_cluster_are_kept_out(monkeypatch: pytest.Monk
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
 
 
+@pytest.mark.slow
 def test_reap_finds_detached_and_disguised_processes_and_spares_others(tmp_path: Path) -> None:
     # The leader starts one process that hides its environment and one that detaches, and ignores SIGTERM itself.
     script = dedent("""
@@ -473,6 +474,7 @@ def test_clients_that_are_killed_end_a_run_in_one_line(simulator: Simulator, tmp
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_an_unknown_key_is_an_error_that_names_the_key(simulator: Simulator) -> None:
     with pytest.raises(RunError, match=r"code: 15.*'nope'") as caught:
         simulator.run({"nope": 1})
@@ -480,6 +482,7 @@ def test_an_unknown_key_is_an_error_that_names_the_key(simulator: Simulator) -> 
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_timeout_ends_the_run_and_its_processes(simulator: Simulator) -> None:
     with pytest.raises(RunError, match="not over after 6 s"):
         simulator.run({"fault": "sleep"}, timeout=6)

@@ -146,6 +146,7 @@ def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
         ({"mechanism": "hope"}, "mechanism: input should be 'dp-sgd', 'dp-gaussian'"),
     ],
 )
+@pytest.mark.slow
 def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
     study = Study.of(CONFIG)
     privacy = privacy_of(study)

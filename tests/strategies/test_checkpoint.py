@@ -109,6 +109,7 @@ def assert_alike(ours: Record, theirs: Record, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(kind, tmp_path):
     config = CONFIG | KINDS[kind]
     whole = run_app(tmp_path / "whole", config)

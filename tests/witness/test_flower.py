@@ -121,6 +121,7 @@ def test_a_call_that_cannot_be_watched_runs_as_without(tmp_path, monkeypatch):
         assert not (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 def test_pytorch_is_watched_as_soon_as_it_is_imported(tmp_path):
     """Also where somebody asks before whether it is there."""
     script = """

@@ -36,6 +36,7 @@ def test_replies_and_random_states_are_the_same_bit_for_bit(project, tmp_path):
     assert plain == watched
 
 
+@pytest.mark.slow
 def test_a_message_api_project_in_pytorch(tmp_path):
     _, witnesses = witnessed(MESSAGE_API, tmp_path)
     task = load(MESSAGE_API, "task")
@@ -65,6 +66,7 @@ def test_a_message_api_project_in_pytorch(tmp_path):
     assert evaluated
 
 
+@pytest.mark.slow
 def test_a_legacy_project(tmp_path):
     _, witnesses = witnessed(LEGACY, tmp_path)
     task = load(LEGACY, "task")
@@ -77,6 +79,7 @@ def test_a_legacy_project(tmp_path):
         assert not witness.notes
 
 
+@pytest.mark.slow
 def test_a_model_that_a_function_makes(tmp_path):
     _, witnesses = witnessed(BATCH_NORM, tmp_path)
     task = load(BATCH_NORM, "task")
@@ -128,6 +131,7 @@ def test_a_project_with_opacus(tmp_path):
         }
 
 
+@pytest.mark.slow
 def test_a_scikit_learn_project(tmp_path):
     _, witnesses = witnessed(SKLEARN, tmp_path)
     task = load(SKLEARN, "task")
@@ -163,6 +167,7 @@ def test_a_project_in_numpy_that_states_its_examples(tmp_path, monkeypatch):
     trained_on(other, None)  # nobody watches
 
 
+@pytest.mark.slow
 def test_under_secure_aggregation_what_the_client_trains_on_is_seen_all_the_same(tmp_path):
     _, witnesses = witnessed(SECAGG, tmp_path)
     task = load(SECAGG, "task")

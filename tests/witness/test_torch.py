@@ -503,6 +503,7 @@ def test_mixed_precision_with_a_scaler_that_is_off(tmp_path):
     assert (witness.model.loss, witness.training.steps, witness.notes) == ("cross-entropy", 5, ())
 
 
+@pytest.mark.slow
 def test_a_compiled_model_computes_the_same_and_is_seen(tmp_path):
     def client():
         model = Net()
@@ -521,6 +522,7 @@ def test_a_compiled_model_computes_the_same_and_is_seen(tmp_path):
     assert witness.model.spec == f"{__name__}:Net"
 
 
+@pytest.mark.slow
 def test_a_loader_with_workers_and_inputs_that_differ_each_time(tmp_path):
     class Flipped(TensorDataset):
         def __getitem__(self, index):
@@ -744,6 +746,7 @@ class Two(nn.Module):
         return self.layer(torch.cat([x, z.expand_as(x)], dim=1))
 
 
+@pytest.mark.slow
 def test_what_is_not_covered_becomes_a_note(tmp_path):
     lengths = witness_of(lambda: Two()(X, X[:1]), tmp_path)
     assert lengths.evaluated.total == 0

@@ -26,6 +26,7 @@ from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
 from fedattack.audit.judge import Judge, entry_of_client, list_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure, separate
+from fedattack.audit.populations import Answers, rate_populations
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
 from fedattack.audit.summaries import null_of, reliability
@@ -425,7 +426,8 @@ class AttributeJudge(Judge[AttributeCase]):
         }
 
     def _series(self) -> dict[str, Any]:
-        series: dict[str, Any] = {"per_client": self._per_client}
+        populations = rate_populations(self._list_populations())
+        series: dict[str, Any] = {"per_client": self._per_client, "populations": populations}
         sure, rare = [], []
         for case in self.cases:
             belief, beliefs = case.belief(self.main), case.beliefs(self.main)
@@ -440,6 +442,12 @@ class AttributeJudge(Judge[AttributeCase]):
             series |= separate(scores[has], scores[~has])
             series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
         return series
+
+    def _list_populations(self) -> Iterator[Answers]:
+        hits = self._split(self.answers[self.main] == self.truth)
+        for case, of_case, values in zip(self.cases, hits, self._split(self.truth), strict=True):
+            parts = {self.column: np.array(self.names)[values]}
+            yield Answers(case.truth, of_case.astype(np.float64), case.attributes.owners, parts)
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:

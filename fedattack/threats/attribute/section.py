@@ -23,7 +23,7 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.section import PER_CLIENT, RELIABILITY, Explained, Section, Table
+from fedattack.report.section import PER_CLIENT, POPULATIONS, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import interval, level, shown
 
 # Letters of a column or a value that stand in a title.
@@ -190,5 +190,5 @@ SECTION = Section(
     explained=_explains,
     sentences={"excess": excess},
     figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY, ("scores", scores), ("roc", roc)),
-    tables=(("attributes", _attributes),),
+    tables=(POPULATIONS, ("attributes", _attributes)),
 )

@@ -21,6 +21,7 @@ from fedattack.audit.intervals import these_runs
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, Sides, measure, no_value, separate
+from fedattack.audit.populations import Answers, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.roc import (
     area,
@@ -462,10 +463,27 @@ class MembershipJudge(Judge[MembershipCase]):
             "per_client": self._per_client,
             "reliability": self._measure_reliability(),
             "membership_targets": self._count_targets(),
+            "populations": rate_populations(self._list_populations()),
+            "surest": self._rate_surest(),
         }
         if not series["per_round"]["rounds"]:
             series.pop("per_round")
         return {name: value for name, value in series.items() if value}
+
+    def _list_populations(self) -> Iterator[Answers]:
+        """Yield which members are found at the threshold of all."""
+        for case, (members, _) in zip(self.cases, self._pairs[self._main], strict=True):
+            found = members.of(case.scores_of(self._main)) > self._threshold
+            clients = [case.clients[column] for column in members.columns]
+            yield Answers.by_label(case.truth, found.astype(np.float64), clients, case.labels[members.rows])
+
+    def _rate_surest(self) -> Mapping[str, Any]:
+        sure = []
+        for members, others in self._main_scores.seeds:
+            is_member = np.repeat([1.0, 0.0], [len(members), len(others)])
+            sure.append((np.concatenate([members, others]), is_member))
+        share = float(np.concatenate([right for _, right in sure]).mean())
+        return rate_surest(sure, self.cases[0].seed, share)
 
     @cached_property
     def _compared(self) -> dict[str, dict[str, Any]]:

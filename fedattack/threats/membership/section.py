@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedattack.audit.finding import Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table
+from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import end_sentence, interval, shown
 
 _WITHOUT_MODEL = "examples alone, without any model"
@@ -75,6 +75,6 @@ SECTION = Section(
         "accused 0.1% of the examples on which it did not{chance}.",
     },
     figures=(("roc", roc), ("scores", scores), PER_ROUND, PER_CLIENT, RELIABILITY),
-    tables=(("membership_methods", _methods), ("membership_targets", _targets)),
+    tables=(POPULATIONS, ("membership_methods", _methods), ("membership_targets", _targets)),
     more_is_worse=("auc", "epsilon-implied"),
 )

@@ -22,6 +22,7 @@ from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_cl
 from fedattack.audit.listing import Cell, Listing, several
 from fedattack.audit.measures import Measurement, Rate, measure, no_value, separate
 from fedattack.audit.naming import Holders, best_round, largest_excess, weighted_within, who_is_who
+from fedattack.audit.populations import Answers, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import Significance, least_p
 from fedattack.audit.truth import NOBODY, SEVERAL
@@ -351,13 +352,22 @@ class SourceJudge(Judge[SourceCase]):
             "reliability": measure_reliability(self._confidence),
             "most_exposed": self._list_most_exposed(),
             "targets": dict(self._counts),
+            "populations": rate_populations(self._list_populations()),
         }
+        sure = [(part.sure, part.right) for part in self._confidence]
+        if surest := rate_surest(sure, self.cases[0].seed, self._chance):
+            series["surest"] = surest
         if self._explained:
             series["explained"] = self._explained
         beliefs = separate_beliefs(self._confidence)
         if all(map(len, beliefs)):
             series |= separate(*beliefs)
         return series
+
+    def _list_populations(self) -> Iterator[Answers]:
+        for case in self.cases:
+            owners = [case.clients[column] for column in case.owner[case.counted]]
+            yield Answers.by_label(case.truth, case.right, owners, case.labels[case.counted])
 
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]

@@ -6,7 +6,7 @@ from typing import Any
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table
+from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, Section, Table
 from fedattack.report.words import NOTHING, interval, level, shown
 
 _MOST_EXPOSED = 10
@@ -178,6 +178,7 @@ SECTION = Section(
     },
     figures=(PER_ROUND, PER_CLIENT, RELIABILITY, ("roc", roc), ("scores", scores)),
     tables=(
+        POPULATIONS,
         ("explained", _show_explanation),
         ("combining", _combining),
         ("targets", _targets),

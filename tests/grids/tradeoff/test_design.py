@@ -293,6 +293,7 @@ def texts(root) -> set[str]:
     return {element.text for element in root.iter() if element.tag.endswith("text") and element.text}
 
 
+@pytest.mark.slow
 def test_the_picture_and_the_page_name_what_they_show(go, tmp_path, monkeypatch):
     results = go()
     monkeypatch.undo()

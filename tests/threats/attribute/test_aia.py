@@ -144,6 +144,7 @@ def pair(half=10, seed=0):
     return [(np.c_[public, value].astype(np.float32), y.astype(np.float32)) for value in (s, 1 - s)]
 
 
+@pytest.mark.slow
 def test_proposition_1s_pair_averages_exactly_one_half():
     other = tables(clients=2, features=4)
     first, second = pair()
@@ -257,6 +258,7 @@ def test_a_column_on_a_small_scale_that_rounding_hides_is_decoded_with_the_publi
     assert accuracy(scores, values_of(data))[LOCAL] == 1
 
 
+@pytest.mark.slow
 def test_mini_batches_and_epochs_are_undone_well_enough():
     data = tables(clients=4, features=8, records=40, noise=0.1)
     scores = attack_in_memory(data, share=1.0, training=LocalSGD(epochs=3, batch_size=8, lr=0.02))
@@ -266,6 +268,7 @@ def test_mini_batches_and_epochs_are_undone_well_enough():
 
 
 @pytest.mark.parametrize("domain", [((-1.0,), (1.0,)), ((1.0, 0.0), (0.0, 1.0)), ((2.0,), (0.5,))])
+@pytest.mark.slow
 def test_any_encoding_of_two_values_is_decoded(domain):
     data = []
     for x, y in tables(noise=0.05):
@@ -325,6 +328,7 @@ def test_an_isolated_clients_network_is_followed_towards_its_optimum():
 
 
 @pytest.mark.parametrize("training", [LocalSGD(1, 0, 0.3), LocalSGD(3, 8, 0.05)], ids=["one step", "mini-batches"])
+@pytest.mark.slow
 def test_logistic_clients_are_followed_towards_their_optima_by_watching_alone(training):
     data = [(x, (y > 0).astype(np.int64)) for x, y in tables(records=60, noise=0.3)]
     truth, rows = values_of(data), np.arange(240)

@@ -133,11 +133,13 @@ def test_records_weights_are_found_where_a_last_batch_is_short(tmp_path):
     assert (free.arrays["objectives"][COS] > uniform.arrays["objectives"][COS]).all()
 
 
+@pytest.mark.slow
 def test_without_names_of_nodes_a_node_is_a_client_of_that_name(tmp_path):
     truth = write_classified_run(tmp_path, nodes=False)
     np.testing.assert_array_equal(attack(tmp_path).arrays["decisions"][COS], truth)
 
 
+@pytest.mark.slow
 def test_a_client_that_nobody_can_place_is_named_and_not_guessed(plain):
     folder, truth = plain
     known = read_knowledge(folder / "knowledge")

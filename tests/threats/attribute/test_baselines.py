@@ -77,6 +77,7 @@ def plain(tmp_path_factory):
     return folder, write_classified_run(folder, auxiliary=120)
 
 
+@pytest.mark.slow
 def test_all_baselines_stand_side_by_side(plain):
     folder, truth = plain
     known = read_knowledge(folder / "knowledge")
@@ -113,6 +114,7 @@ def test_without_a_prior_the_majority_is_that_of_the_public_records(plain):
     np.testing.assert_allclose(shares, [1 - ones, ones], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_client_without_replies_gets_no_statistics(plain):
     folder, _ = plain
     known = read_knowledge(folder / "knowledge")

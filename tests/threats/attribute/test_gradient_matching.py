@@ -98,6 +98,7 @@ def test_the_objective_is_what_plain_autograd_gives(method, weights, width):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_victims_together_give_what_each_gives_alone(method):
     """Of different sizes and rounds, wide enough for coordinates of their own span."""
     cases = [victim(width=40, count=count, rounds=rounds, seed=count)[0] for count, rounds in ((5, 1), (9, 3), (3, 2))]
@@ -138,6 +139,7 @@ def mlp_of_one(width, seed=0):
         return nn.Sequential(nn.Linear(width, 12), nn.Tanh(), nn.Linear(12, 1))
 
 
+@pytest.mark.slow
 def test_one_hot_columns_are_found():
     draw = np.random.default_rng(3)
     codes = np.zeros((3, 9), dtype=np.float32)
@@ -152,6 +154,7 @@ def test_one_hot_columns_are_found():
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["label-prior-known", "label-prior-unknown"])
+@pytest.mark.slow
 def test_unknown_labels_are_found_too(known):
     case, truth = victim(count=4, rounds=4, seed=3)
     shares = np.bincount(case.y, minlength=CLASSES) / len(case.y) if known else None
@@ -180,6 +183,7 @@ def test_unlike_weights_of_records_are_found():
     np.testing.assert_allclose(free.weights, weights, atol=0.05)
 
 
+@pytest.mark.slow
 def test_records_that_took_no_part_get_little_weight():
     weights = [np.array([1 / 6] * 6 + [0.0] * 4)] * 4
     case, truth = victim(count=10, rounds=4, seed=6, weights=weights)
@@ -239,6 +243,7 @@ def test_victims_and_globals_are_left_as_they_were():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_needs_the_labels():
     spec = "tests.attacks.plugins:own_loss"
     case, truth = victim()

@@ -20,6 +20,7 @@ def problem(kind, n=400, seed=0):
 
 
 @pytest.mark.parametrize(("kind", "least"), [("column", 0.95), ("label", 1.0)])
+@pytest.mark.slow
 def test_what_follows_from_columns_or_label_is_imputed(kind, least):
     partial, auxiliary, truth = problem(kind)
     beliefs, name = impute(partial, auxiliary, seed=0)
@@ -28,6 +29,7 @@ def test_what_follows_from_columns_or_label_is_imputed(kind, least):
     assert name != "majority"
 
 
+@pytest.mark.slow
 def test_what_follows_from_nothing_is_no_better_than_the_majority():
     partial, auxiliary, truth = problem("nothing")
     beliefs, _ = impute(partial, auxiliary, seed=0)
@@ -45,6 +47,7 @@ def test_the_blanked_inputs_are_not_looked_at_and_the_seed_decides():
     np.testing.assert_array_equal(impute(filled, auxiliary, seed=3)[0], first)
 
 
+@pytest.mark.slow
 def test_one_hot_attributes_and_a_regression_s_label_are_used():
     draw = np.random.default_rng(0)
     y = draw.normal(size=300).astype(np.float32)
@@ -73,12 +76,14 @@ def test_few_public_records_give_the_majority():
     np.testing.assert_allclose(beliefs, [[1 - share, share]] * len(partial), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_labels_what_follows_from_them_alone_is_not_found():
     partial, auxiliary, truth = problem("label")
     beliefs, _ = impute(partial, auxiliary, labels=False, seed=0)
     assert (beliefs.argmax(axis=1) == truth).mean() <= (truth == 0).mean() + 0.05
 
 
+@pytest.mark.slow
 def test_public_records_outside_the_domain_are_left_out():
     partial, auxiliary, truth = problem("column")
     odd = auxiliary.x.copy()

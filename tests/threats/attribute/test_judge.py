@@ -143,6 +143,7 @@ def test_answers_that_have_nothing_to_do_with_the_truth_are_no_leak(seed):
     assert {found[name].verdict for name in ("excess", "accuracy", "balanced-accuracy")} == {NO_EVIDENCE}
 
 
+@pytest.mark.slow
 def test_the_best_baseline_is_the_bar_imputation_included():
     draw = np.random.default_rng(1)
     truth = draw.integers(0, 2, N)
@@ -300,6 +301,7 @@ def test_nothing_is_seldom_a_leak():
     assert told >= stats.binom.ppf(0.001, 240, 0.01), "p ≤ 0.05 does occur"
 
 
+@pytest.mark.slow
 def test_what_is_there_is_a_leak():
     worlds = (
         "all values known, 3 clients, 20 examples",

@@ -64,6 +64,7 @@ def digits_of_sums(folder, **options):
     return write_sums(folder, protocol="fedavg", training=local, taking_part=taking_part, **shape, **options)
 
 
+@pytest.mark.slow
 def test_digits_of_sums_are_grouped_and_no_group_is_of_two_clients(tmp_path):
     folder = digits_of_sums(tmp_path)
     found = judged(folder)

@@ -18,6 +18,7 @@ def known(name):
     return ModelKnowledge(spec=f"{WORLD}:{name}", input_shape=(1, 8, 8), classes=10, arguments={})
 
 
+@pytest.mark.slow
 def test_all_digits_of_small_batches_are_read_and_the_page_says_so(tmp_path):
     found = judged(write_exact_run(tmp_path))
     recovered = found["recovered"]
@@ -71,6 +72,7 @@ def test_models_of_several_steps_are_read(tmp_path):
     assert found["precision"].value > 0.9
 
 
+@pytest.mark.slow
 def test_sums_are_read_and_traced_by_who_took_part(tmp_path):
     pairs = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2)]
     found = judged(write_sums(tmp_path, rounds=6, each=5, taking_part=pairs))

@@ -119,6 +119,7 @@ def test_four_clients_can_exchange_their_values_in_six_ways():
     assert several.low <= several.here_low < several.here_high == several.value == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_seldom_a_leak():
     worlds = {name: NULLS[name] for name in ("decisions at random", "partial participation", "3 clients, 3 seeds")}
     rows = [*measured("null", worlds, judged_in, 80, seed=0)]

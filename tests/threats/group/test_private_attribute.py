@@ -31,6 +31,7 @@ def success(adversary, updates, labels):
 
 
 @pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.slow
 def test_a_planted_attribute_is_found_and_a_shuffled_one_is_not(name):
     known, labels = planted_updates(300, seed=0)
     asked, truth = planted_updates(300, seed=1)
@@ -210,6 +211,7 @@ def mistaken(settings):
 
 
 @pytest.mark.parametrize("how", WRONG)
+@pytest.mark.slow
 def test_a_defence_that_returns_other_arrays_is_refused_for_updates_and_sketches(tmp_path, how):
     defence = KnownDefence(f"{__name__}:mistaken", {"how": how})
     folder = write_private_run(tmp_path / "run", defence=defence)

@@ -67,6 +67,7 @@ def test_three_clients_are_too_few(tmp_path):
     assert judged(write_digits_run(tmp_path, clients=3))["right"].verdict == TOO_FEW
 
 
+@pytest.mark.slow
 def test_counts_that_tell_nothing_of_a_client_are_no_leak(tmp_path):
     """The null: what was counted stands beside other clients, drawn anew each time."""
     folder = write_digits_run(tmp_path)

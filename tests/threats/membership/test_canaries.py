@@ -74,6 +74,7 @@ def test_without_targets_there_is_nothing_to_plant():
 
 
 @pytest.mark.parametrize("changes", [("framework=fedsgd",), ("framework=fedavg", "secagg=true", "rounds=3")])
+@pytest.mark.slow
 def test_members_are_found_and_nobody_else(tmp_path, changes):
     record = run_preset("canary", [*SMALL, *changes], 0, tmp_path)
     known = read_knowledge(tmp_path / "knowledge")

@@ -153,6 +153,7 @@ def test_scores_without_a_shift_are_no_leak():
     assert found["epsilon-implied"].low == 0
 
 
+@pytest.mark.slow
 def test_seeds_are_put_together_and_their_spread_is_part_of_the_interval():
     one, two = case(shift=0.5, seed=0), case(shift=3.5, seed=1)
     found = judged(one, two)
@@ -651,6 +652,7 @@ def test_who_learned_nothing_is_seldom_a_leak_against_other_clients_examples(nam
     assert max(low.values()) <= 13
 
 
+@pytest.mark.slow
 def test_a_client_s_look_alone_is_no_leak_against_other_clients_examples():
     """Examples that show whose data they are must not make a leak, though scores tell whose they are."""
     single = case(shift=1.5, n=400, nobody=0)

@@ -80,6 +80,7 @@ def test_vectors_of_another_length_are_no_examples(tmp_path):
     assert finding.reason == f"no list or family of numbers is as long as an example ({SIZE} numbers)"
 
 
+@pytest.mark.slow
 def test_noise_as_long_as_an_example_stays_at_chance(tmp_path):
     draw = np.random.default_rng(5)
     ps = []

@@ -160,6 +160,7 @@ def test_exact_densities_are_those_of_other_exact_updates(asked):
 
 
 @pytest.mark.parametrize("mode", ["linear", "exact"])
+@pytest.mark.slow
 def test_accuracy_is_that_on_fresh_exact_updates(mode):
     setting = make("membership", mode, training=LocalSGD(epochs=1, batch_size=0, lr=0.1), sizes=(60,), auxiliary=3_000)
     detector = fit(setting, check=True)
@@ -171,6 +172,7 @@ def test_accuracy_is_that_on_fresh_exact_updates(mode):
 
 @pytest.mark.parametrize("asked", ["membership", "tests.attacks.plugins:first_class"])
 @pytest.mark.parametrize("mode", ["linear", "exact"])
+@pytest.mark.slow
 def test_the_detector_is_as_good_as_logistic_regression_on_exact_updates(asked, mode):
     training = LocalSGD(epochs=1, batch_size=0, lr=0.1)
     setting = make(asked, mode, training=training, auxiliary=3_000, sizes=(30,))
@@ -185,6 +187,7 @@ def test_the_detector_is_as_good_as_logistic_regression_on_exact_updates(asked, 
     assert accuracy(detector, setting, size=30) > reference - 0.02
 
 
+@pytest.mark.slow
 def test_with_dropout_the_linear_detector_is_as_good_as_the_exact_one():
     """A target's own gradient varies with the dropout mask, and a detector must not lean on what does."""
     found = {"linear": [], "exact": []}
@@ -209,6 +212,7 @@ def same_but_for_rounding(expected: Detector, found: Detector) -> None:
 
 @pytest.mark.parametrize(("model", "memory"), [(SMALL, 120e3), (DROPPING, 300e3)], ids=["plain", "dropout"])
 @pytest.mark.parametrize("asked", PROPERTIES)
+@pytest.mark.slow
 def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, asked):
     """Only some of the gradients fit, and the others are computed again in each pass."""
     usual = replace(make(asked, model=model, training=THREE_STEPS, auxiliary=600), sizes=(4, 9))
@@ -222,6 +226,7 @@ def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, 
 
 
 @pytest.mark.parametrize(("model", "memory"), [(SMALL, 150e3), (DROPPING, 400e3)], ids=["plain", "dropout"])
+@pytest.mark.slow
 def test_shadow_clients_that_are_not_in_memory_make_the_same_detector(model, memory):
     """Some of their updates are kept, and the others are trained again in each pass."""
     usual = make("membership", "exact", model=model, auxiliary=150)
@@ -247,6 +252,7 @@ def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
 
 @pytest.mark.parametrize("asked", PROPERTIES)
 @pytest.mark.parametrize("model", [SMALL, DROPPING], ids=["plain", "dropout"])
+@pytest.mark.slow
 def test_a_detector_of_recorded_sketches_is_nearly_as_good(asked, model):
     """It is one of sketches, of half as many numbers, along the path of several steps with weight decay."""
     usual = make(asked, model=model, training=THREE_STEPS, auxiliary=1_000)
@@ -296,6 +302,7 @@ def test_several_questions_find_the_same_with_little_memory():
         same_but_for_rounding(expected, found)
 
 
+@pytest.mark.slow
 def test_where_the_krylov_space_does_not_fit_it_has_fewer_dimensions():
     setting = make("inversion", auxiliary=400)
     size = len(start_of(SMALL))
@@ -413,6 +420,7 @@ def test_the_same_seed_gives_the_same_detector_and_another_round_other_draws(mod
     assert one.weights.tobytes() != seeded.weights.tobytes()
 
 
+@pytest.mark.slow
 def test_sizes_of_clients_have_densities_of_their_own():
     """The mean of fewer records varies more, and a target among fewer weighs more."""
     setting = make("membership", training=LocalSGD(epochs=1, batch_size=0, lr=0.05), sizes=(4, 16))

@@ -133,6 +133,7 @@ def test_scores_decisions_and_windows_fit_together(found):
     assert arrays["plus_sample"].shape[1] == len(shown)
 
 
+@pytest.mark.slow
 def test_early_windows_see_only_their_rounds(inversion, found, tmp_path):
     """What is decided after 10 rounds is what a record that ends there gives, the sampler's own noise apart."""
     record = rewrite(Record(inversion / "record"), tmp_path / "short", lambda item: item if item.number <= 10 else None)
@@ -244,6 +245,7 @@ def test_batch_norm_is_attacked_exactly_and_not_linearly(tmp_path):
         attack(folder, {"shadows": "linear"})
 
 
+@pytest.mark.slow
 def test_a_client_that_never_took_part_is_unknown_and_not_negative(tmp_path):
     folder = write_property_run(tmp_path, absent=(4, 7))
     scores = attack(folder)
@@ -260,6 +262,7 @@ def test_a_client_that_never_took_part_is_unknown_and_not_negative(tmp_path):
     assert named(scores, "PROLIN") == [1, 6]
 
 
+@pytest.mark.slow
 def test_who_comes_late_is_unknown_until_then(inversion, tmp_path):
     """A client that is first seen in round 15 has no score after 10 rounds, and one after 20."""
 
@@ -285,6 +288,7 @@ def test_fewer_rounds_than_clients_warn_and_widen_the_intervals(tmp_path, found)
     assert scores.facts["windows"] == [6]
 
 
+@pytest.mark.slow
 def test_clients_that_always_appear_together_are_warned_of(tmp_path):
     scores = attack(write_property_run(tmp_path, teams=2))
     (note,) = scores.notes
@@ -327,6 +331,7 @@ def test_rounds_that_cannot_be_used_are_left_out_with_a_note(inversion, found_wi
 
 
 @pytest.mark.parametrize("count", [float("nan"), float("inf"), -8.0, 0.5])
+@pytest.mark.slow
 def test_example_counts_that_are_none_leave_the_round_out(inversion, tmp_path, count):
     """Clients send their counts in plaintext, and any number may come."""
     spoilt = rewrite(
@@ -344,6 +349,7 @@ def test_example_counts_that_are_none_leave_the_round_out(inversion, tmp_path, c
     assert named(scores, "PROLIN") == [1, 6]
 
 
+@pytest.mark.slow
 def test_a_round_whose_model_is_not_finite_is_left_out(inversion, tmp_path):
     def spoil(item):
         broken = {name: array * np.float32(np.nan) for name, array in item.common.items()}
@@ -354,6 +360,7 @@ def test_a_round_whose_model_is_not_finite_is_left_out(inversion, tmp_path):
     assert named(scores, "PROLIN") == named(scores, "posterior") == [1, 6]
 
 
+@pytest.mark.slow
 def test_a_round_in_which_the_model_diverged_does_not_spoil_the_others(inversion, tmp_path):
     """Those who ascend the loss may well drive a model to where gradients overflow; other rounds still tell."""
 
@@ -370,6 +377,7 @@ def test_a_round_in_which_the_model_diverged_does_not_spoil_the_others(inversion
     assert "detectors of 1 rounds see no difference and say nothing: 12" in scores.notes
 
 
+@pytest.mark.slow
 def test_the_order_of_parameters_in_the_record_does_not_matter(inversion, found, tmp_path):
     def turn(item):
         return replace(
@@ -404,6 +412,7 @@ def test_aggregates_of_another_kind_are_refused(inversion, tmp_path, aggregation
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findings(inversion, found, tmp_path):
     write_property_run(tmp_path, view="individual")
     each = Record(tmp_path / "record")
@@ -501,6 +510,7 @@ def test_torchs_threads_do_not_matter(tmp_path):
         torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_progress_ends_at_its_end(inversion):
     steps = []
     known = read_knowledge(inversion / "knowledge")

@@ -25,6 +25,7 @@ from tests.worlds.federation import write_run
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
+@pytest.mark.slow
 def test_sequences_of_transformers_are_found_exactly(kind, tmp_path):
     pytest.importorskip("transformers")
     found = judged(write_texts_run(tmp_path, kind, clients=5, each=2, shortest=6))
@@ -44,6 +45,7 @@ def test_batches_of_up_to_eight_are_found(kind, each, tmp_path):
     assert judged(write_texts_run(tmp_path, kind, clients=4, each=each))["exact"].value >= 0.99
 
 
+@pytest.mark.slow
 def test_the_model_of_the_reference_system_is_read_in_gradients_and_in_one_step(tmp_path):
     for protocol in ("fedsgd", "fedavg"):
         found = judged(write_texts_run(tmp_path / protocol, "decoder", clients=5, protocol=protocol))
@@ -64,6 +66,7 @@ def test_gradients_of_noise_name_nothing(tmp_path):
     assert len(scores.arrays["lengths"]) == 0
 
 
+@pytest.mark.slow
 def test_findings_beside_anybody_s_sequences_are_no_leak(tmp_path):
     """The null: what was found stands beside sequences that are drawn anew each time."""
     folder, draw, ps = write_texts_run(tmp_path, "decoder", clients=5), np.random.default_rng(3), []

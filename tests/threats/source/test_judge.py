@@ -97,6 +97,7 @@ def test_the_best_round_and_the_worst_client_are_marked_and_corrected():
     assert found["asr-worst-client"].comparisons == K
 
 
+@pytest.mark.slow
 def test_seeds_are_pooled_and_their_spread_counts():
     found = judged(case(hits=0.3, seed=0), case(hits=0.6, seed=1), case(hits=0.9, seed=2))["asr"]
     assert found.seeds == [0, 1, 2]
@@ -434,6 +435,7 @@ def test_the_surest_answers_are_listed_right_or_wrong():
     assert not all(answer["right"] for answer in wrong)
 
 
+@pytest.mark.slow
 def test_the_success_is_taken_apart_into_what_each_null_adds():
     """Members are named in every second case, and others at random, so that nothing but examples is left."""
     finding = judged(case(hits=0.5, n=1000, null=1000))["asr"]

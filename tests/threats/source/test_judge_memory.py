@@ -30,6 +30,7 @@ def judged(made, file) -> list:
     return SourceJudge([replace(made, scores=scores)], setting={}, provenance={}).findings()
 
 
+@pytest.mark.slow
 def test_findings_are_the_same_from_disk(tmp_path, monkeypatch):
     made, file = saved(tmp_path, rounds=4, n=200)
     in_memory = judged(made, file)

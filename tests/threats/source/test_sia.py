@@ -59,6 +59,7 @@ def test_clients_that_learn_nothing_tie_and_ties_are_fair(tmp_path):
     assert named.min() > 0.6 * len(scores.arrays["decisions"]) / CLIENTS
 
 
+@pytest.mark.slow
 def test_a_client_that_was_not_sampled_is_not_seen_rather_than_no(tmp_path):
     folder = write_run(tmp_path, rounds=3, skip=((1, 0), (2, 0), (2, 1)))
     scores = attack(folder)

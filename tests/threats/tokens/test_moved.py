@@ -162,6 +162,7 @@ def test_a_few_are_named_as_the_procedure_says():
     assert not name_few(np.ones(3), 0.05).any()
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_measured_within_the_bound_of_memory():
     import tracemalloc
 

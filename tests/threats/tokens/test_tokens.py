@@ -54,6 +54,7 @@ def test_words_are_named_under_decay_and_momentum(tmp_path):
     assert judged(write_words_run(tmp_path, training=training))["f1"].value == 1.0
 
 
+@pytest.mark.slow
 def test_sums_tell_whose_words_they_are_over_rounds(tmp_path):
     taking_part = [*itertools.combinations(range(CLIENTS), 2)]
     folder = write_sums_of_words(tmp_path, rounds=len(taking_part), taking_part=taking_part)
@@ -69,6 +70,7 @@ def test_sums_of_the_same_clients_tell_nothing_of_one(tmp_path):
     assert found.value <= found.chance + 1e-9
 
 
+@pytest.mark.slow
 def test_named_rows_that_are_nobody_s_own_are_no_leak(tmp_path):
     """The null: what was named stands beside words that are drawn anew each time."""
     folder, draw, ps = write_words_run(tmp_path), np.random.default_rng(3), []

@@ -123,6 +123,7 @@ def test_each_threshold_is_a_value_of_the_client_and_cyclic_trees_are_its_own_al
         assert np.float32(cut) in x[client * 30 : (client + 1) * 30, column]
 
 
+@pytest.mark.slow
 def test_tables_that_have_nothing_to_do_with_the_trees_are_no_leak(tmp_path):
     """The null: trees stand beside tables that are drawn anew each time."""
     folder = write_trees_run(tmp_path)
