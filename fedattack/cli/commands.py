@@ -830,24 +830,50 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders with findings.", metavar="DIR…")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the comparison.", metavar="DIR")],
     by: Annotated[str | None, typer.Option(help="The setting to compare by; by default those that differ.")] = None,
+    fail_if: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-if",
+            help="worse: exit with 3 if a finding of the second of two runs is surely worse than in the first, the "
+            "baseline.",
+            metavar="worse",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put the findings of several runs side by side, by the settings in which they differ.
 
-    Example: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`
+    Examples: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`;
+    `fedattack compare runs/released runs/nightly --fail-if worse --out runs/change`
     """
+    if fail_if not in (None, "worse"):
+        raise ConfigError(f"--fail-if {fail_if!r}: expected worse; other gates belong to `fedattack report`")
+    if fail_if and len(folders) != 2:
+        raise ConfigError(
+            f"--fail-if {fail_if}: got {len(folders)} run folder(s); expected the baseline and the new one"
+        )
     if len(folders) < 2:
         raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
     for folder in folders:
         if not (folder / "findings.json").exists():
             raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {in_command(folder)}` first")
-    from fedattack.report.compare import compare_runs
+    from fedattack.report.compare import compare_runs, read_compared
+    from fedattack.report.worse import find_changes
 
-    page = compare_runs(folders, out, by)
+    changes = find_changes(*(read_compared(folder).findings for folder in folders)) if fail_if else None
+    page = compare_runs(folders, out, by, changes)
+    worse = [change for change in changes or [] if change.is_worse]
     if as_json:
-        tell({"page": str(page)}, "", as_json)
+        gate = {} if changes is None else {"worse": [change.to_dict() for change in worse]}
+        tell({"page": str(page), **gate}, "", as_json)
     else:
         show_page("Comparison", page)
+    for change in worse:
+        err_console.print(f"[red]threshold crossed:[/red] worse: {escape(change.text)}", soft_wrap=True)
+    if worse:
+        raise typer.Exit(THRESHOLD_CROSSED)
+    if changes is not None and not as_json:
+        out_console.print(f"Nothing is surely worse, of {len(changes)} findings that both audits tested.")
 
 
 @app.command(cls=AuditCommand)
