@@ -64,6 +64,7 @@ def test_help_names_every_command_with_an_example(call):
         "project",
         "shrink",
         "compare",
+        "export",
         "reproduce",
         "tradeoff",
         "what-if",

@@ -863,6 +863,11 @@ def compare(
     changes = find_changes(*(read_compared(folder).findings for folder in folders)) if fail_if else None
     page = compare_runs(folders, out, by, changes)
     worse = [change for change in changes or [] if change.is_worse]
+    if any(len(change.before.seeds) == 1 or len(change.after.seeds) == 1 for change in changes or []):
+        say(
+            "note",
+            "an audit has one seed: this speaks of these two runs alone; take --seeds 3 or more for runs like them",
+        )
     if as_json:
         gate = {} if changes is None else {"worse": [change.to_dict() for change in worse]}
         tell({"page": str(page), **gate}, "", as_json)
@@ -874,6 +879,41 @@ def compare(
         raise typer.Exit(THRESHOLD_CROSSED)
     if changes is not None and not as_json:
         out_console.print(f"Nothing is surely worse, of {len(changes)} findings that both audits tested.")
+
+
+@app.command(cls=AuditCommand)
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run folder with a report.", metavar="DIR")],
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            help="Add a run to this MLflow: a folder, which is made, or a tracking URI such as http://HOST:PORT. Its "
+            "experiment is MLFLOW_EXPERIMENT_NAME, or fedattack.",
+            metavar="FOLDER|URI",
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write events for TensorBoard into this new folder.", metavar="FOLDER")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy findings, their curves by round and the page of a report into MLflow, TensorBoard or both.
+
+    It needs fedattack[mlflow] or fedattack[tensorboard]. Findings name clients: whoever reads the tracker reads them.
+
+    Example: `fedattack export runs/first --mlflow runs/mlflow --tensorboard runs/tensorboard/first`
+    """
+    from fedattack.runs import trackers
+
+    trackers.check_trackers(mlflow, tensorboard)
+    report = trackers.read_report(folder)
+    written = {}
+    if mlflow:
+        written["mlflow"] = trackers.write_mlflow(report, mlflow)
+    if tensorboard:
+        written["tensorboard"] = trackers.write_tensorboard(report, tensorboard)
+    lines = [f"Exported to {name}: [bold]{escape(where)}[/bold]" for name, where in written.items()]
+    tell(written, "\n".join(lines), as_json)
 
 
 @app.command(cls=AuditCommand)
