@@ -11,12 +11,13 @@ from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, ReportError, short
 from fedattack.base.extra import check_extra
 from fedattack.base.files import make_private
+from fedattack.base.untrusted import read_text
 from fedattack.report.answer import in_short
 from fedattack.report.validate import read_findings, read_run
 from fedattack.report.words import printable
 
 PAGE = "report.html"
-FILES = (PAGE, "findings.json", "run.json")
+_NEXT = "write it with `fedattack report`"
 
 # Of a finding, and of its series by round.
 _NUMBERS = ("value", "low", "high", "chance")
@@ -45,6 +46,8 @@ class TrackedReport:
         What was run.
     answers
         The questions with their answers, as Markdown.
+    texts
+        The page, and what it was made of, by the names of the files.
     """
 
     folder: Path
@@ -52,6 +55,7 @@ class TrackedReport:
     verdicts: dict[str, str]
     settings: dict[str, str]
     answers: str
+    texts: dict[str, str]
 
 
 def check_trackers(mlflow: str | None, folder: Path | None) -> None:
@@ -82,8 +86,7 @@ def read_report(folder: Path) -> TrackedReport:
         If a file of it is missing or damaged.
     """
     findings, run = read_findings(folder), read_run(folder)
-    if not (folder / PAGE).is_file():
-        raise ReportError(f"{folder / PAGE} is not there; write it with `fedattack report`")
+    texts = {name: read_text(folder / name, ReportError, _NEXT) for name in (PAGE, "findings.json", "run.json")}
     points: list[Point] = []
     for finding in findings:
         points += _list_points(finding)
@@ -93,7 +96,7 @@ def read_report(folder: Path) -> TrackedReport:
     verdicts = {finding.name: finding.verdict for finding in findings}
     settings = {key: short(str(value)) for key, value in run["setting"].items()}
     lines = [f"- {printable(question)} **{printable(answer)}**" for _, question, answer in in_short(findings)]
-    return TrackedReport(Path(folder), points, verdicts, settings, "\n".join(lines))
+    return TrackedReport(Path(folder), points, verdicts, settings, "\n".join(lines), texts)
 
 
 def _list_points(finding: Finding) -> list[Point]:
@@ -146,8 +149,8 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
         for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
             end = start + _AT_ONCE
             client.log_batch(run, metrics=metrics[start:end], params=params[start:end])
-        for name in FILES:
-            client.log_artifact(run, str(report.folder / name))
+        for name, text in report.texts.items():
+            client.log_text(run, text, name)
         client.set_terminated(run)
     except MlflowException as cause:
         raise ReportError(f"--mlflow {where}: MLflow says: {short(str(cause), 150)}; look at the URI") from None

@@ -100,8 +100,12 @@ def test_what_cannot_be_exported_is_one_line(call, reported, words, message):
     assert err.count("\n") == 1
 
 
-def test_a_folder_without_a_page_is_refused(call, reported, tmp_path):
+@pytest.mark.parametrize(("leads_out", "message"), [(False, "is not there; write it"), (True, "is a link that leaves")])
+def test_a_page_that_is_not_there_or_is_a_link_is_refused(call, reported, tmp_path, leads_out, message):
     (reported / "report.html").unlink()
+    if leads_out:
+        (tmp_path / "secret").write_text("secret")
+        (reported / "report.html").symlink_to(tmp_path / "secret")
     code, _, err = call("export", reported, "--mlflow", tmp_path / "tracked")
-    assert (code, "report.html is not there" in err) == (2, True)
+    assert (code, f"report.html {message}" in err) == (2, True)
     assert not (tmp_path / "tracked").exists()
