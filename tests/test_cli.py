@@ -406,7 +406,7 @@ BAD = [
     ),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("compare", ".", ".", "--fail-if", "leak", "--out", "out"), "--fail-if 'leak': expected worse"),
-    (("compare", ".", "--fail-if", "worse", "--out", "out"), "expected the baseline and the new one"),
+    (("compare", ".", ".", ".", "--fail-if", "worse", "--out", "out"), "expected the baseline and the new one"),
     (("project", ".", "out"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "2"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "0"), "every=0: expected a whole number of rounds"),

@@ -115,7 +115,7 @@ class Document:
         return found
 
     def mentioned(self) -> list[str]:
-        """Return the commands in the text, in blocks of no language and in workflows: too long or too many to be run."""
+        """Return the commands in the text, in blocks of no language and in workflows: too many to be run."""
         plain = "\n".join(content for language, content in self.blocks() if language in ("", "yaml"))
         plain = re.sub(r"^ *- (run: )?", "", plain, flags=re.MULTILINE)
         prose = re.sub(r"^```.*?^```$", "", self.text, flags=re.MULTILINE | re.DOTALL)

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from fedattack.record import Keep
     from fedattack.record.check import CheckReport
     from fedattack.record.folder import Part
+    from fedattack.report.worse import Change
     from fedattack.runs.presets import Preset
 
 BAD_INPUT = 2
@@ -846,14 +847,12 @@ def compare(
     Examples: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`;
     `fedattack compare runs/released runs/nightly --fail-if worse --out runs/change`
     """
-    if fail_if not in (None, "worse"):
-        raise ConfigError(f"--fail-if {fail_if!r}: expected worse; other gates belong to `fedattack report`")
-    if fail_if and len(folders) != 2:
-        raise ConfigError(
-            f"--fail-if {fail_if}: got {len(folders)} run folder(s); expected the baseline and the new one"
-        )
     if len(folders) < 2:
         raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
+    if fail_if not in (None, "worse"):
+        raise ConfigError(f"--fail-if {fail_if!r}: expected worse; other gates belong to `fedattack report`")
+    if fail_if and len(folders) > 2:
+        raise ConfigError(f"--fail-if {fail_if}: got {len(folders)} run folders; expected the baseline and the new one")
     for folder in folders:
         if not (folder / "findings.json").exists():
             raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {in_command(folder)}` first")
@@ -862,22 +861,27 @@ def compare(
 
     changes = find_changes(*(read_compared(folder).findings for folder in folders)) if fail_if else None
     page = compare_runs(folders, out, by, changes)
-    worse = [change for change in changes or [] if change.is_worse]
-    if any(len(change.before.seeds) == 1 or len(change.after.seeds) == 1 for change in changes or []):
-        say(
-            "note",
-            "an audit has one seed: this speaks of these two runs alone; take --seeds 3 or more for runs like them",
-        )
     if as_json:
-        gate = {} if changes is None else {"worse": [change.to_dict() for change in worse]}
-        tell({"page": str(page), **gate}, "", as_json)
+        told: dict[str, Any] = {"page": str(page)}
+        if changes is not None:
+            told["worse"] = [change.to_dict() for change in changes if change.is_worse]
+        tell(told, "", as_json)
     else:
         show_page("Comparison", page)
+    if changes is not None:
+        _gate_changes(changes, as_json)
+
+
+def _gate_changes(changes: Sequence["Change"], as_json: bool) -> None:
+    """End the command if a finding is worse than it was."""
+    if any(1 in (len(change.before.seeds), len(change.after.seeds)) for change in changes):
+        say("note", "an audit has one seed: this speaks of these two runs alone; more seeds tell how much runs differ")
+    worse = [change for change in changes if change.is_worse]
     for change in worse:
         err_console.print(f"[red]threshold crossed:[/red] worse: {escape(change.text)}", soft_wrap=True)
     if worse:
         raise typer.Exit(THRESHOLD_CROSSED)
-    if changes is not None and not as_json:
+    if not as_json:
         out_console.print(f"Nothing is surely worse, of {len(changes)} findings that both audits tested.")
 
 
