@@ -356,7 +356,7 @@ BAD = [
         "nowhere holds no findings.json; run `fedattack report nowhere`",
     ),
     (("download", "minst"), "unknown dataset 'minst': did you mean mnist?"),
-    (("repotr", "."), "Did you mean 'report'?"),
+    (("repotr", "."), "Did you mean one of: 'export', 'report'?"),
     ((*QUICK, "--set", "speed=3"), "unknown key 'speed'"),
     ((*QUICK, "--set", "alpha"), "expected key=value"),
     ((*QUICK, "--set", "alpha=many"), "expected a number"),
