@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,8 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
         known = client.get_experiment_by_name(experiment)
         number = known.experiment_id if known else client.create_experiment(experiment, artifacts)
         run = client.create_run(number, run_name=report.folder.resolve().name, tags=_name_tags(report)).info.run_id
-        metrics = [Metric(name, value, 0, step) for name, value, step in report.points]
+        now = int(1000 * time.time())
+        metrics = [Metric(name, value, now, step) for name, value, step in report.points]
         params = [Param(key, value) for key, value in report.settings.items()]
         for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
             end = start + _AT_ONCE
