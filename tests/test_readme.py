@@ -115,8 +115,9 @@ class Document:
         return found
 
     def mentioned(self) -> list[str]:
-        """Return the commands that stand in the text, or in a block of no language: too long or too many to be run."""
-        plain = "\n".join(content for language, content in self.blocks() if not language)
+        """Return the commands in the text, in blocks of no language and in workflows: too many to be run."""
+        plain = "\n".join(content for language, content in self.blocks() if language in ("", "yaml"))
+        plain = re.sub(r"^ *- (run: )?", "", plain, flags=re.MULTILINE)
         prose = re.sub(r"^```.*?^```$", "", self.text, flags=re.MULTILINE | re.DOTALL)
         inline = [" ".join(words.split()) for words in re.findall(r"`(fedattack [^`]+)`", prose)]
         found = [line for line in [*inline, *plain.splitlines()] if line.startswith("fedattack ")]
@@ -327,7 +328,13 @@ def test_commands_that_are_mentioned_are_understood(line):
 
 
 def test_blocks_are_of_known_languages():
-    assert {language for document in DOCUMENTS for language, _ in document.blocks()} == {"", "bash", "python", "toml"}
+    assert {language for document in DOCUMENTS for language, _ in document.blocks()} == {
+        "",
+        "bash",
+        "python",
+        "toml",
+        "yaml",
+    }
 
 
 def test_a_client_is_defended_by_the_lines_that_are_shown():

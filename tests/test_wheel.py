@@ -223,6 +223,7 @@ def test_without_the_extra_servers_are_observed_and_all_else_refused_in_a_line(l
         "audit quickstart --out run",
         "resume sparsify",
         "compare sparsify sums --out both",
+        "export sparsify --mlflow tracked",
         "reproduce sia-table3 --out run",
         "tradeoff quickstart --out run",
         "list",

@@ -181,7 +181,7 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
     # What could not have been a leak whatever came out takes nothing from the others.
     tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
     ps = [one.p for one in tested if one.p is not None]
-    weights = _weights([one.headline for one in tested])
+    weights = share_error([one.headline for one in tested])
     corrected = iter(enumerate(adjust(ps, weights)))
     final = []
     for finding in findings:
@@ -228,7 +228,7 @@ def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _weights(headlines: Sequence[bool]) -> list[float]:
+def share_error(headlines: Sequence[bool]) -> list[float]:
     """Share the error: one number for each finding, of which the ratios count."""
     first = sum(headlines)
     others = len(headlines) - first

@@ -1,7 +1,10 @@
-"""What the extra ``fedattack[audit]`` installs, and the server that is observed does not need."""
+"""What the extras install: ``fedattack[audit]``, which an observed server does not need, and those of trackers."""
 
 import re
 from importlib.metadata import PackageNotFoundError, distribution, requires
+from importlib.util import find_spec
+
+from fedattack.base.errors import ConfigError
 
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra == ['"]audit['"]""")
 
@@ -35,6 +38,21 @@ def what_to_install(what: str) -> str:
         f"{what} needs packages that are not installed ({', '.join(names[:_FEW])}{more}); install them: "
         "pip install 'fedattack[audit]', or in a clone pip install '.[audit]'"
     )
+
+
+def check_extra(what: str, module: str) -> None:
+    """Refuse ``what`` if the extra that is named as its module is not installed.
+
+    Raises
+    ------
+    ConfigError
+        Says how it is installed.
+    """
+    if find_spec(module) is None:
+        raise ConfigError(
+            f"{what} needs a package that is not installed ({module}); install it: pip install 'fedattack[{module}]', "
+            f"or in a clone pip install '.[{module}]'"
+        )
 
 
 def _is_there(name: str) -> bool:

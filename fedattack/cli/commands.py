@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from fedattack.record import Keep
     from fedattack.record.check import CheckReport
     from fedattack.record.folder import Part
+    from fedattack.report.worse import Change
     from fedattack.runs.presets import Preset
 
 BAD_INPUT = 2
@@ -830,24 +831,93 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders with findings.", metavar="DIR…")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the comparison.", metavar="DIR")],
     by: Annotated[str | None, typer.Option(help="The setting to compare by; by default those that differ.")] = None,
+    fail_if: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-if",
+            help="worse: exit with 3 if a finding of the second of two runs is surely worse than in the first, the "
+            "baseline.",
+            metavar="worse",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put the findings of several runs side by side, by the settings in which they differ.
 
-    Example: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`
+    Examples: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`;
+    `fedattack compare runs/released runs/nightly --fail-if worse --out runs/change`
     """
     if len(folders) < 2:
         raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
+    if fail_if not in (None, "worse"):
+        raise ConfigError(f"--fail-if {fail_if!r}: expected worse; other gates belong to `fedattack report`")
+    if fail_if and len(folders) > 2:
+        raise ConfigError(f"--fail-if {fail_if}: got {len(folders)} run folders; expected the baseline and the new one")
     for folder in folders:
         if not (folder / "findings.json").exists():
             raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {in_command(folder)}` first")
-    from fedattack.report.compare import compare_runs
+    from fedattack.report.compare import compare_runs, read_compared
+    from fedattack.report.worse import find_changes
 
-    page = compare_runs(folders, out, by)
+    changes = find_changes(*(read_compared(folder).findings for folder in folders)) if fail_if else None
+    page = compare_runs(folders, out, by, changes)
     if as_json:
-        tell({"page": str(page)}, "", as_json)
+        told: dict[str, Any] = {"page": str(page)}
+        if changes is not None:
+            told["worse"] = [change.to_dict() for change in changes if change.is_worse]
+        tell(told, "", as_json)
     else:
         show_page("Comparison", page)
+    if changes is not None:
+        _gate_changes(changes, as_json)
+
+
+def _gate_changes(changes: Sequence["Change"], as_json: bool) -> None:
+    """End the command if a finding is worse than it was."""
+    if any(1 in (len(change.before.seeds), len(change.after.seeds)) for change in changes):
+        say("note", "an audit has one seed: this speaks of these two runs alone; more seeds tell how much runs differ")
+    worse = [change for change in changes if change.is_worse]
+    for change in worse:
+        err_console.print(f"[red]threshold crossed:[/red] worse: {escape(change.text)}", soft_wrap=True)
+    if worse:
+        raise typer.Exit(THRESHOLD_CROSSED)
+    if not as_json:
+        out_console.print(f"Nothing is surely worse, of {len(changes)} findings that both audits tested.")
+
+
+@app.command(cls=AuditCommand)
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run folder with a report.", metavar="DIR")],
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            help="Add a run to this MLflow: a folder, which is made, or a tracking URI such as http://HOST:PORT. Its "
+            "experiment is MLFLOW_EXPERIMENT_NAME, or fedattack.",
+            metavar="FOLDER|URI",
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write events for TensorBoard into this new folder.", metavar="FOLDER")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy findings, their curves by round and the page of a report into MLflow, TensorBoard or both.
+
+    It needs fedattack[mlflow] or fedattack[tensorboard]. Findings name clients: whoever reads the tracker reads them.
+
+    Example: `fedattack export runs/first --mlflow runs/mlflow --tensorboard runs/tensorboard/first`
+    """
+    from fedattack.runs import trackers
+
+    trackers.check_trackers(mlflow, tensorboard)
+    report = trackers.read_report(folder)
+    written = {}
+    if mlflow:
+        written["mlflow"] = trackers.write_mlflow(report, mlflow)
+    if tensorboard:
+        written["tensorboard"] = trackers.write_tensorboard(report, tensorboard)
+    lines = [f"Exported to {name}: [bold]{escape(where)}[/bold]" for name, where in written.items()]
+    tell(written, "\n".join(lines), as_json)
 
 
 @app.command(cls=AuditCommand)

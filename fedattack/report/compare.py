@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import PROPORTION, Finding, list_words
+from fedattack.audit.finding import PROPORTION, Finding, list_words, p_in_words
 from fedattack.base.errors import ReportError
 from fedattack.base.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
@@ -23,6 +23,7 @@ from fedattack.report.html import scalar, template
 from fedattack.report.section import Table
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import interval, printable_all, shown
+from fedattack.report.worse import WORSE, Change
 
 _NUMBERS = ("name", "label", "value", "low", "high", "level", "units", "chance", "baselines", "null", "n", "verdict")
 _BASELINE_LOOKS: list[dict[str, Any]] = [
@@ -70,7 +71,9 @@ class Run:
         return {method: measures["f1"] for method, measures in methods.items()}
 
 
-def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> Path:
+def compare_runs(
+    folders: Sequence[Path], out: Path, by: str | None = None, changes: Sequence[Change] | None = None
+) -> Path:
     """Write ``compare.json``, ``compare.md`` and ``compare.html`` about runs that differ in their settings.
 
     The runs are told apart by `by`, or by every setting in which they differ. Where these are numbers, they order the
@@ -86,6 +89,9 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
         Folder for the three files; it is made if it is not there.
     by
         The setting to compare by.
+    changes
+        How the findings of the first run changed to the second: these are shown first. The runs may then have the same
+        settings.
 
     Returns
     -------
@@ -102,13 +108,16 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
         raise ReportError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
     runs = list(map(read_compared, folders))
     common = _common(runs)
-    keys = _keys(runs, by)
+    keys = [] if changes is not None and by is None and not _differing(runs) else _keys(runs, by)
+    names = " to ".join(_labels(runs, keys))
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
     title = _title(runs, headline, keys)
     methods = _distinct(runs, lambda run: run.f1(headline))
     plots = [by_setting(runs, keys, headline, methods)]
     tables = [table_of(runs, keys, name) for name in common]
+    if changes is not None:
+        tables.insert(0, _table_of_changes(names, changes))
     sections = list(tables)
     if methods:
         last = Table("F1 score of each method after the last round", "", plots[0].header, plots[0].rows)
@@ -121,7 +130,10 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     except OSError as cause:
         raise ReportError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     facts = [facts_of(run, keys) for run in runs]
-    write_json(out / "compare.json", {"by": keys, "headline": headline, "runs": facts})
+    compared: dict[str, Any] = {"by": keys, "headline": headline, "runs": facts}
+    if changes is not None:
+        compared["changes"] = [change.to_dict() for change in changes]
+    write_json(out / "compare.json", compared)
     write_atomically(out / "compare.md", to_markdown(title, sections).encode())
     page = out / "compare.html"
     shared = {key: value for key, value in runs[0].facts["setting"].items() if not _differ(runs, key)}
@@ -248,6 +260,16 @@ def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> Table:
     return Table(_label(having, name), name, header, rows)
 
 
+def _table_of_changes(names: str, changes: Sequence[Change]) -> Table:
+    """Write how findings changed from a run to the next."""
+    rows = []
+    for change in changes:
+        values = [shown(finding.value, finding.units) for finding in (change.before, change.after)]
+        said = WORSE if change.is_worse else f"not surely {WORSE}"
+        rows.append([change.after.name, *values, p_in_words(change.p_adjusted), said])
+    return Table(f"From {names}", f"--fail-if {WORSE}", ["finding", "baseline", "new", "corrected p", "change"], rows)
+
+
 def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
     return [finding.chance, *map(finding.baselines.get, baselines)]
 
@@ -322,7 +344,7 @@ def _ask_the_same(runs: Sequence[Run], name: str) -> bool:
 
 def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Tell runs apart by a few settings, or else by the names of their folders."""
-    if len(keys) <= _MOST_SETTINGS:
+    if _are_names(keys):
         return [run.label(keys) for run in runs]
     names = list(map(attrgetter("name"), runs))
     if len(set(names)) == len(names):
@@ -332,12 +354,17 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
 
 def _heading(keys: Sequence[str]) -> str:
     """Name the column of what :func:`_labels` gives."""
-    return " · ".join(keys) if len(keys) <= _MOST_SETTINGS else "run"
+    return " · ".join(keys) if _are_names(keys) else "run"
+
+
+def _are_names(keys: Sequence[str]) -> bool:
+    """Whether the values of these settings name a run."""
+    return 0 < len(keys) <= _MOST_SETTINGS
 
 
 def _title(runs: Sequence[Run], name: str, keys: Sequence[str]) -> str:
     label = _label(runs, name)
-    if len(keys) <= _MOST_SETTINGS:
+    if _are_names(keys):
         return f"{label}, by {' and '.join(keys)}"
     return f"{label}, run by run"
 

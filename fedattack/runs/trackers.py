@@ -1,0 +1,178 @@
+"""Copies what a report says into MLflow and TensorBoard, which are imported where they are used alone."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedattack.audit.finding import Finding
+from fedattack.base.errors import ConfigError, ReportError, short
+from fedattack.base.extra import check_extra
+from fedattack.base.files import make_private
+from fedattack.base.untrusted import read_text
+from fedattack.report.answer import in_short
+from fedattack.report.validate import read_findings, read_run
+from fedattack.report.words import printable
+
+PAGE = "report.html"
+_NEXT = "write it with `fedattack report`"
+
+# Of a finding, and of its series by round.
+_NUMBERS = ("value", "low", "high", "chance")
+# Of run.json: what the models were like, seed by seed.
+_CURVES = ("accuracy", "loss", "train_accuracy", "overfitting")
+# MLflow takes so many parameters in a call, and more metrics.
+_AT_ONCE = 100
+
+Point = tuple[str, float, int]
+"""Name, value and round; round 0 for what is no curve."""
+
+
+@dataclass(frozen=True)
+class TrackedReport:
+    """What trackers are given of a report.
+
+    Attributes
+    ----------
+    folder
+        The run folder.
+    points
+        Numbers and curves, such as ``sia.asr`` and ``by-round/sia.asr``.
+    verdicts
+        By finding.
+    settings
+        What was run.
+    answers
+        The questions with their answers, as Markdown.
+    texts
+        The page, and what it was made of, by the names of the files.
+    """
+
+    folder: Path
+    points: list[Point]
+    verdicts: dict[str, str]
+    settings: dict[str, str]
+    answers: str
+    texts: dict[str, str]
+
+
+def check_trackers(mlflow: str | None, folder: Path | None) -> None:
+    """Refuse to export before anything is written: to nowhere, without a package, or beside another run's events.
+
+    Raises
+    ------
+    ConfigError
+        Says what to do.
+    """
+    if not mlflow and folder is None:
+        raise ConfigError("there is nowhere to export to; expected --mlflow, --tensorboard or both")
+    if mlflow:
+        check_extra("--mlflow", "mlflow")
+    if folder is None:
+        return
+    check_extra("--tensorboard", "tensorboard")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--tensorboard {folder}: it exists already; choose a folder that is new or empty")
+
+
+def read_report(folder: Path) -> TrackedReport:
+    """Read a report.
+
+    Raises
+    ------
+    ReportError
+        If a file of it is missing or damaged.
+    """
+    findings, run = read_findings(folder), read_run(folder)
+    texts = {name: read_text(folder / name, ReportError, _NEXT) for name in (PAGE, "findings.json", "run.json")}
+    points: list[Point] = []
+    for finding in findings:
+        points += _list_points(finding)
+    for name in _CURVES:
+        for seed, values in run.get(name, {"seeds": {}})["seeds"].items():
+            points += _list_curve(f"{name}.seed-{seed}", run[name]["rounds"], values)
+    verdicts = {finding.name: finding.verdict for finding in findings}
+    settings = {key: short(str(value)) for key, value in run["setting"].items()}
+    lines = [f"- {printable(question)} **{printable(answer)}**" for _, question, answer in in_short(findings)]
+    return TrackedReport(Path(folder), points, verdicts, settings, "\n".join(lines), texts)
+
+
+def _list_points(finding: Finding) -> list[Point]:
+    points: list[Point] = []
+    by_round = finding.series.get("per_round", {})
+    for key in _NUMBERS:
+        name = finding.name if key == "value" else f"{finding.name}.{key}"
+        value = getattr(finding, key)
+        if value is not None:
+            points.append((name, value, 0))
+        if by_round.get(key) is not None:
+            points += _list_curve(name, by_round["rounds"], by_round[key])
+    return points
+
+
+def _list_curve(name: str, rounds: Sequence[int], values: Sequence[float | None]) -> list[Point]:
+    known = zip(rounds, values, strict=True)
+    return [(f"by-round/{name}", value, number) for number, value in known if value is not None]
+
+
+def write_mlflow(report: TrackedReport, where: str) -> str:
+    """Add a run to a folder or to what a tracking URI leads to; returns the URI.
+
+    Raises
+    ------
+    ReportError
+        If MLflow refuses something, or does not answer.
+    """
+    # MLflow would tell its makers of its use.
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    import mlflow
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    uri, artifacts = where, None
+    if "://" not in where:
+        folder = Path(where).resolve()
+        make_private(folder)
+        uri, artifacts = f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
+    experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedattack")
+    try:
+        client = mlflow.MlflowClient(uri)
+        known = client.get_experiment_by_name(experiment)
+        number = known.experiment_id if known else client.create_experiment(experiment, artifacts)
+        run = client.create_run(number, run_name=report.folder.resolve().name, tags=_name_tags(report)).info.run_id
+        now = int(1000 * time.time())
+        metrics = [Metric(name, value, now, step) for name, value, step in report.points]
+        params = [Param(key, value) for key, value in report.settings.items()]
+        for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
+            end = start + _AT_ONCE
+            client.log_batch(run, metrics=metrics[start:end], params=params[start:end])
+        for name, text in report.texts.items():
+            client.log_text(run, text, name)
+        client.set_terminated(run)
+    except MlflowException as cause:
+        raise ReportError(f"--mlflow {where}: MLflow says: {short(str(cause), 150)}; look at the URI") from None
+    return uri
+
+
+def _name_tags(report: TrackedReport) -> Mapping[str, Any]:
+    verdicts = {f"{name}.verdict": verdict for name, verdict in report.verdicts.items()}
+    return {**verdicts, "mlflow.note.content": report.answers}
+
+
+def write_tensorboard(report: TrackedReport, folder: Path) -> str:
+    """Write events into a folder; returns it."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    make_private(folder)
+    verdicts = [f"- {name}: {verdict}" for name, verdict in report.verdicts.items()]
+    page = f"[The page]({(report.folder / PAGE).resolve().as_uri()})"
+    with SummaryWriter(str(folder)) as writer:
+        for name, value, step in report.points:
+            writer.add_scalar(name, value, step)
+        writer.add_text("report", "\n".join([report.answers, "", page, "", *verdicts]))
+    return str(folder)
