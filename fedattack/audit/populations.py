@@ -20,7 +20,7 @@ _TIES = 16
 
 
 @dataclass(frozen=True)
-class Answers:
+class RatedTargets:
     """How an attack's questions about some targets (n,) of one seed were answered.
 
     Attributes
@@ -43,7 +43,7 @@ class Answers:
     @classmethod
     def by_label(
         cls, truth: Truth, credit: NDArray[np.float64], clients: Sequence[str], labels: NDArray[Any]
-    ) -> "Answers":
+    ) -> "RatedTargets":
         """Part the targets by their labels (n, …); those of a regression part nothing."""
         parts: dict[str, NDArray[np.str_]] = {}
         if labels.ndim == 1 and len(labels) and np.issubdtype(labels.dtype, np.integer):
@@ -61,7 +61,7 @@ class Answers:
         return parted
 
 
-def rate_populations(seeds: Iterable[Answers]) -> list[dict[str, Any]]:
+def rate_populations(seeds: Iterable[RatedTargets]) -> list[dict[str, Any]]:
     """Rate each part of the population for ``series["populations"]``, the highest rate of each kind first.
 
     Parts are labels, and the values of clients' private attributes, such as sites that were declared. The intervals
@@ -75,9 +75,9 @@ def rate_populations(seeds: Iterable[Answers]) -> list[dict[str, Any]]:
     kinds = {kind: parts for kind, parts in credit.items() if 1 < len(parts) <= _MOST_LABELS}
     comparisons = sum(map(len, kinds.values()))
     entries: list[dict[str, Any]] = []
-    for kind, parts in kinds.items():
+    for kind, by_name in kinds.items():
         rated = []
-        for name, of_seeds in parts.items():
+        for name, of_seeds in by_name.items():
             rate = Rate.of(of_seeds)
             low, high = rate.interval(comparisons)
             rated.append({"kind": kind, "name": name, "value": rate.value, "low": low, "high": high, "n": rate.n})

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
     return uri
 
 
-def _name_tags(report: TrackedReport) -> Mapping[str, Any]:
+def _name_tags(report: TrackedReport) -> dict[str, Any]:
     verdicts = {f"{name}.verdict": verdict for name, verdict in report.verdicts.items()}
     return {**verdicts, "mlflow.note.content": report.answers}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedattack.audit.intervals import rate_interval
-from fedattack.audit.populations import Answers, rate_populations, rate_surest
+from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.truth import ClientAttribute, Truth
 
 
@@ -24,7 +24,7 @@ def truth():
 
 def test_each_label_and_each_group_has_its_own_rate_with_an_interval_for_all(truth):
     credit = np.array([1.0, 0.5, 0.0, 1.0])
-    answers = Answers.by_label(truth, credit, ["a", "a", "b", "b"], np.array([0, 0, 1, 0]))
+    answers = RatedTargets.by_label(truth, credit, ["a", "a", "b", "b"], np.array([0, 0, 1, 0]))
     found = {(entry["kind"], entry["name"]): entry for entry in rate_populations([answers, answers])}
     assert {key: (entry["value"], entry["n"]) for key, entry in found.items()} == {
         ("label", "cat"): (2.5 / 3, 6),
@@ -39,13 +39,13 @@ def test_each_label_and_each_group_has_its_own_rate_with_an_interval_for_all(tru
 def test_one_part_alone_and_a_regression_part_nothing(truth):
     plain = Truth(**{**vars(truth), "private": {}})
     credit, clients = np.ones(3), ["a", "a", "b"]
-    assert rate_populations([Answers.by_label(plain, credit, clients, np.zeros(3, np.int64))]) == []
-    assert rate_populations([Answers.by_label(plain, credit, clients, np.zeros(3, np.float32))]) == []
-    assert rate_populations([Answers.by_label(plain, credit[:0], [], np.zeros(0, np.int64))]) == []
+    assert rate_populations([RatedTargets.by_label(plain, credit, clients, np.zeros(3, np.int64))]) == []
+    assert rate_populations([RatedTargets.by_label(plain, credit, clients, np.zeros(3, np.float32))]) == []
+    assert rate_populations([RatedTargets.by_label(plain, credit[:0], [], np.zeros(0, np.int64))]) == []
 
 
 def test_labels_without_names_go_by_their_numbers(truth):
-    answers = Answers.by_label(truth, np.ones(2), ["a", "a"], np.array([3, 7]))
+    answers = RatedTargets.by_label(truth, np.ones(2), ["a", "a"], np.array([3, 7]))
     assert answers.parts["label"].tolist() == ["3", "7"]
 
 

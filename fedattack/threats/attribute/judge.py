@@ -26,7 +26,7 @@ from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
 from fedattack.audit.judge import Judge, entry_of_client, list_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure, separate
-from fedattack.audit.populations import Answers, rate_populations
+from fedattack.audit.populations import RatedTargets, rate_populations
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
 from fedattack.audit.summaries import null_of, reliability
@@ -443,11 +443,11 @@ class AttributeJudge(Judge[AttributeCase]):
             series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
         return series
 
-    def _list_populations(self) -> Iterator[Answers]:
+    def _list_populations(self) -> Iterator[RatedTargets]:
         hits = self._split(self.answers[self.main] == self.truth)
         for case, of_case, values in zip(self.cases, hits, self._split(self.truth), strict=True):
             parts = {self.column: np.array(self.names)[values]}
-            yield Answers(case.truth, of_case.astype(np.float64), case.attributes.owners, parts)
+            yield RatedTargets(case.truth, of_case.astype(np.float64), case.attributes.owners, parts)
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:

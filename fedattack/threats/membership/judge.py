@@ -21,7 +21,7 @@ from fedattack.audit.intervals import these_runs
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, Sides, measure, no_value, separate
-from fedattack.audit.populations import Answers, rate_populations, rate_surest
+from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.roc import (
     area,
@@ -470,12 +470,12 @@ class MembershipJudge(Judge[MembershipCase]):
             series.pop("per_round")
         return {name: value for name, value in series.items() if value}
 
-    def _list_populations(self) -> Iterator[Answers]:
+    def _list_populations(self) -> Iterator[RatedTargets]:
         """Yield which members are found at the threshold of all."""
         for case, (members, _) in zip(self.cases, self._pairs[self._main], strict=True):
             found = members.of(case.scores_of(self._main)) > self._threshold
             clients = [case.clients[column] for column in members.columns]
-            yield Answers.by_label(case.truth, found.astype(np.float64), clients, case.labels[members.rows])
+            yield RatedTargets.by_label(case.truth, found.astype(np.float64), clients, case.labels[members.rows])
 
     def _rate_surest(self) -> Mapping[str, Any]:
         sure = []

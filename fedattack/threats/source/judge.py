@@ -22,7 +22,7 @@ from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_cl
 from fedattack.audit.listing import Cell, Listing, several
 from fedattack.audit.measures import Measurement, Rate, measure, no_value, separate
 from fedattack.audit.naming import Holders, best_round, largest_excess, weighted_within, who_is_who
-from fedattack.audit.populations import Answers, rate_populations, rate_surest
+from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import Significance, least_p
 from fedattack.audit.truth import NOBODY, SEVERAL
@@ -364,10 +364,10 @@ class SourceJudge(Judge[SourceCase]):
             series |= separate(*beliefs)
         return series
 
-    def _list_populations(self) -> Iterator[Answers]:
+    def _list_populations(self) -> Iterator[RatedTargets]:
         for case in self.cases:
             owners = [case.clients[column] for column in case.owner[case.counted]]
-            yield Answers.by_label(case.truth, case.right, owners, case.labels[case.counted])
+            yield RatedTargets.by_label(case.truth, case.right, owners, case.labels[case.counted])
 
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]
