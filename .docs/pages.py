@@ -83,6 +83,11 @@ def on_page_content(html: str, **_: Any) -> str:
     return html.replace("::</p>", ":</p>")
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search for readers of a screen, which the theme leaves out."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
+
+
 def pages_of(nav: Any) -> Iterator[str]:
     """Go through the paths in a navigation."""
     if isinstance(nav, str):

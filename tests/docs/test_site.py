@@ -12,9 +12,6 @@ from tests.report.chromium import broken_rules, open_page
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.slow]
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
@@ -28,6 +25,7 @@ def pages_of(site: Path) -> list[Path]:
     return sorted(path for path in site.rglob("*.html") if path.name != "404.html")
 
 
+@pytest.mark.slow
 def test_every_guide_is_a_page(site):
     guides = [*ROOT.glob("*.md"), *(path for room in ROOT.glob("[a-z]*") for path in room.rglob("*.md"))]
     guides = [path.relative_to(ROOT) for path in guides if path.relative_to(ROOT).parts[0] not in ("build", "runs")]
@@ -35,6 +33,7 @@ def test_every_guide_is_a_page(site):
     assert expected <= {page.relative_to(site) for page in pages_of(site)}
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(site):
     """But for links, which a reader clicks."""
     for page in pages_of(site):
@@ -44,6 +43,7 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert re.findall(r"url\(\W?https?:|@import", sheet.read_text(encoding="utf-8")) == [], sheet
 
 
+@pytest.mark.slow
 def test_the_reference_has_what_the_program_says(site):
     audit = (site / "reference/commands/audit.html").read_text(encoding="utf-8")
     assert "--supernodes" in audit
@@ -54,6 +54,7 @@ def test_the_reference_has_what_the_program_says(site):
     assert "More than 0" in (site / "reference/settings.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_search_finds_a_word_without_a_network(browser, site):
     from selenium.webdriver.common.by import By
@@ -80,6 +81,7 @@ def requested(browser) -> set[str]:
 
 
 @pytest.mark.browser
+@pytest.mark.long
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
 def test_every_page_is_legible(browser, site, scheme, width):
     faults = {}
@@ -90,8 +92,8 @@ def test_every_page_is_legible(browser, site, scheme, width):
         found = broken_rules(browser, ("serious", "critical"))
         found += [f"it is {wide} pixels wide"] * (wide > width)
         found += [f"it fetches {url}" for url in requested(browser)]
-        dark = browser.execute_script("return getComputedStyle(document.body).colorScheme")
-        found += [f"it is {dark}"] * (dark != {"light": "normal", "dark": "dark"}[scheme])
+        shown = browser.execute_script("return getComputedStyle(document.body).colorScheme")
+        found += [f"it is {shown}"] * (shown != scheme)
         if found:
             faults[page.relative_to(site).as_posix()] = found
     assert faults == {}
