@@ -179,7 +179,7 @@ def settings() -> Iterator[tuple[str, str]]:
     for setting in load_settings().values():
         if setting.internal:
             continue
-        facts = [setting.help, f"Default: `{str(setting.default) or '-'}`"]
+        facts = [setting.help, f"Default: `{setting.default}`" if setting.default != "" else "Empty by default"]
         schema = setting.adapter.json_schema()
         facts += [f"{words} {schema[key]:,}" for key, words in BOUNDS.items() if key in schema]
         if setting.values:

@@ -41,8 +41,8 @@ class Chart:
         What it shows.
     header
         How the table's first line begins.
-    names
-        The columns that name a row.
+    names, between
+        The columns that name a row, and what stands between them.
     series
         By legend, the column of its numbers.
     by
@@ -62,6 +62,7 @@ class Chart:
     unit: str
     series: Mapping[str, int] = field(default_factory=dict)
     names: tuple[int, ...] = (0,)
+    between: str = ", "
     by: tuple[int, int] | None = None
     only: Mapping[int, str] = field(default_factory=dict)
     page: str = ""
@@ -90,6 +91,7 @@ CHARTS = {
         "owner named (%)",
         {"paper, best round": 2, "ours, best round": 3, "ours, all rounds": 4},
         (0, 1),
+        ", α = ",
         line=10,
     ),
     "property": Chart(
@@ -113,6 +115,7 @@ CHARTS = {
         "named (%)",
         {"attacker does not know the defence": 4, "attacker knows it": 5},
         (0, 1),
+        " ",
         line=33.3,
     ),
     "inversion": Chart(
@@ -206,7 +209,7 @@ def points_of(chart: Chart, text: str) -> dict[str, dict[str, Point]]:
     for place, row in enumerate(read_rows(text, chart.header)):
         if any(row[column] != wanted for column, wanted in chart.only.items()):
             continue
-        name = ", ".join(row[column] for column in chart.names)
+        name = chart.between.join(row[column] for column in chart.names)
         if chart.by is not None:
             # A setting's rows stand together, and two settings may have the same name.
             group = group if group.startswith(f"{name}\t") else f"{name}\t{place}"

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "fedattack"
 STYLE = """<style>
 svg { color: #1c1c1c; --mark: #0072b2; --soft: #d3e5f1; --ground: #f5f6f7 }
-@media (prefers-color-scheme: dark) { svg { color: #e8e8e8; --mark: #6cb8ee; --soft: #1f4760; --ground: #1d2126 } }
+@media (prefers-color-scheme: dark) { svg { color: #e8e8e8; --mark: #6cb8ee; --soft: #1f4760; --ground: #2a303a } }
 text { font: 14px sans-serif; fill: currentColor }
 .small { font-size: 11px; text-anchor: middle }
 .panel { fill: var(--ground) }

@@ -12,6 +12,7 @@ from tests.report.chromium import broken_rules, open_page
 
 ROOT = Path(__file__).parents[2]
 
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
