@@ -9,7 +9,7 @@ WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: audit deploy-local test test-slow test-all test-long test-deploy \
-	test-flower fuzz lint benchmark calibration vulnerabilities screenshot screenshots clean
+	test-flower fuzz lint benchmark calibration vulnerabilities screenshot screenshots docs clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -73,6 +73,10 @@ screenshot: $(DEV) ## Make the README's picture from a quickstart's report (need
 
 screenshots: $(DEV) ## Take pictures of every kind of page (minutes, needs Chromium); BEFORE=FOLDER puts an older gallery beside them.
 	$(VENV)/bin/python -m tests.report.gallery build/gallery-$(STAMP) $(if $(BEFORE),--before $(BEFORE))
+
+docs: $(DEV) ## Make a site of the guides, with a reference and a search, that needs no network: build/site/index.html.
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict --config-file .docs/mkdocs.yml
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

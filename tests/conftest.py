@@ -1,4 +1,5 @@
 import os
+import shutil
 import sys
 from fnmatch import fnmatchcase
 
@@ -64,3 +65,16 @@ def pytest_collection_modifyitems(items):
     """Put files with real Flower runs first: where files run side by side, a long one must not be left for the end."""
     long = {item.path for item in items if item.get_closest_marker("flower")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """Headless Chromium that logs every request and console message."""
+    pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    from tests.report.chromium import start_chromium
+
+    session = start_chromium(tmp_path_factory.mktemp("chromium"))
+    yield session
+    session.quit()

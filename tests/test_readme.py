@@ -142,6 +142,14 @@ def claimed(folder: Path) -> None:
         (folder / name).write_text(next(content for language, content in blocks if language == wanted))
 
 
+def clinic(folder: Path) -> None:
+    """Write the app of the tutorial, file by file."""
+    blocks = OWN_APP.blocks()
+    (folder / "clinic").mkdir()
+    for name, wanted in (("pyproject.toml", "toml"), ("clinic.py", "python")):
+        (folder / "clinic" / name).write_text(next(content for language, content in blocks if language == wanted))
+
+
 def app_at_hand(folder: Path) -> None:
     """Put a Flower app where the README has one."""
     MESSAGE_API.copy(folder).rename(folder / "app")
@@ -152,12 +160,17 @@ def app_at_hand(folder: Path) -> None:
 README = Document("README.md", app_at_hand)
 CLAIMS = Document("fedattack/claims/README.md", claimed)
 OBSERVE = Document("fedattack/observe/README.md", your_project)
+OWN_APP = Document("simulations/tutorials/own-app.md", clinic)
 DATA = Document("fedattack/data/README.md")
 DEFENCES = Document("fedattack/defences/README.md")
-RESULTS = Document("simulations/results/README.md")
+RESULTS = tuple(Document(path.relative_to(ROOT).as_posix()) for path in sorted(ROOT.glob("simulations/results/*.md")))
 DOCUMENTS = (
     README,
     Document("simulations/README.md"),
+    Document("simulations/tutorials/README.md"),
+    OWN_APP,
+    Document("simulations/tutorials/defence.md"),
+    Document("fedattack/audit/README.md"),
     Document("fedattack/report/README.md"),
     Document("fedattack/runs/README.md"),
     Document("fedattack/runs/CLUSTER.md"),
@@ -179,7 +192,7 @@ DOCUMENTS = (
     CLAIMS,
     Document("fedattack/claims/CANARIES.md"),
     DATA,
-    RESULTS,
+    *RESULTS,
     Document("strategies/README.md"),
     Document("fedattack/record/FORMAT.md"),
     Document("docker/README.md"),
@@ -391,11 +404,11 @@ def test_every_document_is_reached_from_the_readme():
     written = {
         *ROOT.glob("*.md"),
         *ROOT.glob("docker/*.md"),
-        *ROOT.glob("simulations/*.md"),
+        *ROOT.glob("simulations/**/*.md"),
         *ROOT.glob("strategies/*.md"),
         *ROOT.glob("fedattack/**/*.md"),
     }
-    assert reached == {path.relative_to(ROOT).as_posix() for path in written} | {RESULTS.path}
+    assert reached == {path.relative_to(ROOT).as_posix() for path in written}
 
 
 def test_the_readme_is_short():

@@ -3,8 +3,11 @@
 import base64
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -19,6 +22,9 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+IMPACTS = ("minor", "moderate", "serious", "critical")
+"""How bad axe may call what it finds."""
 
 PRINTS = 5
 """How often a page is printed at most until a print succeeds."""
@@ -57,6 +63,16 @@ def shoot(
         whole = browser.execute_script("return Math.max(document.documentElement.scrollHeight, innerHeight)")
         options["clip"] = {"x": 0, "y": 0, "width": width, "height": whole, "scale": 1}
     picture.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
+
+
+def broken_rules(browser: "Chrome", impacts: Collection[str] = IMPACTS) -> list[str]:
+    """Return what axe finds on the page that is open: each rule of these impacts with the elements that break it."""
+    axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed").Axe()
+    # Tables of hundreds of rows take a busy machine longer than the driver's half minute.
+    browser.set_script_timeout(300)
+    found = axe.run(browser, options={"resultTypes": ["violations"]})["violations"]
+    broken = [rule for rule in found if rule["impact"] in impacts]
+    return [f"{rule['id']}: {node['html'][:200]}" for rule in broken for node in rule["nodes"]]
 
 
 def print_page(browser: "Chrome", page: Path) -> bytes:

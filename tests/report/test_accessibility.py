@@ -3,7 +3,7 @@
 import pytest
 
 from fedattack.report import write_report
-from tests.report.chromium import count_pages, open_page, print_page
+from tests.report.chromium import broken_rules, count_pages, open_page, print_page
 from tests.report.pages import KINDS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -19,15 +19,6 @@ PAGES = [name for name in KINDS if name != "reproduce"]
 def made(request, browser, tmp_path_factory):
     """A kind's name and its page."""
     return request.param, KINDS[request.param](tmp_path_factory.mktemp(request.param))
-
-
-def broken_rules(browser):
-    """What axe finds on the page that is open: each rule with the elements that break it."""
-    axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed").Axe()
-    # Tables of hundreds of rows take a busy machine longer than the driver's half minute.
-    browser.set_script_timeout(300)
-    found = axe.run(browser, options={"resultTypes": ["violations"]})
-    return [f"{rule['id']}: {node['html'][:200]}" for rule in found["violations"] for node in rule["nodes"]]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])

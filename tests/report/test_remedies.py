@@ -10,7 +10,7 @@ from fedattack.report.section import section_of
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "simulations" / "results" / "README.md"
+RESULTS = ROOT / "simulations" / "results"
 THREATS = ROOT / "fedattack" / "threats"
 NOISE = Remedy(what="Noise", buys="", settings={"defence": "dp-gaussian", "defence-strength": "0.01"})
 
@@ -114,7 +114,7 @@ def test_a_remedy_can_be_tried_on_the_presets_of_its_threat(threat, remedy):
 @pytest.mark.parametrize(("threat", "remedy"), REMEDIES)
 def test_the_numbers_of_a_remedy_were_measured(threat, remedy):
     guide = THREATS / threat.name / "README.md"
-    measured = RESULTS.read_text() + guide.read_text()
+    measured = "".join(page.read_text(encoding="utf-8") for page in [*RESULTS.glob("*.md"), guide])
     for number in re.findall(r"\d+(?:\.\d+)?", remedy.buys):
         place = f"{number} is neither in the results nor in the guide of {threat.name}"
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", measured), place

@@ -1,0 +1,1 @@
+"""Hold what attacks say against the truth: measures, intervals, tests, findings."""
