@@ -143,5 +143,5 @@ def test_a_protocol_is_added_by_the_recipe(copy):
         '    "halves": Messages("its half", "halves", sends_model=True, sends_back=True),\n    "fedsgd": Messages(',
     )
     rebuild = copy / "fedattack" / "attacks" / "local_models.py"
-    edit(rebuild, '{"fedavg": _sent,', '{"fedavg": _sent, "halves": _sent,')
+    edit(rebuild, '{"fedavg": _take_sent,', '{"fedavg": _take_sent, "halves": _take_sent,')
     use(copy, USE_PROTOCOL)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import tomli_w
@@ -23,7 +23,10 @@ from fedattack.base.errors import ConfigError, RunError
 from fedattack.base.files import make_private, sigterm_raises
 from fedattack.record import Record
 from fedattack.runs.bundle import app_files, copy_app
-from fedattack.witness import HoldOut
+
+if TYPE_CHECKING:
+    # Whoever names a preset that there is not is told so before Flower is imported.
+    from fedattack.witness import HoldOut
 
 MODULE = "fedattack_observed"
 WITNESSED = "fedattack_witnessed"
@@ -137,7 +140,7 @@ def wrap_app(
     witness: Path | None = None,
     keep: int | None = None,
     run_folder: Path | None = None,
-    hold_out: HoldOut | None = None,
+    hold_out: "HoldOut | None" = None,
     plan: Path | None = None,
 ) -> None:
     """Copy an app and put an observer around its ServerApp.
@@ -256,7 +259,7 @@ def observed(
     out: Path,
     options: Mapping[str, Any],
     witness: Path | None = None,
-    hold_out: HoldOut | None = None,
+    hold_out: "HoldOut | None" = None,
 ) -> Iterator[list[str]]:
     """Yield the words that run the app under observation; its copy is removed afterwards."""
     with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
@@ -271,7 +274,7 @@ def observe_command(
     options: Mapping[str, Any],
     *,
     witness: Path | None = None,
-    hold_out: HoldOut | None = None,
+    hold_out: "HoldOut | None" = None,
     stdout: int | None = None,
 ) -> int | None:
     """Run a ``flwr run`` whose server is observed.
