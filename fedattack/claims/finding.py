@@ -101,8 +101,10 @@ class ClaimFinding:
         """What a contradiction means for the guarantee; empty where there is none."""
         if self.verdict != CONTRADICTED:
             return ""
-        broken = self.name == MISSING or self.value is None or self.value > WORTH
-        return BREAKS if broken else WEAKENS
+        if self.name == MISSING or self.value is None or self.value > WORTH:
+            return BREAKS
+        # A lower bound does not say how much more there is.
+        return WEAKENS if self.name == CONFIGURED else f"at least {WEAKENS}"
 
     @property
     def _in_scope(self) -> Epsilon | None:
