@@ -468,10 +468,7 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
         raise nonsense
     part = match["part"] or (_VALUE if name and name != WHOLE_CLAIM else _VERDICT)
     if part == _VERDICT:
-        known = CLAIM_VERDICTS if name.startswith(f"{_CLAIM}.") else VERDICTS
-        if comparison not in _SAME or than not in known:
-            words = instead(than, known, listed=False)
-            raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
+        _check_verdict(text, name, comparison, than)
         return Condition(text, name, part, comparison, than)
     if part not in _PARTS:
         words = instead(part, ("low", "high", _VERDICT), listed=False)
@@ -479,10 +476,18 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
     try:
         threshold = float(than)
     except ValueError:
-        threshold = math.nan
+        raise nonsense from None
     if comparison not in _ORDER or not math.isfinite(threshold):
         raise nonsense
     return Condition(text, name, part, comparison, threshold)
+
+
+def _check_verdict(text: str, name: str, comparison: str, than: str) -> None:
+    """Refuse a condition on a verdict that compares it with anything else, or by order."""
+    known = CLAIM_VERDICTS if name.startswith(f"{_CLAIM}.") else VERDICTS
+    if comparison not in _SAME or than not in known:
+        words = instead(than, known, listed=False)
+        raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
 
 
 def _plain(value: Any) -> Any:

@@ -555,20 +555,21 @@ def check(
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
-    is_run = (folder / "record").exists()
-    parts = find_parts(folder, some=True) if is_run else []
-    paths = [part.record for part in parts] if is_run else [folder]
-    checks = {str(path): check_record(path) for path in paths}
-    for record_check in checks.values():
+    paths, lost = [folder], dict[Path, str]()
+    asks: list[str] = []
+    if (folder / "record").exists():
+        parts = find_parts(folder, some=True)
+        paths, lost = [part.record for part in parts], lost_records(folder, parts)
+        asks = [request.describe() for request in (*asked_of_knowledge(folder), *asked_of_study(folder))]
+    checks = {}
+    for path in paths:
+        checks[str(path)] = record_check = check_record(path)
         if wanted is not None and record_check.signer != wanted:
             signed = record_check.signer or "nobody"
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
-    for path, record_check in checks.items():
-        record_check.remarks.extend(_refusals(Path(path)))
-    for lost, line in (lost_records(folder, parts) if is_run else {}).items():
-        checks[str(lost)] = CheckReport(problems=[line])
-    asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
-    asks = [request.describe() for request in asked]
+        record_check.remarks.extend(_refusals(path))
+    for path, line in lost.items():
+        checks[str(path)] = CheckReport(problems=[line])
     if as_json:
         _print_checks(checks, asks)
     else:
@@ -664,7 +665,8 @@ def claim(
     """
     from fedattack.claims.claim import read_claim
 
-    if out is None and folder is not None and (folder / "record").is_dir():
+    is_run = folder is not None and (folder / "record").is_dir()
+    if is_run and out is None:
         out = folder
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
@@ -681,7 +683,6 @@ def claim(
 
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    is_run = folder is not None and (folder / "record").is_dir()
     trusted = _trust(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
