@@ -108,15 +108,12 @@ class Attacked:
 
     Attributes
     ----------
-    scored
-        Attacks that have scores.
     failed
         By attack, why it ended without.
     trusted
         Import paths that the app itself gave.
     """
 
-    scored: tuple[str, ...]
     failed: Mapping[str, str]
     trusted: frozenset[str]
 
@@ -425,7 +422,6 @@ def pose_all(
     *,
     model: str | None = None,
     loss: str | None = None,
-    seed: int = 0,
     asked: Questions | None = None,
     app: App | None = None,
     watch: Watch | None = None,
@@ -460,7 +456,7 @@ def pose_all(
         for half in (part.truth, part.knowledge):
             remove_inside(part.folder, half, ConfigError)
         witnesses, ask = witnesses_of(part), None if app is None else Asker(app, watch)
-        found = pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask)
+        found = pose(part, witnesses, model=model, loss=loss, asked=asked, ask=ask)
         entry = {"few": found.few, "notes": found.notes, "assumed": found.assumed, "reasons": dict(found.reasons)}
         note_code(part.folder, _code_of([found.knowledge.model]))
         write_sealed(witness_of(part) / _POSED, entry)
@@ -548,7 +544,7 @@ def attack_all(
     if options:
         study["options"] = options
     write_study(folder, study)
-    return Attacked(tuple(scored), failed, frozenset(trusted))
+    return Attacked(failed, frozenset(trusted))
 
 
 def _join_reasons(failed: Mapping[str, str]) -> str:

@@ -129,9 +129,9 @@ class WitnessMod:
 
 
 @contextmanager
-def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> Iterator[None]:
+def watching_server(folder: Path | str) -> Iterator[None]:
     """Note what a ServerApp's own process evaluates on, which no client holds; the node is then ``server``."""
-    watch = CallWatch(seed, keep)
+    watch = CallWatch(0, KEEP)
     watch.notes |= dict.fromkeys(sources.install())
     try:
         with watching(watch):
