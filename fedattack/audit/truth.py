@@ -617,10 +617,9 @@ def _read_privacy(path: Path, clients: int) -> Privacy | None:
     if not path.exists():
         return None
     value = read_sealed(path, _PRIVACY, DataError, _HINT)
-    lists = {
-        name: tuple(math.inf if item is None else float(item) for item in value[name])
-        for name in ("noise", "epsilon_round", "epsilon_run")
-    }
+    lists = {}
+    for name in ("noise", "epsilon_round", "epsilon_run"):
+        lists[name] = tuple(math.inf if item is None else float(item) for item in value[name])
     if {len(item) for item in lists.values()} != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
     return Privacy(value["clip"], value["delta"], value["rounds"], mechanism=value["mechanism"], **lists)

@@ -249,9 +249,12 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
-    known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
-    rows = [[row[place] for place in known] for row in rows]
-    return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
+    columns = []
+    for name, cells in zip(header, zip(*rows, strict=True), strict=True):
+        if {*cells} != {NOTHING}:
+            columns.append((name, *cells))
+    header, *rows = map(list, zip(*columns, strict=True))
+    return Table("Client by client", caption.strip(), header, rows)
 
 
 def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:

@@ -201,8 +201,12 @@ class _Pooled:
 
     def replies(self, replies: Iterable[Observation]) -> NDArray[np.float32]:
         """Pool what clients sent, (n, features)."""
-        seen = (reply.update() if reply.sketch is None else reply.sketch for reply in replies)
-        return self.pooling.pool({name: arrays[name] for name, _ in self.pooling.shapes} for arrays in seen)
+        return self.pooling.pool(map(self._read, replies))
+
+    def _read(self, reply: Observation) -> Update:
+        """Return what of a reply is pooled: its update, or the sketch in its place."""
+        arrays = reply.update() if reply.sketch is None else reply.sketch
+        return {name: arrays[name] for name, _ in self.pooling.shapes}
 
     def updates(self, updates: Iterable[Update]) -> NDArray[np.float32]:
         """Pool whole updates, (n, features), as what clients sent is pooled.

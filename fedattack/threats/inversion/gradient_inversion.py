@@ -377,9 +377,9 @@ class _Problem:
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scale_values(targets, self._scale)
-        statistics = [
-            {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
-        ]
+        statistics = []
+        for batch in batches:
+            statistics.append({name: to_tensor(array, device=device) for name, array in batch.statistics.items()})
         self._statistics = _stack(statistics, statistics[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
@@ -610,7 +610,10 @@ def _stretch(distances: Tensor) -> Tensor:
 
 
 def _stack(states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
-    return {name: torch.stack([state[name] for state in states]) for name in names}
+    stacked = {}
+    for name in names:
+        stacked[name] = torch.stack([state[name] for state in states])
+    return stacked
 
 
 def _rows(state: Tensors, rows: Tensor) -> dict[str, Tensor]:
