@@ -108,12 +108,15 @@ class Attacked:
 
     Attributes
     ----------
+    scored
+        Attacks that have scores.
     failed
         By attack, why it ended without.
     trusted
         Import paths that the app itself gave.
     """
 
+    scored: tuple[str, ...]
     failed: Mapping[str, str]
     trusted: frozenset[str]
 
@@ -544,7 +547,7 @@ def attack_all(
     if options:
         study["options"] = options
     write_study(folder, study)
-    return Attacked(failed, frozenset(trusted))
+    return Attacked(tuple(scored), failed, frozenset(trusted))
 
 
 def _join_reasons(failed: Mapping[str, str]) -> str:

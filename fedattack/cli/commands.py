@@ -578,6 +578,11 @@ def check(
         raise typer.Exit(BAD_INPUT)
 
 
+def _find_run(folder: Path | None) -> Path | None:
+    """Return a folder if it is that of a run, and no record."""
+    return folder if folder is not None and (folder / "record").is_dir() else None
+
+
 def _refusals(path: Path) -> list[str]:
     """Say which attacks refuse a thinned record; nothing where attacks are not installed."""
     from fedattack.record import Record
@@ -665,17 +670,16 @@ def claim(
     """
     from fedattack.claims.claim import read_claim
 
-    is_run = folder is not None and (folder / "record").is_dir()
-    if is_run and out is None:
-        out = folder
+    run = _find_run(folder)
+    out = out or run
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
-    conditions = _conditions(fail_if, of_claim=True)
-    claim_read = None if declared is None else read_claim(declared)
-    if claim_read is None and mechanism is None and folder is None:
+    if declared is None and mechanism is None and folder is None:
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
+    conditions = _conditions(fail_if, of_claim=True)
+    claim_read = None if declared is None else read_claim(declared)
     from fedattack.claims.check import check_claim, load_mechanism
     from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
@@ -683,7 +687,7 @@ def claim(
 
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    trusted = _trust(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
+    trusted = set() if run is None or not trust else _trust(asked_of_knowledge(run))
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
         claim_read,
@@ -691,7 +695,7 @@ def claim(
         trial,
         name=mechanism or "",
         record=folder,
-        sends_models=folder is None or not is_run or _sends_models(folder),
+        sends_models=run is None or _sends_models(run),
         canaries=told_apart,
     )
     with _gate(conditions, [*answer.findings, answer.whole]):

@@ -158,21 +158,11 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin(watch: CallWatch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pass | _Taken | None:
     """Note what a model was called with; ``watch.local.open`` is then the model, unless it is no model of its own."""
-    if torch.jit.is_tracing():
-        return None
     local = watch.local
-    model = watch.models.get(id(module))
-    if model is None:
-        if not _is_model(module):
-            return None
-        local.open = module
-        model = _look_up(watch, unwrap(module))
-    local.open = module
+    model = _open_model(watch, module)
     if model is None:
         return None
-    if local.reader is None and (watch.by_steps or watch.hold_out is not None or not local.has_read):
-        # Of the first step it is not known yet whether its labels will be seen.
-        local.reader, local.has_read = StepReader(watch), True
+    _start_reader(watch)
     if watch.by_steps and model.kind in watch.by_steps:
         return None
     places = _find_places(watch, args, kwargs)
@@ -187,6 +177,27 @@ def _begin(watch: CallWatch, module: nn.Module, args: Sequence[Any], kwargs: Map
     begun = model.start(as_array(x), trains=trains)
     begun.places = places
     return begun
+
+
+def _open_model(watch: CallWatch, module: nn.Module) -> SeenModel | None:
+    """Return the model that is called, of which ``watch.local.open`` then says that it is; ``None`` if it is none."""
+    if torch.jit.is_tracing():
+        return None
+    model = watch.models.get(id(module))
+    if model is None:
+        if not _is_model(module):
+            return None
+        watch.local.open = module
+        model = _look_up(watch, unwrap(module))
+    watch.local.open = module
+    return model
+
+
+def _start_reader(watch: CallWatch) -> None:
+    """Read steps where that is needed; of the first step it is not known yet whether its labels will be seen."""
+    local = watch.local
+    if local.reader is None and (watch.by_steps or watch.hold_out is not None or not local.has_read):
+        local.reader, local.has_read = StepReader(watch), True
 
 
 def _is_model(module: nn.Module) -> bool:
