@@ -209,7 +209,6 @@ def attack(
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
     from fedattack.record.folder import find_parts
-    from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_attacks, check_device
 
     given = _options(options, memory, [name])
@@ -233,7 +232,7 @@ def attack(
     declared.check_words()
     find_parts(folder)
     (chosen,) = _choose([name], given, device)
-    trusted = _trust(asked_of_knowledge(folder)) if trust else set()
+    trusted = _trust_knowledge(folder if trust else None)
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -268,13 +267,12 @@ def report(
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
     """
     from fedattack.record.folder import find_parts
-    from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_conditions, check_device, scored_attacks
 
     conditions = _conditions(fail_if)
     check_device(device)
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
-    trusted = _trust(asked_of_knowledge(folder)) if trust else set()
+    trusted = _trust_knowledge(folder if trust else None)
     if filed:
         from fedattack.report.filed import add_words, read_words
 
@@ -683,11 +681,10 @@ def claim(
     from fedattack.claims.check import check_claim, load_mechanism
     from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
-    from fedattack.runs.asked import asked_of_knowledge
 
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    trusted = set() if run is None or not trust else _trust(asked_of_knowledge(run))
+    trusted = _trust_knowledge(run if trust else None)
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
         claim_read,
@@ -1138,6 +1135,13 @@ def _trust(asked: Sequence["Asked"]) -> set[str]:
     for item in asked:
         say("trusted", item.describe())
     return {item.value for item in asked}
+
+
+def _trust_knowledge(folder: Path | None) -> set[str]:
+    """Trust what the knowledge in a run folder asks for; nothing without a folder."""
+    from fedattack.runs.asked import asked_of_knowledge
+
+    return set() if folder is None else _trust(asked_of_knowledge(folder))
 
 
 def _resume(out: Path, *, trust: bool) -> str:
