@@ -50,10 +50,6 @@ SEVERAL = "*"
 """Stands for the owner of a target that several clients hold."""
 
 
-MECHANISMS = ("dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp")
-"""Defences with differential privacy, by name."""
-
-
 @dataclass(frozen=True)
 class Privacy:
     """What clients with differential privacy may tell; see :func:`fedattack.learning.privacy_spent`.
@@ -68,7 +64,7 @@ class Privacy:
         (clients,): DP-SGD's noise multiplier σ or the scale of the update's noise, and ε of one round and of all of
         them; infinite where there is no guarantee.
     mechanism
-        One of :data:`MECHANISMS`.
+        The defence: ``dp-sgd``, ``dp-gaussian``, ``dp-laplace`` or ``flower-localdp``.
     """
 
     clip: float

@@ -52,9 +52,6 @@ STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
 # Share of the memory for shadow clients that are trained together, and for the updates of all if they are kept.
 _SHARE = 0.4
 
-SHADOWS = 500
-"""Clients made up from auxiliary records, by default."""
-
 
 class _Trainer(Protocol):
     def __call__(
