@@ -22,12 +22,12 @@ def write_canaries_of(study: Study) -> None:
         study.canary_examples.write(Path(settings.truth), derive_secret(settings.seed, CANARY_STREAM, 1))
 
 
-def central_claim(settings: RunSettings, epsilon: float = 1.0) -> Claim:
+def central_claim(settings: RunSettings) -> Claim:
     """Return what central noise claims: the adversary knows who takes part."""
     return make_claim(
         "the run's settings",
         mechanism="central-gaussian",
-        epsilon=epsilon,
+        epsilon=1.0,
         delta=settings.dp_delta,
         clip=settings.central_clip,
         noise_multiplier=settings.central_noise,

@@ -88,11 +88,6 @@ class SecAggPlan:
         """A majority of the shares, so that no two disjoint groups can each bring a secret back."""
         return self.shares // 2 + 1
 
-    def rmse(self, counts: NDArray[Any]) -> float:
-        """Root mean square error of the mean of clients with these example ``counts``, by quantisation."""
-        step = 2 * CLIPPING / STEPS
-        return float(step * self.max_weight / (np.mean(counts) * np.sqrt(6 * len(counts))))
-
     def check_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Refuse a model that SecAgg+ would spoil.
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).parents[1]
 SEEDS = "2"
 
@@ -284,6 +286,9 @@ def unlike_files(one: Path, two: Path, before: Path, after: Path) -> Iterator[st
     raw = one.read_bytes(), two.read_bytes()
     if raw[0] == raw[1]:
         return
+    if one.suffix == ".npz":
+        yield from unlike_arrays(one, two)
+        return
     try:
         texts = raw[0].decode().replace(str(before), "SAID"), raw[1].decode().replace(str(after), "SAID")
     except UnicodeDecodeError:
@@ -296,6 +301,18 @@ def unlike_files(one: Path, two: Path, before: Path, after: Path) -> Iterator[st
             yield from unlike_lines(*texts)
     else:
         yield from unlike_lines(*texts)
+
+
+def unlike_arrays(one: Path, two: Path) -> Iterator[str]:
+    """Name the arrays in which two files differ, and the facts that stand in them as JSON."""
+    with np.load(one) as old, np.load(two) as new:
+        for name in sorted({*old, *new}):
+            if name not in old or name not in new:
+                yield f"{name}: in one of them alone"
+            elif name == "facts":
+                yield from unlike(json.loads(str(old[name])), json.loads(str(new[name])), name)
+            elif old[name].dtype != new[name].dtype or old[name].tobytes() != new[name].tobytes():
+                yield f"{name}: other values"
 
 
 def unlike_lines(one: str, two: str) -> Iterator[str]:

@@ -48,10 +48,11 @@ from fedattack.learning.inputs import Inputs
 from fedattack.learning.losses import mean_loss
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings
-from fedattack.threats.attribute.gradient_matching import METHODS, Matching, match_gradients
+from fedattack.threats.attribute.gradient_matching import METHODS, Matching
 from simulations.study import Study
 from tests.attacks.test_contract import RUNS
 from tests.fake_cuda import fake_cuda
+from tests.threats.attribute.matched import match_gradients
 from tests.threats.attribute.test_gradient_matching import mlp, victim
 from tests.worlds.federation import write_property_run
 

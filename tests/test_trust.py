@@ -227,10 +227,6 @@ def no_flower(monkeypatch):
         ({"settings": {"recup-zoo": ".."}}, "asks for the recup-zoo .."),
         ({"settings": {"data-root": "x"}}, "asks for the data-root x"),
         ({"settings": {"clients": 10**9}}, "clients = 1000000000: expected at most 100000"),
-        (
-            {"preset": "prolin-inversion", "options": {"ray": "evil.example:10001"}},
-            "asks for the ray ray=evil.example:10001, which",
-        ),
         ({"settings": {"record": "/home/victim"}}, "unknown setting 'record'"),
         ({"settings": {"clients": 0}}, "clients = 0: expected at least 2"),
         ({"settings": {"clients": "4"}}, "clients = '4': expected a whole number"),
@@ -412,8 +408,8 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
 def test_knowledge_of_a_study_is_asked_for_by_name(tmp_path):
     write_study(
         tmp_path,
-        {**STUDY, "settings": {**STUDY["settings"], "model": "m:n"}, "options": {"ray": "h:1", "workers": "2"}},
+        {**STUDY, "settings": {**STUDY["settings"], "model": "m:n"}, "options": {"workers": "2"}},
     )
-    assert [(item.what, item.value) for item in asked_of_study(tmp_path)] == [("model", "m:n"), ("ray", "ray=h:1")]
+    assert [(item.what, item.value) for item in asked_of_study(tmp_path)] == [("model", "m:n")]
     write_knowledge(tmp_path / "knowledge", Knowledge())
     assert read_knowledge(tmp_path / "knowledge").asks() == []

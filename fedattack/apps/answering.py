@@ -101,6 +101,9 @@ class Interview:
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._reasons) or "no reply holds arrays")
+        return self._put_together(passes, found)
+
+    def _put_together(self, passes: Sequence[int], found: Sequence["_Found"]) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {"notes": np.array(self._notes(), dtype=np.str_)}
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:

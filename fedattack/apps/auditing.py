@@ -425,7 +425,6 @@ def pose_all(
     *,
     model: str | None = None,
     loss: str | None = None,
-    seed: int = 0,
     asked: Questions | None = None,
     app: App | None = None,
     watch: Watch | None = None,
@@ -460,7 +459,7 @@ def pose_all(
         for half in (part.truth, part.knowledge):
             remove_inside(part.folder, half, ConfigError)
         witnesses, ask = witnesses_of(part), None if app is None else Asker(app, watch)
-        found = pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked, ask=ask)
+        found = pose(part, witnesses, model=model, loss=loss, asked=asked, ask=ask)
         entry = {"few": found.few, "notes": found.notes, "assumed": found.assumed, "reasons": dict(found.reasons)}
         note_code(part.folder, _code_of([found.knowledge.model]))
         write_sealed(witness_of(part) / _POSED, entry)
@@ -512,8 +511,10 @@ def attack_all(
     NeedsError
         If none could be made.
     """
-    trusted = {str(each.knowledge.model.spec) for each in posed if each.knowledge.model is not None}
-    trusted |= {str(each.knowledge.model.loss) for each in posed if each.knowledge.model is not None}
+    trusted: set[str] = set()
+    for each in posed:
+        if each.knowledge.model is not None:
+            trusted |= {str(each.knowledge.model.spec), str(each.knowledge.model.loss)}
     failed: dict[str, str] = {}
     scored = []
     spared: dict[str, str] = {}
@@ -533,10 +534,7 @@ def attack_all(
         scored.append(attack.name)
         spared |= sparing
     if not scored:
-        by_place = sorted(failed, key=lambda name: ATTACKS[name].in_apps.place)
-        tried = [name for name in by_place if ATTACKS[name].in_apps.place < InApps().place] or by_place
-        reasons = "; ".join(f"{name}: {failed[name]}" for name in tried)
-        raise NeedsError(f"no attack could be made of {parts[0].record}: {reasons}")
+        raise NeedsError(f"no attack could be made of {parts[0].record}: {_join_reasons(failed)}")
     untried = _list_not_asked(scored, failed, parts[0], posed)
     # The report begins with the first of them.
     folder = parts[0].folder
@@ -550,6 +548,13 @@ def attack_all(
         study["options"] = options
     write_study(folder, study)
     return Attacked(tuple(scored), failed, frozenset(trusted))
+
+
+def _join_reasons(failed: Mapping[str, str]) -> str:
+    """Say why the attacks that come first in a report could not be made, or all if these were none of them."""
+    by_place = sorted(failed, key=lambda name: ATTACKS[name].in_apps.place)
+    tried = [name for name in by_place if ATTACKS[name].in_apps.place < InApps().place] or by_place
+    return "; ".join(f"{name}: {failed[name]}" for name in tried)
 
 
 def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watch) -> None:

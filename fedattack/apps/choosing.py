@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -50,11 +51,7 @@ def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[s
         Clients from whose evaluation alone the attacker's examples come; ``None`` for anybody's.
     """
     rng = np.random.default_rng((seed, _CHOOSING))
-    alone: dict[str, list[bytes]] = {name: [] for name in holding.clients}
-    shared: list[bytes] = []
-    for key in sorted({*holding.holders} & {*holding.examples}):
-        names = holding.holders[key]
-        (alone[names[0]] if len(names) == 1 else shared).append(key)
+    alone, shared = _split_held(holding)
     free: dict[str, list[bytes]] = {}
     for key in sorted(holding.origins):
         free.setdefault(holding.origins[key], []).append(key)
@@ -64,7 +61,7 @@ def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[s
     nobody = _draw(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
     asked = [*held, *several, *nobody]
     asked_of_nobody = {*nobody}
-    rest = [key for keys in free.values() for key in keys if key not in asked_of_nobody]
+    rest = [key for key in chain.from_iterable(free.values()) if key not in asked_of_nobody]
     targets = [asked[index] for index in rng.permutation(len(asked))]
     fits = [key for key in rest if auxiliary_of is None or holding.origins[key] in auxiliary_of]
     auxiliary = _draw([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
@@ -73,6 +70,19 @@ def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[s
     the_attackers = {*auxiliary}
     evaluation = _draw([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
     return Chosen(targets, evaluation, auxiliary)
+
+
+def _split_held(holding: Holding) -> tuple[dict[str, list[bytes]], list[bytes]]:
+    """Return the examples that one client alone holds, by client, and those that several hold."""
+    alone: dict[str, list[bytes]] = {name: [] for name in holding.clients}
+    shared: list[bytes] = []
+    for key in sorted({*holding.holders} & {*holding.examples}):
+        names = holding.holders[key]
+        if len(names) == 1:
+            alone[names[0]].append(key)
+        else:
+            shared.append(key)
+    return alone, shared
 
 
 def _draw(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:

@@ -78,7 +78,9 @@ def control(
             except FedAttackError as cause:
                 watch.say("warning", f"no positive control of {', '.join(names)}: {short(str(cause), 300)}")
                 continue
-            planted = {amount: [run[amount] for run in of_run] for amount in of_run[0]}
+            planted = {}
+            for amount in of_run[0]:
+                planted[amount] = [run[amount] for run in of_run]
             found |= _look(names, kind, evidence, planted, watch)
     return found
 
@@ -119,10 +121,14 @@ def _attack(evidence: Evidence, planted: Evidence, names: Collection[str]) -> Ev
 
 def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str, Finding]:
     """Judge all attacks, as the report corrects them for each other, and return the headline of each of these."""
-    common = [name for name in evidence[0].scores if all(name in run.scores for run in evidence)]
-    runs = [replace(run, scores={name: run.scores[name] for name in common}) for run in evidence]
+    common = list(evidence[0].scores)
+    for run in evidence:
+        common = [name for name in common if name in run.scores]
     if not {*common} & {*names}:
         return {}
+    runs = []
+    for run in evidence:
+        runs.append(replace(run, scores={name: run.scores[name] for name in common}))
     findings = answering(judge_attacks(runs, setting={}, provenance={}))
     return {finding.attack: finding for finding in findings if finding.attack in names}
 

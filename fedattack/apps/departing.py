@@ -187,7 +187,7 @@ class DepartingGrid(PassingGrid):
                 return reply
             asked = self._models.pop(reply.metadata.src_node_id, None)
         if asked is not None:
-            _replace_arrays(reply, asked.undo([array.numpy() for array in _list_arrays(reply)]))
+            _replace_arrays(reply, asked.undo(_read(_list_arrays(reply))))
         return reply
 
 
@@ -200,7 +200,8 @@ class _Replaced:
 
     @classmethod
     def of(cls, own: Sequence[Array], plan: Plan) -> "_Replaced":
-        return cls(own, [Array(array) for array in plan.depart([array.numpy() for array in own])])
+        departed = plan.depart(_read(own))
+        return cls(own, [Array(array) for array in departed])
 
     def is_of(self, arrays: Sequence[Array]) -> bool:
         """Say whether this is what the strategy sends, by its bytes' identity."""
@@ -208,7 +209,7 @@ class _Replaced:
 
     def undo(self, replied: Sequence[NDArray[Any]]) -> list[Array]:
         """Return what a client would have replied that does not train."""
-        own, sent = ([array.numpy() for array in arrays] for arrays in (self.own, self.sent))
+        own, sent = _read(self.own), _read(self.sent)
         if [array.shape for array in replied] != [array.shape for array in own]:
             raise RunError(
                 "an active server gives its strategy back the model that it had sent; here clients reply with "
@@ -217,8 +218,12 @@ class _Replaced:
         # A model that was made of another is nearer to it than to nothing; a difference is not.
         moved = sum(_square(array - before) for array, before in zip(replied, sent, strict=True))
         is_model = moved < sum(map(_square, replied))
-        kept = own if is_model else [np.zeros_like(array) for array in own]
+        kept = own if is_model else list(map(np.zeros_like, own))
         return [Array(array.astype(old.dtype)) for array, old in zip(kept, replied, strict=True)]
+
+
+def _read(arrays: Iterable[Array]) -> list[NDArray[Any]]:
+    return [array.numpy() for array in arrays]
 
 
 def _square(array: NDArray[Any]) -> float:

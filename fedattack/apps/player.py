@@ -168,14 +168,16 @@ class Player:
             values = [value for value in model.state_dict().values() if isinstance(value, Tensor)]
             if any(value.data_ptr() in sent for value in values):
                 continue
-            if all(any(same([_numbers_of(one, array)], [array]) for array in weights.values()) for one in values):
+            if all(_is_sent(value, weights) for value in values):
                 copies |= {value.data_ptr() for value in values}
         return copies
 
     def _let_sent_learn(self) -> None:
         """Let gradients reach what is sent where the first step trains nothing of it, as where a head comes first."""
         sent = {place.data_ptr() for place in self._places.values()}
-        parameters = [one for model in self.tape.models for one in model.parameters() if one.data_ptr() in sent]
+        parameters = []
+        for model in self.tape.models:
+            parameters += [one for one in model.parameters() if one.data_ptr() in sent]
         if not any(parameter.requires_grad for parameter in parameters):
             for parameter in parameters:
                 parameter.requires_grad_(parameter.is_floating_point())
@@ -376,10 +378,15 @@ class Player:
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
         # Of what travels as the bytes of another type there is no difference.
-        learned = {name: one for name, one in self._find_learned().items() if all(name in update for update in updates)}
+        learned = dict(self._find_learned())
+        for update in updates:
+            learned = {name: one for name, one in learned.items() if name in update}
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
-        flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
+        rows = []
+        for update in updates:
+            rows.append(np.concatenate([np.ravel(update[name]) for name in learned]))
+        flat = np.stack(rows)
         lengths[:] = np.linalg.norm(flat, axis=1)
         directions = torch.from_numpy(flat)
         for row in range(count):
@@ -425,6 +432,11 @@ def _is_statistic(name: str) -> bool:
 def _view_as(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
+
+
+def _is_sent(value: Tensor, weights: Arrays) -> bool:
+    """Say whether a part of a model begins as one of the arrays that were sent."""
+    return any(same([_numbers_of(value, array)], [array]) for array in weights.values())
 
 
 def _numbers_of(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:

@@ -35,6 +35,7 @@ FEW = 8
 """Training examples of a client up to which it is attempted to reconstruct them."""
 
 _MOST_CLASSES = 100_000
+_SEED = 0
 
 _IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
 
@@ -70,7 +71,6 @@ def pose(
     *,
     model: str | None = None,
     loss: str | None = None,
-    seed: int = 0,
     most: int = MOST,
     notes: Sequence[str] = (),
     asked: Questions | None = None,
@@ -83,7 +83,7 @@ def pose(
     ----------
     model, loss
         What the caller says of them, in the place of what was witnessed.
-    seed, most
+    most
         As for :func:`choose`.
     notes
         What else a reader of the report must know.
@@ -107,7 +107,7 @@ def pose(
     # Trees are no arrays of a model: there is nothing to compare them with.
     reading = Reading() if holds_trees(Record(part.record, thinned=True)) else read_sends(witnesses)
     _leave_out_unheard(holding, Record(part.record, thinned=True))
-    chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
+    chosen = choose(holding, most=most, seed=_SEED, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask, check=check)
     classes = _count_classes(holding, computing.model)
@@ -119,7 +119,7 @@ def pose(
         knowledge = replace(knowledge, shadow_losses=_train_shadows(ask, inquiry, knowledge, notes))
     clients, counts = _with_strangers(part, holding, _counts_of(holding, classes), notes)
     origins = [holding.origins[key] for key in chosen.auxiliary]
-    further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, seed))
+    further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, _SEED))
     knowledge = replace(knowledge, **further.known)
     write_knowledge(part.knowledge, knowledge)
     assumed = (*_list_assumptions(knowledge, asked), *further.notes)

@@ -37,7 +37,9 @@ def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path
     if not private:
         return None
     most = max(private, key=lambda one: (one.get("sampling", 1.0), one.get("steps", 0)))
-    others = "; this is the client that draws each example most often" if any(one != most for one in private) else ""
+    others = ""
+    if any(one != most for one in private):
+        others = "; this is the client that draws each example most often"
     keys = {name.replace("_", "-"): value for name, value in most.items()}
     path = folder / CLAIM
     if path.exists():

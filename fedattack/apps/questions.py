@@ -243,15 +243,7 @@ def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
             f"--sensitive: there is no column {column.end}; the model takes the columns 1 … {holding.shape[0]}"
         )
     places = list(range(column.first, column.end))
-    seen = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)[:, places]
-    domain, counts = np.unique(seen, axis=0, return_counts=True)
-    if len(domain) < 2:
-        raise DataError(f"--sensitive: {column.name} is the same in all examples; take one that differs")
-    if len(domain) > MOST_VALUES:
-        raise DataError(
-            f"--sensitive: {column.name} has {len(domain)} different values, and at most {MOST_VALUES} can be asked "
-            "for; take a column of few values, or let the app put its values together"
-        )
+    domain, counts = _read_values(column.name, places, holding)
     asked_of = _victims(holding.clients.values(), scene, further.notes)
     if not asked_of:
         raise DataError("--sensitive: of no example is it certain that a client which took part trained on it")
@@ -278,6 +270,20 @@ def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
             f"the attacker has no auxiliary examples, so that no classifier guesses {column.name} from the other "
             "columns: what it says may follow from these alone"
         )
+
+
+def _read_values(column: str, places: Sequence[int], holding: "Holding") -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the different values of a column, and how many examples have each."""
+    seen = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)[:, places]
+    domain, counts = np.unique(seen, axis=0, return_counts=True)
+    if len(domain) < 2:
+        raise DataError(f"--sensitive: {column} is the same in all examples; take one that differs")
+    if len(domain) > MOST_VALUES:
+        raise DataError(
+            f"--sensitive: {column} has {len(domain)} different values, and at most {MOST_VALUES} can be asked "
+            "for; take a column of few values, or let the app put its values together"
+        )
+    return domain, counts
 
 
 def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:
@@ -311,20 +317,14 @@ def _pose_class(asked: Questions, scene: Scene, further: Further) -> None:
     label, counts = asked.label, scene.counts
     if label is None:
         raise AssertionError("checked by the caller")
-    classes = scene.holding.kind == "i" and counts.shape[1] > 1
-    if not classes or not 0 <= label < counts.shape[1]:
-        there = f"classes are 0 … {counts.shape[1] - 1}" if classes else "labels are no classes"
-        raise DataError(f"--property {label}: there is no such class, {there}")
+    _check_class(label, scene)
     scene.check_all_witnessed()
     has = counts[:, label] > 0
     for name, holds in zip(scene.clients, has, strict=True):
         seen = scene.holding.clients[name].trained
         if not holds and sum(seen.counts.values()) < seen.total:
             raise DataError(f"client {name} has examples without a label, so that it is not known which classes it has")
-    if has.all() or not has.any():
-        some = [str(each) for each in range(counts.shape[1]) if 0 < (counts[:, each] > 0).sum() < len(counts)]
-        other = f"some hold and others do not: {short(', '.join(some), 60)}" if some else "no class tells clients apart"
-        raise DataError(f"--property {label}: {'all' if has.any() else 'no'} clients hold examples of it; {other}")
+    _check_divides(label, counts > 0)
     if scene.auxiliary is None or not (scene.auxiliary.y == label).any():
         raise DataError(f"--property {label}: the attacker has no auxiliary examples of that class")
     # Of those who hold the class, this is the share of it that fits how common it is.
@@ -337,6 +337,30 @@ def _pose_class(asked: Questions, scene: Scene, further: Further) -> None:
         f"been on; it is assumed to know that {has.sum()} of {len(has)} clients hold some, and that these are about "
         f"{percent} % of what such a client holds"
     )
+
+
+def _check_class(label: int, scene: Scene) -> None:
+    """Refuse a class that there is not."""
+    there = "labels are no classes"
+    classes = scene.counts.shape[1]
+    if scene.holding.kind == "i" and classes > 1:
+        if 0 <= label < classes:
+            return
+        there = f"classes are 0 … {classes - 1}"
+    raise DataError(f"--property {label}: there is no such class, {there}")
+
+
+def _check_divides(label: int, has: NDArray[np.bool_]) -> None:
+    """Refuse a class that all clients have, or none; ``has`` is (clients, classes)."""
+    holders = has.sum(axis=0)
+    divides = (holders > 0) & (holders < len(has))
+    if divides[label]:
+        return
+    other = "no class tells clients apart"
+    if divides.any():
+        some = ", ".join(map(str, np.flatnonzero(divides)))
+        other = f"some hold and others do not: {short(some, 60)}"
+    raise DataError(f"--property {label}: {'all' if holders[label] else 'no'} clients hold examples of it; {other}")
 
 
 def _pose_groups(asked: Questions, scene: Scene, further: Further) -> None:

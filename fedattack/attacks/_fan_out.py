@@ -39,10 +39,7 @@ def fan_out(
     carried: float = 0.0,
     count: int | None = None,
     paths: Sequence[str] = (),
-    ray: str = "",
     device: torch.device | str = "cpu",
-    process: float = PROCESS,
-    worth_workers: float = WORTH_WORKERS,
 ) -> Iterator[Result]:
     """Yield ``work(item)`` for each item, in their order.
 
@@ -67,13 +64,8 @@ def fan_out(
         About how many items there are, where they have no length.
     paths
         Files that each machine of a cluster must have.
-    ray
-        Address of a Ray cluster, or ``auto``; empty for the one that the caller of the command chose, if any, and else
-        this machine's cores.
     device
         Where pieces compute. On a GPU they are done one after another here, and on a cluster each has one of its own.
-    process, worth_workers
-        See :data:`PROCESS` and :data:`WORTH_WORKERS`.
 
     Raises
     ------
@@ -85,14 +77,14 @@ def fan_out(
     if count is None:
         count = len(items) if isinstance(items, Sized) else 0
     rest = iter(items)
-    address = ray or chosen()
+    address = chosen()
     on_gpu = torch.device(device).type != "cpu"
     if address:
-        yield from _on_cluster(work, rest, address, memory + process, int(on_gpu), paths)
+        yield from _on_cluster(work, rest, address, memory + PROCESS, int(on_gpu), paths)
         return
     if on_gpu:
         workers = 1
-    fit = int(SHARE * free_memory() // (memory + process + carried))
+    fit = int(SHARE * free_memory() // (memory + PROCESS + carried))
     if carried:
         fit = min(fit, int(memory // (2 * carried)))
     processes = workers or max(1, min(usable_cpus(), fit))
@@ -106,7 +98,7 @@ def fan_out(
             yield result
             if seconds >= _PACE:
                 break
-        if seconds / max(done, 1) * (count - done) < worth_workers:
+        if seconds / max(done, 1) * (count - done) < WORTH_WORKERS:
             processes = 1
     if processes == 1:
         for item in rest:

@@ -69,12 +69,17 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
     numbers = [str(index) for index in range(len(shapes))]
     if {*shapes} != {*numbers}:
         return record
-    whole = {name: tuple(tensor.shape) for name, tensor in known.build().state_dict().items()}
-    trained = {name: shape for name, shape in whole.items() if name not in frozen}
-    for state in (whole, trained):
-        if [shapes[number] for number in numbers] == [*state.values()]:
+    sent = [shapes[number] for number in numbers]
+    for left_out in ((), frozen):
+        state = _shapes_of_model(known, left_out)
+        if sent == [*state.values()]:
             return record.renamed(dict(zip(numbers, state, strict=True)))
     return record
+
+
+def _shapes_of_model(known: ModelKnowledge, frozen: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's state by name, without what is ``frozen``."""
+    return {name: tuple(value.shape) for name, value in known.build().state_dict().items() if name not in frozen}
 
 
 def how_named(record: Record, named: Record) -> list[str]:
@@ -90,7 +95,7 @@ def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[
     A name is meant if it is the only one, among what is not frozen, that has all the parts of the shorter one in their
     order, and the same shape.
     """
-    trained = {name: tuple(value.shape) for name, value in known.build().state_dict().items() if name not in frozen}
+    trained = _shapes_of_model(known, frozen)
     names = {}
     for name, shape in _shapes_of(record).items():
         meant = [long for long, other in trained.items() if shape == other and _shortens(name, long)]

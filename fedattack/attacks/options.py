@@ -25,13 +25,10 @@ class Option:
         What it means, for people.
     read
         Reads it from a text; raises a ConfigError that says what was expected.
-    reaches_out
-        Whether it makes the attack talk to another machine; a folder cannot choose such an option.
     """
 
     help: str
     read: Callable[[str], Any]
-    reaches_out: bool = False
 
 
 def options_of(attack: object) -> Mapping[str, Option]:
@@ -123,13 +120,8 @@ def rounds(default: str, help: str) -> Any:  # noqa: A002 likewise
     return _field(default, help, read)
 
 
-def text(default: str, help: str, *, reaches_out: bool = False) -> Any:  # noqa: A002 likewise
-    """Declare a text."""
-    return _field(default, help, str, reaches_out)
-
-
-def _field(default: Any, what: str, read: Callable[[str], Any], reaches_out: bool = False) -> Any:
-    return field(default=default, metadata={_KEY: Option(what, read, reaches_out)})
+def _field(default: Any, what: str, read: Callable[[str], Any]) -> Any:
+    return field(default=default, metadata={_KEY: Option(what, read)})
 
 
 @dataclass(frozen=True)

@@ -288,17 +288,21 @@ def verdict(
         bars_in_words.append(f"{name} ({in_units(bar, units)})")
     by_test = f"{p_in_words(p)} ({how})" if how else p_in_words(p)
     if least > ERROR:
-        if least >= 1:
-            return TOO_FEW, "there is nothing to exchange that would make a difference"
-        return TOO_FEW, (
-            f"there are too few targets or clients for any result to be told from an accident: at best "
-            f"{p_in_words(least)}, and {ERROR:g} is needed"
-        )
+        return TOO_FEW, _describe_too_few(least)
     if missed:
         return NO_EVIDENCE, f"{in_units(value, units)} is not above {list_words(missed, 'or')}"
     if p > ERROR:
         return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
     return LEAK, f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and hardly by accident: {by_test}"
+
+
+def _describe_too_few(least: float) -> str:
+    if least >= 1:
+        return "there is nothing to exchange that would make a difference"
+    return (
+        "there are too few targets or clients for any result to be told from an accident: at best "
+        f"{p_in_words(least)}, and {ERROR:g} is needed"
+    )
 
 
 def p_in_words(p: float) -> str:
@@ -466,12 +470,11 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
     name, comparison, than = match["name"] or "", match["comparison"], match["than"].strip("'\"")
     if of_claim and not name.startswith(f"{_CLAIM}."):
         raise nonsense
-    part = match["part"] or (_VALUE if name and name != WHOLE_CLAIM else _VERDICT)
+    part = match["part"]
+    if not part:
+        part = _VERDICT if name in ("", WHOLE_CLAIM) else _VALUE
     if part == _VERDICT:
-        known = CLAIM_VERDICTS if name.startswith(f"{_CLAIM}.") else VERDICTS
-        if comparison not in _SAME or than not in known:
-            words = instead(than, known, listed=False)
-            raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
+        _check_verdict(text, name, comparison, than)
         return Condition(text, name, part, comparison, than)
     if part not in _PARTS:
         words = instead(part, ("low", "high", _VERDICT), listed=False)
@@ -479,10 +482,18 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
     try:
         threshold = float(than)
     except ValueError:
-        threshold = math.nan
+        raise nonsense from None
     if comparison not in _ORDER or not math.isfinite(threshold):
         raise nonsense
     return Condition(text, name, part, comparison, threshold)
+
+
+def _check_verdict(text: str, name: str, comparison: str, than: str) -> None:
+    """Refuse a condition on a verdict that compares it with anything else, or by order."""
+    known = CLAIM_VERDICTS if name.startswith(f"{_CLAIM}.") else VERDICTS
+    if comparison not in _SAME or than not in known:
+        words = instead(than, known, listed=False)
+        raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
 
 
 def _plain(value: Any) -> Any:

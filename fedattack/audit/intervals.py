@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +61,11 @@ def clopper_pearson(successes: float, n: int, level: float = LEVEL) -> tuple[flo
     return low, high
 
 
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a number between 0 and 1, such as 0.95")
+
+
 def t_interval(
     values: Sequence[float], level: float = LEVEL, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float]:
@@ -110,17 +114,11 @@ def t_interval(
     return low, high
 
 
-def these_runs(
-    successes_per_seed: Sequence[float], n_per_seed: Sequence[int], level: float = LEVEL, comparisons: int = 1
-) -> tuple[float, float]:
+def these_runs(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> tuple[float, float]:
     """Interval of a success rate given the models of these very runs.
 
     Clopper-Pearson over the targets of all runs. Other targets of the same runs would be traced at a rate in this
     interval. It says nothing of other runs: see :func:`rate_interval`.
-
-    Choosing the best of several rounds, clients or thresholds after seeing them inflates the rate. `comparisons` says
-    how many there were to choose from; the error probability is divided by it (Bonferroni), so that all of them
-    hold at once with probability `level`.
 
     Parameters
     ----------
@@ -128,10 +126,6 @@ def these_runs(
         Sum of the credits in each seed; fractional where ties are split (see :func:`clopper_pearson`).
     n_per_seed
         Number of targets in each seed.
-    level
-        Two-sided confidence level, in (0, 1), before the correction.
-    comparisons
-        Number of candidates among which this rate was chosen; 1 if it was fixed in advance.
 
     Returns
     -------
@@ -142,11 +136,9 @@ def these_runs(
     ------
     DataError
         If there is no seed, the two sequences differ in length, or a count is out of range.
-    ConfigError
-        If the level is not in (0, 1) or `comparisons` is below 1.
     """
-    corrected = _check_counts("these_runs", successes_per_seed, n_per_seed, level, comparisons)
-    return _pool(successes_per_seed, n_per_seed, corrected)
+    _check_counts("these_runs", successes_per_seed, n_per_seed)
+    return _pool(successes_per_seed, n_per_seed, LEVEL)
 
 
 def here_of(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> tuple[float, float] | None:
@@ -155,7 +147,7 @@ def here_of(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> t
 
 
 def rate_interval(
-    successes_per_seed: Sequence[float], n_per_seed: Sequence[int], level: float = LEVEL, comparisons: int = 1
+    successes_per_seed: Sequence[float], n_per_seed: Sequence[int], comparisons: int = 1
 ) -> tuple[float, float]:
     """Interval of the mean success rate over runs like these.
 
@@ -170,10 +162,16 @@ def rate_interval(
     conservative. It is too narrow where runs are of two kinds and all of these are of one, or where runs that differ
     are rare, and none of these is one.
 
+    Choosing the best of several rounds, clients or thresholds after seeing them inflates the rate. `comparisons` says
+    how many there were to choose from; the error probability is divided by it (Bonferroni), so that all of them hold
+    at once.
+
     Parameters
     ----------
-    successes_per_seed, n_per_seed, level, comparisons
+    successes_per_seed, n_per_seed
         As for :func:`these_runs`.
+    comparisons
+        Number of candidates among which this rate was chosen; 1 if it was fixed in advance.
 
     Returns
     -------
@@ -182,10 +180,15 @@ def rate_interval(
 
     Raises
     ------
-    DataError, ConfigError
+    DataError
         As :func:`these_runs`.
+    ConfigError
+        If `comparisons` is below 1.
     """
-    corrected = _check_counts("rate_interval", successes_per_seed, n_per_seed, level, comparisons)
+    _check_counts("rate_interval", successes_per_seed, n_per_seed)
+    if comparisons < 1:
+        raise ConfigError(f"rate_interval: comparisons is {comparisons}; expected at least 1; 1 means no choice")
+    corrected = 1 - (1 - LEVEL) / comparisons
     low, high = _pool(successes_per_seed, n_per_seed, corrected)
     if len(n_per_seed) == 1:
         return low, high
@@ -193,11 +196,7 @@ def rate_interval(
     return min(low, over_runs[0]), max(high, over_runs[1])
 
 
-def _check_counts(name: str, successes: Sequence[float], sizes: Sequence[int], level: float, comparisons: int) -> float:
-    """Return the level, corrected for the comparisons."""
-    _check_level(level)
-    if comparisons < 1:
-        raise ConfigError(f"{name}: comparisons is {comparisons}; expected at least 1; 1 means no choice")
+def _check_counts(name: str, successes: Sequence[float], sizes: Sequence[int]) -> None:
     if len(successes) != len(sizes) or not len(sizes):
         raise DataError(
             f"{name}: got {len(successes)} success counts and {len(sizes)} target counts; "
@@ -209,7 +208,6 @@ def _check_counts(name: str, successes: Sequence[float], sizes: Sequence[int], l
                 f"{name}: a seed has {hits} successes of {n} targets; expected at least 1 target and "
                 "successes between 0 and their number"
             )
-    return 1 - (1 - level) / comparisons
 
 
 def _pool(successes: Sequence[float], sizes: Sequence[int], level: float) -> tuple[float, float]:
@@ -219,7 +217,7 @@ def _pool(successes: Sequence[float], sizes: Sequence[int], level: float) -> tup
 
 
 def mean_interval(
-    values: Sequence[float], these: tuple[float, float], level: float = LEVEL, bounds: tuple[float, float] = (0.0, 1.0)
+    values: Sequence[float], these: tuple[float, float], bounds: tuple[float, float] = (0.0, 1.0)
 ) -> tuple[float, float]:
     """Interval of the mean over runs like these of a bounded statistic, such as an AUC, a TPR or a difference of rates.
 
@@ -233,8 +231,6 @@ def mean_interval(
         One value per seed.
     these
         Interval of the same statistic given these runs, at the same level, such as DeLong's over all seeds' scores.
-    level
-        Two-sided confidence level, in (0, 1).
     bounds
         Smallest and largest value that the statistic can have.
 
@@ -247,10 +243,7 @@ def mean_interval(
     ------
     DataError
         If there is no seed, or a value or an end of `these` is not within the bounds.
-    ConfigError
-        If the level is not in (0, 1).
     """
-    _check_level(level)
     least, most = bounds
     given = [*values, *these]
     if not len(values) or not all(least <= value <= most for value in given) or these[0] > these[1]:
@@ -262,27 +255,22 @@ def mean_interval(
         return these
     rates = (np.asarray(values, float) - least) / (most - least)
     width = (these[1] - these[0]) / (most - least)
-    n = np.full(len(rates), max(_wilson_n(float(rates.mean()), width, level) / len(rates), 1.0))
-    low, high = mean_rate(rates * n, n, level, RATE_SCALE / (most - least))
+    n = np.full(len(rates), max(_wilson_n(float(rates.mean()), width) / len(rates), 1.0))
+    low, high = mean_rate(rates * n, n, LEVEL, RATE_SCALE / (most - least))
     return min(these[0], least + low * (most - least)), max(these[1], least + high * (most - least))
 
 
-def _wilson_n(rate: float, width: float, level: float) -> float:
+def _wilson_n(rate: float, width: float) -> float:
     """Return of how many targets a rate has a Wilson interval of that width, by solving for n."""
-    z2 = float(stats.norm.isf((1 - level) / 2)) ** 2
+    z2 = float(stats.norm.isf((1 - LEVEL) / 2)) ** 2
     variance, width = rate * (1 - rate), max(width, 1e-4)
     middle = 2 * z2 * variance
     root = math.sqrt(max(middle**2 + width**2 * z2 * (z2 - 4 * z2 * variance), 0.0))
     return (middle + root) / width**2 - z2
 
 
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a number between 0 and 1, such as 0.95")
-
-
 def paired_interval(
-    only_first: Sequence[int], only_second: Sequence[int], n_per_seed: Sequence[int], level: float = LEVEL
+    only_first: Sequence[int], only_second: Sequence[int], n_per_seed: Sequence[int]
 ) -> tuple[float, float]:
     """Interval of the difference of two success rates on the same targets, in one or several seeded runs.
 
@@ -298,8 +286,6 @@ def paired_interval(
         Targets in each seed on which the first alone, and the second alone, succeeded.
     n_per_seed
         Number of targets in each seed.
-    level
-        Two-sided confidence level, in (0, 1).
 
     Returns
     -------
@@ -310,15 +296,12 @@ def paired_interval(
     ------
     DataError
         If there is no seed, the sequences differ in length, or a count is out of range.
-    ConfigError
-        If the level is not in (0, 1).
 
     References
     ----------
     Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
     Statistics in Medicine 17 (1998).
     """
-    _check_level(level)
     seeds = list(zip(only_first, only_second, n_per_seed, strict=False))
     if not seeds or not len(only_first) == len(only_second) == len(n_per_seed):
         raise DataError("paired_interval: expected two counts and a number of targets for each seed, and a seed")
@@ -328,15 +311,15 @@ def paired_interval(
                 f"paired_interval: {first} and {second} successes of one alone do not fit into {n} targets; expected "
                 "counts of disjoint targets"
             )
-    low, high = _tango(sum(only_first), sum(only_second), sum(n_per_seed), level)
+    low, high = _tango(sum(only_first), sum(only_second), sum(n_per_seed))
     if len(seeds) == 1:
         return low, high
-    return mean_interval([(first - second) / n for first, second, n in seeds], (low, high), level, bounds=(-1.0, 1.0))
+    return mean_interval([(first - second) / n for first, second, n in seeds], (low, high), bounds=(-1.0, 1.0))
 
 
-def _tango(b: int, c: int, n: int, level: float) -> tuple[float, float]:
+def _tango(b: int, c: int, n: int) -> tuple[float, float]:
     """Invert the score test of p12 − p21 = δ, with b and c counts of discordant pairs."""
-    z = float(stats.norm.isf((1 - level) / 2))
+    z = float(stats.norm.isf((1 - LEVEL) / 2))
 
     def score(delta: float) -> float:
         # The likeliest p21 under the hypothesis, a root of a quadratic equation.
@@ -362,15 +345,13 @@ def _tango(b: int, c: int, n: int, level: float) -> tuple[float, float]:
 
 def median_interval(
     values_per_seed: Sequence[Sequence[float] | NDArray[np.float64]],
-    level: float = LEVEL,
-    examples_per_seed: Sequence[Sequence[int] | NDArray[np.int64]] | None = None,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[float, float] | tuple[None, None]:
     """Interval of a median over the examples of one or several seeded runs.
 
     One seed: between two order statistics, of which the k-th lowest and the k-th highest enclose the median with at
     least the level, whatever the distribution (k from the binomial with probability one half). An example that
-    counted several times would make it too narrow: name the examples, and each counts once.
+    counted several times would make it too narrow.
 
     Several seeds: the mean over runs like these of the run's median. Each run's median is known to within its order
     statistics; the prior on how much medians differ has a scale of half the standard deviation of a run's examples
@@ -380,10 +361,6 @@ def median_interval(
     ----------
     values_per_seed
         The examples' values, for each seed.
-    level
-        Two-sided confidence level, in (0, 1).
-    examples_per_seed
-        Which example each value is of, numbered alike in all seeds. None if each value is of another example.
     bounds
         Range that the quantity cannot leave, such as (0, 1) for an error of inputs in 0 … 1; the interval over runs is
         clipped to it.
@@ -391,73 +368,28 @@ def median_interval(
     Returns
     -------
     tuple
-        Both ends; ``None`` where there are too few examples for the level, fewer than six at 95%.
-
-    Raises
-    ------
-    DataError
-        If the examples do not fit the values.
-    ConfigError
-        If the level is not in (0, 1).
+        Both ends; ``None`` where there are fewer than six examples.
     """
-    _check_level(level)
     seeds = [np.asarray(values, float) for values in values_per_seed]
-    pooled = np.concatenate(seeds) if seeds else np.empty(0)
-    if examples_per_seed is not None:
-        if len(examples_per_seed) != len(seeds):
-            raise DataError(
-                f"median_interval: got values of {len(seeds)} seeds and examples of {len(examples_per_seed)}; "
-                "expected both for every seed"
-            )
-        seeds = [once_per_example(*seed) for seed in zip(seeds, examples_per_seed, strict=True)]
-        pooled = once_per_example(pooled, np.concatenate([*examples_per_seed, []]))
-    pooled = np.sort(pooled)
-    rank = int(stats.binom.ppf((1 - level) / 2, len(pooled), 0.5)) if len(pooled) else 0
+    pooled = np.sort(np.concatenate(seeds)) if seeds else np.empty(0)
+    rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(pooled), 0.5)) if len(pooled) else 0
     if rank < 1:
         return None, None
     low, high = float(pooled[rank - 1]), float(pooled[-rank])
     seeds = [values for values in seeds if len(values)]
     if len(seeds) > 1:
-        over_runs = np.clip(_mean_median(seeds, level), *bounds).tolist()
+        over_runs = np.clip(_mean_median(seeds), *bounds).tolist()
         low, high = min(low, over_runs[0]), max(high, over_runs[1])
     return low, high
 
 
-def once_per_example(
-    values: Sequence[float] | NDArray[np.float64], examples: Sequence[int] | NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return one value for each example that occurs: the median of its values, in the examples' order.
-
-    Values of one example, seen in several rounds, resemble each other. Counted one by one, they would claim more
-    evidence than there is.
-
-    Parameters
-    ----------
-    values, examples
-        (n,): values, and which example each is of.
-
-    Raises
-    ------
-    DataError
-        If there are not as many values as examples.
-    """
-    if len(values) != len(examples):
-        raise DataError(
-            f"once_per_example: got {len(values)} values and {len(examples)} examples; expected one example a value"
-        )
-    joined: dict[int, list[float]] = {}
-    for example, value in zip(np.asarray(examples).tolist(), np.asarray(values, float).tolist(), strict=True):
-        joined.setdefault(example, []).append(value)
-    return np.array([median(joined[example]) for example in sorted(joined)])
-
-
-def _mean_median(seeds: Sequence[NDArray[np.float64]], level: float) -> tuple[float, float]:
+def _mean_median(seeds: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     medians = np.array([np.median(values) for values in seeds])
     around = np.concatenate([values - middle for values, middle in zip(seeds, medians, strict=True)])
     spread = float(np.sqrt(np.mean(around**2)))
     if spread == 0:
-        return t_interval(medians.tolist(), level)
-    return mean_value(medians, np.array([_median_error(values, spread) for values in seeds]), spread / 2, level)
+        return t_interval(medians.tolist())
+    return mean_value(medians, np.array([_median_error(values, spread) for values in seeds]), spread / 2, LEVEL)
 
 
 def _median_error(values: NDArray[np.float64], spread: float) -> float:

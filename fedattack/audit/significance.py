@@ -189,22 +189,25 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
             final.append(finding)
             continue
         place, p = next(corrected)
-        verdict, reason = finding.verdict, finding.reason
-        if len(tested) > 1 and verdict == LEAK:
-            reason += f"; corrected for all {len(tested)} findings {p_in_words(p)}"
-            if p > ERROR:
-                verdict = NO_EVIDENCE
-                reason += ", which is not enough"
+        best = p
         if p > ERROR:
             best = adjust([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
-            if best > ERROR:
-                verdict = TOO_FEW
-                reason += (
-                    f"; there are too few targets or clients for a report of {len(tested)} findings: at best "
-                    f"{p_in_words(best)}"
-                )
-        final.append(replace(finding, p_adjusted=p, verdict=verdict, reason=reason))
+        final.append(_correct_finding(finding, p, best, len(tested)))
     return final
+
+
+def _correct_finding(finding: Finding, p: float, best: float, count: int) -> Finding:
+    """Correct one of so many findings: ``p`` is what was found, corrected, and ``best`` the least that could be."""
+    verdict, reason = finding.verdict, finding.reason
+    if count > 1 and verdict == LEAK:
+        reason += f"; corrected for all {count} findings {p_in_words(p)}"
+        if p > ERROR:
+            verdict = NO_EVIDENCE
+            reason += ", which is not enough"
+    if best > ERROR:
+        verdict = TOO_FEW
+        reason += f"; there are too few targets or clients for a report of {count} findings: at best {p_in_words(best)}"
+    return replace(finding, p_adjusted=p, verdict=verdict, reason=reason)
 
 
 def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:

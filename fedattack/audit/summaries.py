@@ -20,9 +20,9 @@ SCORE_BINS = 24
 _BEYOND = 0.01
 
 
-def null_of(draws: Sequence[float], n: int, level: float = LEVEL) -> Null:
-    """Sum up a null's draws: their mean, the interval that holds the share ``level`` of them, and how many targets."""
-    low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
+def null_of(draws: Sequence[float], n: int) -> Null:
+    """Sum up a null's draws: their mean, the interval that holds 95 % of them, and how many targets."""
+    low, high = np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     mean = fmean(draws)
     return {"value": mean, "low": min(float(low), mean), "high": max(float(high), mean), "n": n}
 

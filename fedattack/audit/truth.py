@@ -50,10 +50,6 @@ SEVERAL = "*"
 """Stands for the owner of a target that several clients hold."""
 
 
-MECHANISMS = ("dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp")
-"""Defences with differential privacy, by name."""
-
-
 @dataclass(frozen=True)
 class Privacy:
     """What clients with differential privacy may tell; see :func:`fedattack.learning.privacy_spent`.
@@ -68,7 +64,7 @@ class Privacy:
         (clients,): DP-SGD's noise multiplier σ or the scale of the update's noise, and ε of one round and of all of
         them; infinite where there is no guarantee.
     mechanism
-        One of :data:`MECHANISMS`.
+        The defence: ``dp-sgd``, ``dp-gaussian``, ``dp-laplace`` or ``flower-localdp``.
     """
 
     clip: float
@@ -617,10 +613,9 @@ def _read_privacy(path: Path, clients: int) -> Privacy | None:
     if not path.exists():
         return None
     value = read_sealed(path, _PRIVACY, DataError, _HINT)
-    lists = {
-        name: tuple(math.inf if item is None else float(item) for item in value[name])
-        for name in ("noise", "epsilon_round", "epsilon_run")
-    }
+    lists = {}
+    for name in ("noise", "epsilon_round", "epsilon_run"):
+        lists[name] = tuple(math.inf if item is None else float(item) for item in value[name])
     if {len(item) for item in lists.values()} != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
     return Privacy(value["clip"], value["delta"], value["rounds"], mechanism=value["mechanism"], **lists)

@@ -223,9 +223,8 @@ def padded_alike(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], 
     if not alike(one, other):
         kinds = [", ".join(fields(x)) or str(x.dtype) for x in (one, other)]
         raise ValueError(f"expected examples of one structure; got {' and '.join(kinds)}")
-    together = stack_examples(
-        [*(one[row, ...] for row in range(len(one))), *(other[row, ...] for row in range(len(other)))]
-    )
+    rows = [examples[row, ...] for examples in (one, other) for row in range(len(examples))]
+    together = stack_examples(rows)
     return together[: len(one)], together[len(one) :]
 
 

@@ -114,6 +114,7 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
 def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "commands.Gates", as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import auditing, superlink
+    from fedattack.audit.numbers import count_words
     from fedattack.runs.running import lock_folder
     from fedattack.runs.runtimes import SUPERLINK
 
@@ -132,7 +133,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
         online = choices.supernodes or superlink.count_online(app)
         app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
-        runs = "1 run" if len(choices.seeds) == 1 else f"{len(choices.seeds)} runs"
+        runs = count_words(len(choices.seeds), "run")
         say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {choices.on}")
         if app.counted_by:
             say(

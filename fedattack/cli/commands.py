@@ -209,7 +209,6 @@ def attack(
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
     from fedattack.record.folder import find_parts
-    from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_attacks, check_device
 
     given = _options(options, memory, [name])
@@ -233,7 +232,7 @@ def attack(
     declared.check_words()
     find_parts(folder)
     (chosen,) = _choose([name], given, device)
-    trusted = _trust(asked_of_knowledge(folder)) if trust else set()
+    trusted = _trust_knowledge(folder if trust else None)
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -268,13 +267,12 @@ def report(
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
     """
     from fedattack.record.folder import find_parts
-    from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_conditions, check_device, scored_attacks
 
     conditions = _conditions(fail_if)
     check_device(device)
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
-    trusted = _trust(asked_of_knowledge(folder)) if trust else set()
+    trusted = _trust_knowledge(folder if trust else None)
     if filed:
         from fedattack.report.filed import add_words, read_words
 
@@ -555,26 +553,32 @@ def check(
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
-    is_run = (folder / "record").exists()
-    parts = find_parts(folder, some=True) if is_run else []
-    paths = [part.record for part in parts] if is_run else [folder]
-    checks = {str(path): check_record(path) for path in paths}
-    for record_check in checks.values():
+    paths, lost = [folder], dict[Path, str]()
+    asks: list[str] = []
+    if (folder / "record").exists():
+        parts = find_parts(folder, some=True)
+        paths, lost = [part.record for part in parts], lost_records(folder, parts)
+        asks = [request.describe() for request in (*asked_of_knowledge(folder), *asked_of_study(folder))]
+    checks = {}
+    for path in paths:
+        checks[str(path)] = record_check = check_record(path)
         if wanted is not None and record_check.signer != wanted:
             signed = record_check.signer or "nobody"
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
-    for path, record_check in checks.items():
-        record_check.remarks.extend(_refusals(Path(path)))
-    for lost, line in (lost_records(folder, parts) if is_run else {}).items():
-        checks[str(lost)] = CheckReport(problems=[line])
-    asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
-    asks = [request.describe() for request in asked]
+        record_check.remarks.extend(_refusals(path))
+    for path, line in lost.items():
+        checks[str(path)] = CheckReport(problems=[line])
     if as_json:
         _print_checks(checks, asks)
     else:
         _show_checks(checks, asks)
     if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+def _find_run(folder: Path | None) -> Path | None:
+    """Return a folder if it is that of a run, and no record."""
+    return folder if folder is not None and (folder / "record").is_dir() else None
 
 
 def _refusals(path: Path) -> list[str]:
@@ -664,25 +668,23 @@ def claim(
     """
     from fedattack.claims.claim import read_claim
 
-    if out is None and folder is not None and (folder / "record").is_dir():
-        out = folder
+    run = _find_run(folder)
+    out = out or run
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
-    conditions = _conditions(fail_if, of_claim=True)
-    claim_read = None if declared is None else read_claim(declared)
-    if claim_read is None and mechanism is None and folder is None:
+    if declared is None and mechanism is None and folder is None:
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
+    conditions = _conditions(fail_if, of_claim=True)
+    claim_read = None if declared is None else read_claim(declared)
     from fedattack.claims.check import check_claim, load_mechanism
     from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
-    from fedattack.runs.asked import asked_of_knowledge
 
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    is_run = folder is not None and (folder / "record").is_dir()
-    trusted = _trust(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
+    trusted = _trust_knowledge(run if trust else None)
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
         claim_read,
@@ -690,7 +692,7 @@ def claim(
         trial,
         name=mechanism or "",
         record=folder,
-        sends_models=folder is None or not is_run or _sends_models(folder),
+        sends_models=run is None or _sends_models(run),
         canaries=told_apart,
     )
     with _gate(conditions, [*answer.findings, answer.whole]):
@@ -1133,6 +1135,13 @@ def _trust(asked: Sequence["Asked"]) -> set[str]:
     for item in asked:
         say("trusted", item.describe())
     return {item.value for item in asked}
+
+
+def _trust_knowledge(folder: Path | None) -> set[str]:
+    """Trust what the knowledge in a run folder asks for; nothing without a folder."""
+    from fedattack.runs.asked import asked_of_knowledge
+
+    return set() if folder is None else _trust(asked_of_knowledge(folder))
 
 
 def _resume(out: Path, *, trust: bool) -> str:

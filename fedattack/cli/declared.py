@@ -67,6 +67,10 @@ class Declared:
             settings["property"].check(self.property)
         if self.model is None and (self.classes, self.hidden, self.loss) != (None, HIDDEN, LOSS):
             raise ConfigError("--classes, --hidden and --loss say more of what --model names; add --model")
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Refuse files that are not there."""
         for name in ("targets", "auxiliary", "attributes", "public", "partial"):
             path = getattr(self, name)
             if path is not None and not path.is_file():

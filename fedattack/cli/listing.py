@@ -47,8 +47,12 @@ def _attack(declaration: Any) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
-    beside = [*(["clients of SGD"] if needs.sgd else []), *([f"server={needs.server}"] if needs.server else [])]
-    return [*needs.views, *needs.protocols, *needs.knowledge, *beside]
+    found = [*needs.views, *needs.protocols, *needs.knowledge]
+    if needs.sgd:
+        found.append("clients of SGD")
+    if needs.server:
+        found.append(f"server={needs.server}")
+    return found
 
 
 def show_listing() -> None:

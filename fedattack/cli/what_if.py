@@ -69,7 +69,7 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
     trusted = set()
     if words.trust:
         trusted = commands._trust([*asked_of_knowledge(folder), *asked_of_study(folder)])
-    wanted = {**options_of_run(folder, possible, trusted), **given}
+    wanted = {**options_of_run(folder, possible), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":
         return commands._choose(chosen, options_among(wanted, chosen), request.device)

@@ -60,22 +60,28 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
     last
         Of the last round in which this client took part, if there was one.
     """
-    floats = [(place, array) for place, array in enumerate(received) if array.dtype.kind == "f" and array.size]
+    floats = {place: array for place, array in enumerate(received) if array.dtype.kind == "f" and array.size}
     found = []
-    for place, array in floats:
+    for place, array in floats.items():
         if not np.isfinite(array).all() or float(np.abs(array).max()) > _LARGE:
             found.append(f"array {place} has numbers in whose rounding training gets lost")
-    for (place, weight), (_, bias) in pairwise(floats):
-        if weight.ndim > 1 and bias.shape == weight.shape[:1]:
-            dead = ~weight.reshape(len(weight), -1).any(axis=1) & (bias != 0)
-            if dead.sum() > _DEAD * len(weight):
-                found.append(f"array {place}: {dead.sum()} of {len(weight)} neurons have a bias and no weights")
-    for place, array in floats:
+    for (place, weight), (_, bias) in pairwise(floats.items()):
+        dead = _count_dead(weight, bias)
+        if dead > _DEAD * len(weight):
+            found.append(f"array {place}: {dead} of {len(weight)} neurons have a bias and no weights")
+    for place, array in floats.items():
         if array.ndim == 2 and (_look_alike(array) or _look_alike(array.T)):
             found.append(f"array {place}: neurons differ by their bias alone, or pull at the same outputs")
     if last is not None and _jumps(received, last):
         found.append("the model is no successor of the one before: it is further from it than training goes")
     return found
+
+
+def _count_dead(weight: NDArray[Any], bias: NDArray[Any]) -> int:
+    """Count the neurons of a layer that have a bias and no weights; of arrays that are no layer there are none."""
+    if weight.ndim < 2 or bias.shape != weight.shape[:1]:
+        return 0
+    return int((~weight.reshape(len(weight), -1).any(axis=1) & (bias != 0)).sum())
 
 
 def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[str]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedattack.audit.finding import PROPORTION, Finding
-from fedattack.audit.intervals import t_interval
+from fedattack.audit.intervals import LEVEL, t_interval
 from fedattack.grids.cell import Number, Stated
 from fedattack.report.words import NOTHING
 
-_LEVEL = 0.95
 _OF_A_FINDING = ("value", "seed_mean", "seed_sd", "low", "high", "level", "comparisons", "chance", "null", "n")
 
 
@@ -110,9 +109,9 @@ def _read_curve(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
     mean = float(np.mean(ends))
     measured: dict[str, Any] = {"value": mean, "seed_mean": mean, "seeds": len(ends)}
     if len(ends) > 1:
-        low, high = t_interval(ends, _LEVEL, bounds=_bounds_of(number))
+        low, high = t_interval(ends, LEVEL, bounds=_bounds_of(number))
         measured |= {"seed_sd": float(np.std(ends, ddof=1)), "low": low, "high": high}
-        measured |= {"level": _LEVEL, "comparisons": 1}
+        measured |= {"level": LEVEL, "comparisons": 1}
     return measured
 
 

@@ -416,13 +416,11 @@ class LayerModel:
         parameters = self.shadow.unflatten(start)
         if self.shadow.one_by_one:
             return self.shadow.gradients(parameters, x[:, None].to(device), y[:, None].to(device), masks), {}, {}
+        free, held = dict(parameters), {}
         for layer in self.layers:
             for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
-                if name in parameters:
-                    parameters[name] = parameters[name].detach()
-        fixed = {name for name, place in self.places.items() if any(_within(place, layer) for layer in self.layers)}
-        free = {name: value for name, value in parameters.items() if name not in fixed}
-        held = {name: value for name, value in parameters.items() if name in fixed}
+                if name in free:
+                    held[name] = free.pop(name).detach()
         taps = {layer.name: torch.zeros(layer.shape, device=device) for layer in self.layers}
 
         def loss_of(

@@ -499,12 +499,7 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts = _decode(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
-        try:
-            self.keep = Keep.from_entry(self.manifest["kept"])
-        except ConfigError as cause:
-            raise RecordError(
-                f"{self.path / MANIFEST}: {cause}; it is sealed, but not as fedattack writes it"
-            ) from None
+        self.keep = self._read_keep()
         left_out = self.manifest["left_out"] or ()
         self.absent = tuple(map(Parameter.from_dict, left_out))
         self.left_out: dict[str, str | None] = {entry["name"]: entry["xxh3"] for entry in left_out}
@@ -529,13 +524,26 @@ class Record:
         unknown = [] if self.status == "open" else strangers(self.path, self.index)
         if unknown:
             self.damage.append(f"{self.path}: {short(', '.join(unknown), 100)} is in no line of {INDEX}")
-        if self.damage and not skip_damaged:
+        if skip_damaged:
+            self._skip_damaged_rounds()
+        elif self.damage:
             raise RecordError(
                 f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks the whole rounds alone"
             )
-        if skip_damaged:
-            self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
-            self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
+
+    def _read_keep(self) -> Keep:
+        """Read what of a thinned record was kept."""
+        try:
+            return Keep.from_entry(self.manifest["kept"])
+        except ConfigError as cause:
+            raise RecordError(
+                f"{self.path / MANIFEST}: {cause}; it is sealed, but not as fedattack writes it"
+            ) from None
+
+    def _skip_damaged_rounds(self) -> None:
+        """Leave out the rounds that cannot be read."""
+        self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
+        self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
 
     def _check_signer(self) -> str | None:
         """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.

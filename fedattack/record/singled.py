@@ -82,7 +82,13 @@ def split(observations: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     usable = [seen for seen in observations if seen.status == "ok"]
     if any(seen.count is None for seen in usable):
         return [], []
-    return [seen for seen in usable if not seen.singled_out], [seen for seen in usable if seen.singled_out]
+    alike, others = [], []
+    for seen in usable:
+        if seen.singled_out:
+            others.append(seen)
+        else:
+            alike.append(seen)
+    return alike, others
 
 
 def singled(exchanges: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

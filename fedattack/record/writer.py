@@ -5,7 +5,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -70,6 +70,11 @@ def _stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
+def _check_kind(name: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise RecordError(f"unknown {name} {value!r}: expected one of {', '.join(known)}")
+
+
 class RecordWriter:
     """Writes one run into a new folder.
 
@@ -130,13 +135,9 @@ class RecordWriter:
         unrecorded: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         keep = keep or Keep()
-        for name, value, known in (
-            ("view", view, VIEWS),
-            ("protocol", protocol, PROTOCOLS),
-            ("server", server, SERVERS),
-        ):
-            if value not in known:
-                raise RecordError(f"unknown {name} {value!r}: expected one of {', '.join(known)}")
+        _check_kind("view", view, VIEWS)
+        _check_kind("protocol", protocol, PROTOCOLS)
+        _check_kind("server", server, SERVERS)
         _check_keep(keep, view, server, protocol)
         self.path = path
         known_out = {entry["name"]: dict(entry) for entry in left_out}
@@ -178,6 +179,11 @@ class RecordWriter:
             self._manifest["unrecorded"] = [*unrecorded]
         self._check_manifest(self._manifest)
         self._previous: str = self._manifest["id"]
+        self._open(resume)
+
+    def _open(self, resume: bool) -> None:
+        """Make the folder, or go on with the record in it, and keep other writers out."""
+        path = self.path
         try:
             if not resume:
                 self._make_folder()

@@ -138,10 +138,13 @@ def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 def _name_check(finding: Mapping[str, Any]) -> str:
     if finding["name"] == MISSING:
-        wrong = finding["verdict"] == CONTRADICTED
-        return f"by noise that is missing ({_name_clients(finding)})" if wrong else "by a search for missing noise"
+        if finding["verdict"] == CONTRADICTED:
+            return f"by noise that is missing ({_name_clients(finding)})"
+        return "by a search for missing noise"
     by = _BY.get(finding["name"], f"by {finding['name']}")
-    return f"{by} of {finding['rounds']} rounds" if finding.get("rounds") else by
+    if finding.get("rounds"):
+        by += f" of {finding['rounds']} rounds"
+    return by
 
 
 def _name_clients(finding: Mapping[str, Any]) -> str:
@@ -150,7 +153,9 @@ def _name_clients(finding: Mapping[str, Any]) -> str:
         return "the server"
     if len(names) > _FEW_NAMES:
         return f"{len(names)} clients"
-    return f"client{'s' if len(names) > 1 else ''} {list_words(names, 'and')}"
+    if len(names) == 1:
+        return f"client {names[0]}"
+    return f"clients {list_words(names, 'and')}"
 
 
 def ways_of(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -249,9 +254,12 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
-    known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
-    rows = [[row[place] for place in known] for row in rows]
-    return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
+    columns = []
+    for name, cells in zip(header, zip(*rows, strict=True), strict=True):
+        if {*cells} != {NOTHING}:
+            columns.append((name, *cells))
+    header, *rows = map(list, zip(*columns, strict=True))
+    return Table("Client by client", caption.strip(), header, rows)
 
 
 def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
@@ -267,12 +275,15 @@ def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
 
 def _describe_clients(claim: Mapping[str, Any]) -> str:
     clip = claim.get("clip")
-    if claim["mechanism"].startswith("central"):
-        return f"The mean is of updates that are clipped to {clip:g}, by the clients or by the server." if clip else ""
     noise = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if claim["mechanism"] == "dp-sgd":
         return f"{noise} What is claimed is that of the last step; gradients are clipped, and not updates."
-    return f"{noise} Updates are claimed to be clipped to {clip:g}; noise makes them longer." if clip else noise
+    if claim["mechanism"].startswith("central"):
+        noise = ""
+        clipped = "The mean is of updates that are clipped to {:g}, by the clients or by the server."
+    else:
+        clipped = " Updates are claimed to be clipped to {:g}; noise makes them longer."
+    return noise + clipped.format(clip) if clip else noise
 
 
 def _write_amount(value: float | None) -> str:
@@ -300,11 +311,15 @@ def server_of(recorded: Mapping[str, Any]) -> str:
         parts.append(f"at most {compact(server['noise_at_most'])}")
     if server["noise_at_least"] is not None:
         parts.append(f"at least {compact(server['noise_at_least'])}")
-    whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
-    said = f"The noise {whose} has a deviation of {list_words(parts, 'and')}." if parts else ""
-    rounds = ", ".join(map(_write_amount, server["rounds"]))
-    parts = [said, f"Round by round: {rounds}." if rounds else "", *map(end_sentence, server.get("faults", []))]
-    return " ".join(filter(None, parts))
+    sentences = []
+    if parts:
+        whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
+        sentences.append(f"The noise {whose} has a deviation of {list_words(parts, 'and')}.")
+    if server["rounds"]:
+        rounds = ", ".join(map(_write_amount, server["rounds"]))
+        sentences.append(f"Round by round: {rounds}.")
+    sentences += map(end_sentence, server.get("faults", []))
+    return " ".join(sentences)
 
 
 _METHODS = {

@@ -1,12 +1,10 @@
-"""What a run folder asks for that lies outside of it: code, files, other machines."""
+"""What a run folder asks for that lies outside of it: code and files."""
 
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.attacks.registry import options_of_attack
 from fedattack.record.folder import STUDY, Part, find_parts, read_study
-from fedattack.runs.checks import attack_names
 from fedattack.runs.settings import leads_out
 
 if TYPE_CHECKING:
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def asked_of_study(folder: Path) -> list["Asked"]:
-    """List what the run folder's settings and options name outside of it: code, files, other machines.
+    """List what the run folder's settings name outside of it: code and files.
 
     The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
     """
@@ -24,16 +22,7 @@ def asked_of_study(folder: Path) -> list["Asked"]:
         return []
     from fedattack.learning.importing import Asked
 
-    asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
-    for key, value in study.get("options", {}).items():
-        if any(_reaches_out(attack, key) for attack in attack_names()):
-            asked.append(Asked(key, f"{key}={value}", where))
-    return asked
-
-
-def _reaches_out(attack: str, key: str) -> bool:
-    options = options_of_attack(attack)
-    return key in options and options[key].reaches_out
+    return [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
 
 
 def asked_of_knowledge(folder: Path) -> list["Asked"]:

@@ -15,6 +15,7 @@ from fedattack.attacks import Knowledge
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
+from fedattack.audit.numbers import count_words
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import HEADLINES, adjust
 from fedattack.audit.truth import read_truth
@@ -91,8 +92,7 @@ class Forecast:
 
     def lines(self) -> list[tuple[str, str]]:
         """Say it: kinds of lines, ``note`` or ``warning``, and their texts."""
-        runs = f"{self.seeds} runs" if self.seeds > 1 else "1 run"
-        clients = f"{self.sampled} clients" if self.sampled > 1 else "1 client"
+        runs, clients = count_words(self.seeds, "run"), count_words(self.sampled, "client")
         size = f"{runs} of {self.rounds} rounds with {clients} in each: about {in_bytes(self.record + self.prepared)}"
         parts = f"{in_bytes(self.record)} of records, {in_bytes(self.prepared)} of knowledge and truth"
         lines = [("note", f"{size} on disk ({parts}), and scores; {in_bytes(self.free)} are free")]

@@ -129,9 +129,9 @@ class WitnessMod:
 
 
 @contextmanager
-def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> Iterator[None]:
+def watching_server(folder: Path | str) -> Iterator[None]:
     """Note what a ServerApp's own process evaluates on, which no client holds; the node is then ``server``."""
-    watch = CallWatch(seed, keep)
+    watch = CallWatch(0, KEEP)
     watch.notes |= dict.fromkeys(sources.install())
     try:
         with watching(watch):
@@ -217,18 +217,21 @@ def _save(folder: Path, watch: CallWatch, call: Call) -> None:
 
 
 def _models(message: Message) -> list[list[Any]]:
-    if not message.has_content():
-        return []
-    return [[record[name] for name in names] for record, names in _records(message)]
+    models = []
+    for record, names in _records(message):
+        models.append([record[name] for name in names])
+    return models
 
 
 def _names(message: Message) -> list[list[str]]:
-    return [names for _, names in _records(message)] if message.has_content() else []
+    return [names for _, names in _records(message)]
 
 
-def _records(message: Message) -> list[tuple[Any, list[str]]]:
-    records = message.content.array_records.values()
-    return [(record, [name for name in record if name != _EMPTY]) for record in records]
+def _records(message: Message) -> Iterator[tuple[Any, list[str]]]:
+    """Yield the records of arrays, each with the names of its arrays."""
+    if message.has_content():
+        for record in message.content.array_records.values():
+            yield record, [name for name in record if name != _EMPTY]
 
 
 def _read_asked(message: Message) -> AskedToTrain:
@@ -249,7 +252,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _numpy(models: Sequence[Sequence[Any]]) -> list[Arrays]:
-    return [[_array(array) for array in model] for model in models]
+    return [list(map(_array, model)) for model in models]
 
 
 def _array(array: Any) -> NDArray[Any]:

@@ -243,20 +243,27 @@ class Examples:
     def seen(self, *, by_place: bool = False) -> SeenExamples:
         """Return what a witness says of them; ``by_place`` where several inputs of one place are one example."""
         total = self.total
-        keys = [key for key in sorted(self.rows) if key in self.labels][: self.rows.limit]
-        if not self.other_shapes:
-            # A reader takes all up to the last one as listed: what follows one that is not kept is left out.
-            first_missing = min((key for key in self.labels if key not in self.rows), default=None)
-            keys = [key for key in keys if first_missing is None or key < first_missing]
+        keys = self._list_kept()
         counts = self.counts(total, by_place=by_place)
         if not keys:
             return SeenExamples(*_no_rows(), total, counts)
         labels = [self.labels.items[key] for key in keys]
-        real = any(isinstance(label, float) for label in self.labels.items.values())
-        y = np.array([UNKNOWN if label is None else label for label in labels], np.float32 if real else np.int64)
+        kind = np.float32 if any(isinstance(label, float) for label in self.labels.items.values()) else np.int64
+        y = np.array([UNKNOWN if label is None else label for label in labels], kind)
         x = stack_examples([self.rows.items[key] for key in keys])
         places = np.array([self.places[key] for key in keys] if by_place else [], np.int64)
         return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts, places)
+
+    def _list_kept(self) -> list[bytes]:
+        """List the hashes of the examples that a witness writes, in their order."""
+        keys = [key for key in sorted(self.rows) if key in self.labels][: self.rows.limit]
+        if self.other_shapes:
+            return keys
+        # A reader takes all up to the last one as listed: what follows one that is not kept is left out.
+        first_missing = min((key for key in self.labels if key not in self.rows), default=None)
+        if first_missing is None:
+            return keys
+        return [key for key in keys if key < first_missing]
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the hashes and labels of all, as arrays."""

@@ -208,10 +208,11 @@ def _stack(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
     shapes = {array.shape for array in arrays}
     if len(shapes) == 1 and (not padded or arrays[0].ndim == 0):
         return np.stack(arrays)
-    inner = max((array.shape[1:] for array in arrays if array.size), default=())
-    longest = max(len(array) if array.size else 0 for array in arrays)
+    filled = [array for array in arrays if array.size]
+    inner = max((array.shape[1:] for array in filled), default=())
+    longest = max(map(len, filled), default=0)
     width = next((width for width in _WIDTHS if longest <= width), None)
-    if width is None or any(array.size and array.shape[1:] != inner for array in arrays):
+    if width is None or any(array.shape[1:] != inner for array in filled):
         raise DataError(f"examples of shapes {sorted(shapes)[:2]} …, which differ in more than their length")
     together = np.full((len(arrays), width, *inner), PADDING, dtype=np.float32)
     for row, array in zip(together, arrays, strict=True):
@@ -465,11 +466,17 @@ class Reader(TorchFunctionMode):
         if is_aside or (self.step is None and not self.keeps_tape):
             return func(*args, **kwargs)
         flat, form = tree_flatten((args, kwargs))
-        if not any(id(value) in self._made for value in flat if isinstance(value, Tensor)):
+        if not any(isinstance(value, Tensor) and id(value) in self._made for value in flat):
             output = func(*args, **kwargs)
             if self.keeps_tape:
                 self._share(func, args, kwargs, output)
             return output
+        return self._follow(func, args, kwargs, flat, form)
+
+    def _follow(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], flat: Sequence[Any], form: Any
+    ) -> Any:
+        """Call what takes something that was computed of the examples, and note what it returns."""
         written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
         if self.step is not None and self.step.stand_in is not None:
             args, kwargs = tree_unflatten(self._stand_in(func, flat, written, self.step.stand_in), form)

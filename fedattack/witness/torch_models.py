@@ -136,23 +136,30 @@ def _names_in(maker: Callable[..., Any]) -> tuple[set[str], list[ModuleType]]:
     """Return the texts in the code of a function, or of a class and its bases, and the modules that it names."""
     texts: set[str] = set()
     modules: list[ModuleType] = [torch, nn, nn.functional]
-    owners = maker.__mro__ if isinstance(maker, type) else ()
-    for value in [maker, *(value for owner in owners for value in vars(owner).values())]:
+    made_by: list[Any] = [maker]
+    for owner in maker.__mro__ if isinstance(maker, type) else ():
+        made_by += vars(owner).values()
+    for value in made_by:
         function = getattr(value, "__func__", value)
-        if not isinstance(function, FunctionType):
-            continue
-        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        texts |= {value for value in defaults if isinstance(value, str)}
-        names: set[str] = set()
-        _read_code(function.__code__, texts, names)
-        for named in [function.__globals__.get(name) for name in names]:
-            if isinstance(named, Mapping):
-                texts |= {key for key in named if isinstance(key, str)}
-            if isinstance(named, ModuleType):
-                modules.append(named)
-                inner = [vars(named).get(name) for name in names]
-                modules += [module for module in inner if isinstance(module, ModuleType)]
+        if isinstance(function, FunctionType):
+            _read_function(function, texts, modules)
     return texts, modules
+
+
+def _read_function(function: FunctionType, texts: set[str], modules: list[ModuleType]) -> None:
+    """Add the texts in a function's defaults and code, and the modules that it names."""
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    texts |= {value for value in defaults if isinstance(value, str)}
+    names: set[str] = set()
+    _read_code(function.__code__, texts, names)
+    for name in names:
+        named = function.__globals__.get(name)
+        if isinstance(named, Mapping):
+            texts |= {key for key in named if isinstance(key, str)}
+        if isinstance(named, ModuleType):
+            modules.append(named)
+            inner = [vars(named).get(name) for name in names]
+            modules += [module for module in inner if isinstance(module, ModuleType)]
 
 
 def _read_code(code: CodeType, texts: set[str], names: set[str]) -> None:

@@ -84,6 +84,11 @@ class _Taken:
     held_out: NDArray[np.bool_] | None = None
     places: Sequence[int] | None = None
 
+    def begin(self, begun: Pass) -> None:
+        """Note what it became."""
+        self.begun = begun
+        begun.held_out, begun.places = self.held_out, self.places
+
 
 _Begun = tuple[SeenModel, Pass | _Taken | None]
 """The call of a model, and what was noted of it."""
@@ -153,21 +158,11 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin(watch: CallWatch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pass | _Taken | None:
     """Note what a model was called with; ``watch.local.open`` is then the model, unless it is no model of its own."""
-    if torch.jit.is_tracing():
-        return None
     local = watch.local
-    model = watch.models.get(id(module))
-    if model is None:
-        if not _is_model(module):
-            return None
-        local.open = module
-        model = _look_up(watch, unwrap(module))
-    local.open = module
+    model = _open_model(watch, module)
     if model is None:
         return None
-    if local.reader is None and (watch.by_steps or watch.hold_out is not None or not local.has_read):
-        # Of the first step it is not known yet whether its labels will be seen.
-        local.reader, local.has_read = StepReader(watch), True
+    _start_reader(watch)
     if watch.by_steps and model.kind in watch.by_steps:
         return None
     places = _find_places(watch, args, kwargs)
@@ -182,6 +177,27 @@ def _begin(watch: CallWatch, module: nn.Module, args: Sequence[Any], kwargs: Map
     begun = model.start(as_array(x), trains=trains)
     begun.places = places
     return begun
+
+
+def _open_model(watch: CallWatch, module: nn.Module) -> SeenModel | None:
+    """Return the model that is called, of which ``watch.local.open`` then says that it is; ``None`` if it is none."""
+    if torch.jit.is_tracing():
+        return None
+    model = watch.models.get(id(module))
+    if model is None:
+        if not _is_model(module):
+            return None
+        watch.local.open = module
+        model = _look_up(watch, unwrap(module))
+    watch.local.open = module
+    return model
+
+
+def _start_reader(watch: CallWatch) -> None:
+    """Read steps where that is needed; of the first step it is not known yet whether its labels will be seen."""
+    local = watch.local
+    if local.reader is None and (watch.by_steps or watch.hold_out is not None or not local.has_read):
+        local.reader, local.has_read = StepReader(watch), True
 
 
 def _is_model(module: nn.Module) -> bool:
@@ -378,29 +394,39 @@ def _has_labels(begun: Pass | _Taken | None) -> bool:
 def _settle(watch: CallWatch, taken: _Taken, output: Any) -> None:
     """Begin a pass as soon as it is known what of it are labels, and whether the model's loss has a name."""
     model, loss, tensor = taken.model, loss_in(output), _outputs_in(output)
-    tensor = None if tensor is not None and not tensor.ndim else tensor
+    if tensor is not None and not tensor.ndim:
+        tensor = None
     place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
     inputs = _as_one_array(model, without(taken.rows, place))
     values = None if place is None else taken.rows[place]
     if loss is None:
         # Without labels an example has no loss of the model's own.
-        taken.begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
-        taken.begun.held_out, taken.begun.places = taken.held_out, taken.places
-        return _note_returned(watch, taken.begun, output)
+        begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
+        taken.begin(begun)
+        _note_returned(watch, begun, output)
+        return
     if model.own_loss is None:
         model.own_loss = _recognise_loss(model, place, values, tensor, loss) or _OWN
     rows = taken.rows if model.own_loss == _OWN else inputs
-    begun = taken.begun = model.start(rows, trains=taken.trains, inputs=inputs)
-    begun.held_out, begun.places = taken.held_out, taken.places
-    # Labels that are not one number an example, such as those of tokens, are a part of it.
-    begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
-    classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
-    model.classes = int(tensor.shape[1]) if classes and tensor is not None else 1
+    begun = model.start(rows, trains=taken.trains, inputs=inputs)
+    taken.begin(begun)
+    _note_labels(begun, values, tensor, len(rows))
     if begun.trains:
         _await_gradients(watch, begun, output, loss)
     if tensor is not None:
         _await_loss(watch, begun, tensor, tensor.grad_fn)
-    return None
+
+
+def _note_labels(begun: Pass, values: NDArray[Any] | None, outputs: Tensor | None, count: int) -> None:
+    """Note the labels of so many examples, and how many classes there are."""
+    known = None
+    begun.model.classes = 1
+    if values is not None:
+        known = labels_of(values, count)
+        if values.ndim == 1 and outputs is not None and outputs.ndim == 2:
+            begun.model.classes = int(outputs.shape[1])
+    # Labels that are not one number an example, such as those of tokens, are a part of it.
+    begun.labels = known or [0] * count
 
 
 def _await_gradients(watch: CallWatch, begun: Pass, output: Any, loss: Tensor) -> None:

@@ -340,7 +340,10 @@ class SeenModel:
             return
         for to, chosen in ((role, ~one.held_out), (self.evaluated, one.held_out)):
             rows = np.flatnonzero(chosen).tolist()
-            to.add([hashes[row] for row in rows], None if labels is None else [labels[row] for row in rows])
+            own = None
+            if labels is not None:
+                own = [labels[row] for row in rows]
+            to.add([hashes[row] for row in rows], own)
 
     def step(self) -> None:
         """Note that what was differentiated has changed the model."""

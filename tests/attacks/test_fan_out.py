@@ -68,14 +68,18 @@ def test_workers_that_do_not_pay_are_not_started(monkeypatch):
     )
     monkeypatch.setattr(_fan_out, "usable_cpus", lambda: 8)
     monkeypatch.setattr(_fan_out, "free_memory", lambda: 1000.0)
-    list(fan_out(square, range(5), workers=0, memory=1.0, process=0.0))
+    monkeypatch.setattr(_fan_out, "PROCESS", 0.0)
+    list(fan_out(square, range(5), workers=0, memory=1.0))
     assert started == []
+    monkeypatch.setattr(_fan_out, "PROCESS", 40.0)
+    monkeypatch.setattr(_fan_out, "WORTH_WORKERS", -1.0)
     for memory in (1.0, 200.0, 3000.0):
-        results = fan_out(square, range(5), workers=0, memory=memory, process=40.0, worth_workers=-1.0)
+        results = fan_out(square, range(5), workers=0, memory=memory)
         assert list(results) == [0, 1, 4, 9, 16]
     assert started == [8, 3]
     # This process holds two items of 30 bytes for each other one, and has 200 bytes for them.
-    list(fan_out(square, range(5), workers=0, memory=200.0, carried=30.0, process=0.0, worth_workers=-1.0))
+    monkeypatch.setattr(_fan_out, "PROCESS", 0.0)
+    list(fan_out(square, range(5), workers=0, memory=200.0, carried=30.0))
     assert started == [8, 3, 3]
 
 
@@ -153,8 +157,9 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch):
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", nobody)
+    monkeypatch.setattr(_fan_out, "chosen", lambda: "auto")
     with pytest.raises(ConfigError, match="--cluster auto: no Ray cluster answers there") as refusal:
-        list(fan_out(square, range(3), workers=0, memory=1.0, ray="auto"))
+        list(fan_out(square, range(3), workers=0, memory=1.0))
     assert "\n" not in str(refusal.value)
 
 
@@ -170,8 +175,9 @@ def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch, scheme)
     with socket.socket() as taken:  # bound and not listening: refused, and nobody else's
         taken.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr(_fan_out, "chosen", lambda: address)
         with pytest.raises(ConfigError, match=f"--cluster {address}: no Ray cluster answers there"):
-            list(fan_out(square, range(3), workers=0, memory=1.0, ray=address))
+            list(fan_out(square, range(3), workers=0, memory=1.0))
 
 
 def test_a_worker_that_is_killed_is_told_of_in_one_line():

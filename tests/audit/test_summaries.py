@@ -6,12 +6,12 @@ from fedattack.audit.summaries import null_of, null_rate, reliability
 
 
 def test_a_null_is_the_mean_of_its_draws_with_the_middle_of_them():
-    found = null_of([float(value) for value in range(101)], 7, 0.9)
-    assert found == {"value": 50.0, "low": pytest.approx(5), "high": pytest.approx(95), "n": 7}
+    found = null_of([float(value) for value in range(101)], 7)
+    assert found == {"value": 50.0, "low": pytest.approx(2.5), "high": pytest.approx(97.5), "n": 7}
 
 
 def test_the_interval_of_a_null_holds_its_mean():
-    found = null_of([0.0] * 99 + [1.0], 3, 0.5)
+    found = null_of([0.0] * 99 + [1.0], 3)
     assert (found["value"], found["low"], found["high"]) == (0.01, 0.0, 0.01)
 
 

@@ -30,7 +30,8 @@ from fedattack.data import Dataset, load_dataset
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.attribute.ara import attribute_codes, read_updates
-from fedattack.threats.attribute.gradient_matching import Matching, Victim, match_gradients
+from fedattack.threats.attribute.gradient_matching import Matching, Victim
+from tests.threats.attribute.matched import match_gradients
 
 ATTRIBUTES = (1, 69)
 SIZES = (50, 100, 300)

@@ -44,11 +44,11 @@ from fedattack.threats.inversion.gradient_inversion import (
     ClientModel,
     ReplyBatch,
     Search,
-    invert,
     total_variation,
 )
 from fedattack.threats.inversion.images import pair_images, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
+from tests.threats.inversion.inverted import invert
 
 SHAPE = (1, 28, 28)
 EVALUATIONS = 300

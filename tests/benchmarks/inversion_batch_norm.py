@@ -18,10 +18,11 @@ from torch import nn
 
 from fedattack.learning import LocalSGD, train_local
 from fedattack.threats.inversion.batch_norm import read_statistics
-from fedattack.threats.inversion.gradient_inversion import ClientModel, Reconstructed, ReplyBatch, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ClientModel, Reconstructed, ReplyBatch, Search
 from fedattack.threats.inversion.images import pair_images, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import ACTIVATIONS, BOX, EVALUATIONS, SHAPE, in_decibels, mnist_of
+from tests.threats.inversion.inverted import invert
 
 # The weight was chosen on the images of seeds 1 and 3.
 _IMAGES = 2

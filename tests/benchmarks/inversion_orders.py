@@ -21,12 +21,12 @@ from fedattack.threats.inversion.gradient_inversion import (
     ReplyBatch,
     Search,
     Tensors,
-    invert,
 )
 from fedattack.threats.inversion.inversion import VARIATION
 from fedattack.threats.inversion.options import ORDERS
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE, in_decibels, lenet
 from tests.benchmarks.inversion_batch_norm import Images, batch_of, measure_cells, ratios
+from tests.threats.inversion.inverted import invert
 
 # The options were chosen on the images of seed 1.
 _IMAGES = 2

@@ -20,6 +20,7 @@ from simulations.prepare import prepare
 from simulations.records import singles
 from simulations.study import Study
 from strategies.secure_aggregation import SecAggPlan
+from tests.strategies.rounding import rmse
 from tests.worlds.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
@@ -221,7 +222,7 @@ def test_secagg_and_projected_records_of_a_seed_agree_within_quantisation(name, 
     plain = run(tmp_path / "plain", property=name)
     assert [record.manifest["aggregation"]["by"] for record in (secure, plain)] == ["secagg+", "projection"]
     assert {check_record(record.path).whole for record in (secure, plain)} == {True}
-    step = SecAggPlan(10, 10.0).rmse(np.full(10, 10))
+    step = rmse(SecAggPlan(10, 10.0), np.full(10, 10))
     for left, right in zip(secure, plain, strict=True):
         assert left.number == right.number
         assert len(left.participants) == 10

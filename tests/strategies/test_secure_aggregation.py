@@ -13,6 +13,7 @@ from fedattack.observe import PassingGrid
 from fedattack.record import Record, check_record
 from strategies.honest_but_curious import Sampling
 from strategies.secure_aggregation import CLIPPING, STEPS, SecAggPlan, plan_secure_aggregation, run_secure_aggregation
+from tests.strategies.rounding import rmse
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 CLIENTS = 7
@@ -89,7 +90,7 @@ def partitions_of(nodes) -> list[int]:
 def assert_is_mean(item, partitions) -> None:
     """Equal up to quantisation, and by no more and no less than the formula says."""
     plan = SecAggPlan(CLIENTS, max(COUNTS))
-    expected = plan.rmse(np.array([COUNTS[index] for index in partitions]))
+    expected = rmse(plan, np.array([COUNTS[index] for index in partitions]))
     exact = mean(item, partitions)
     error = np.concatenate([(item.aggregate[name] - exact[name]).ravel() for name in exact])
     assert np.sqrt(np.mean(error**2)) == pytest.approx(expected, rel=0.05)

@@ -14,7 +14,8 @@ from fedattack.privacy.gaussian import epsilon_between, epsilon_of
 
 Scores = NDArray[np.float64]
 
-_ERROR = 1 - LEVEL
+# How often each of the two bounds that share the error may be too high.
+_ERROR = (1 - LEVEL) / 2
 
 # At which shares of the sorted scores there is a threshold; fixed before any score is seen.
 _RANKS = (0.25, 0.5, 0.9)
@@ -25,7 +26,7 @@ _FEW = 8
 _FREEDOM = 200
 
 
-def bound_by_ranks(scores: Scores, freedom: int, delta: float, error: float = _ERROR / 2) -> float:
+def bound_by_ranks(scores: Scores, freedom: int, delta: float) -> float:
     """Bound ε by how often canaries are above a threshold, and how often chance is.
 
     The threshold is one of the scores themselves, by its rank. Of the distribution that these are draws of, the share
@@ -41,13 +42,11 @@ def bound_by_ranks(scores: Scores, freedom: int, delta: float, error: float = _E
         Degrees of freedom of the null.
     delta
         δ.
-    error
-        How often the bound may be too high.
     """
     from scipy import stats
 
     best = 0.0
-    for threshold, least in _list_thresholds(scores, error):
+    for threshold, least in _list_thresholds(scores, _ERROR):
         if least > delta:
             chance = max(float(stats.t.logsf(threshold, freedom)), _SMALLEST)
             best = max(best, math.log(least - delta) - chance)
@@ -65,7 +64,7 @@ def _list_thresholds(scores: Scores, error: float) -> Iterator[tuple[float, floa
         yield float(ordered[rank - 1]), float(stats.beta.ppf(error / len(_RANKS), n - rank + 1, rank))
 
 
-def bound_by_two_samples(inside: Scores, outside: Scores, delta: float, error: float = _ERROR / 2) -> float:
+def bound_by_two_samples(inside: Scores, outside: Scores, delta: float) -> float:
     """Bound ε by scores of canaries that were in and of others that were out, of which those out look Gaussian.
 
     It is the higher of two bounds that share the error. One takes those in as a Gaussian, too. The other takes a
@@ -81,12 +80,12 @@ def bound_by_two_samples(inside: Scores, outside: Scores, delta: float, error: f
     best = -math.inf
     if min(len(inside), len(outside)) < _FEW:
         return best
-    shift = shift_above(inside, outside, error / 2)
+    shift = shift_above(inside, outside, _ERROR / 2)
     if shift is not None:
         best = epsilon_of(shift, delta)
-    for threshold, least in _list_thresholds(inside, error / 4):
+    for threshold, least in _list_thresholds(inside, _ERROR / 4):
         # Two statements for each rank: on the share of those in, and on the place of the threshold.
-        place = place_at_least(threshold, outside, error / 4 / len(_RANKS))
+        place = place_at_least(threshold, outside, _ERROR / 4 / len(_RANKS))
         if place is not None:
             best = max(best, 0.0)
             if least > delta:
@@ -94,7 +93,7 @@ def bound_by_two_samples(inside: Scores, outside: Scores, delta: float, error: f
     return best
 
 
-def shift_from_null(scores: Scores, freedom: int, error: float = _ERROR / 2) -> float | None:
+def shift_from_null(scores: Scores, freedom: int) -> float | None:
     """Bound from below by how many standard deviations canaries are above the null; None if the shape is another one.
 
     The null has a variance of 1. Canaries may have a larger one, such as where not all take part in all rounds: then ε
@@ -108,7 +107,7 @@ def shift_from_null(scores: Scores, freedom: int, error: float = _ERROR / 2) -> 
     variance = float(scores.var(ddof=1))
     if (n - 1) * variance < stats.chi2.ppf(SHAPE_ERROR, n - 1) or not is_normal(scores):
         return None
-    quantile = float(stats.norm.isf(error)) if variance <= 1 else float(stats.t.isf(error, n - 1))
+    quantile = float(stats.norm.isf(_ERROR)) if variance <= 1 else float(stats.t.isf(_ERROR, n - 1))
     return max(0.0, float(scores.mean()) - quantile * math.sqrt(max(variance, 1.0) / n))
 
 

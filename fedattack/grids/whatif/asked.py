@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from fedattack.grids.whatif.alteration import Alteration, check_alterable
 from fedattack.record import Record
 from fedattack.record.folder import Part, find_parts, read_study
 from fedattack.record.size import in_bytes
-from fedattack.runs.asked import asked_of_study
 from fedattack.runs.checks import options_among, scored_attacks
 from fedattack.runs.presets import load_preset, preset_names
 
@@ -50,20 +49,13 @@ def list_siblings(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def options_of_run(folder: Path, names: Sequence[str], trusted: Collection[str]) -> dict[str, str]:
-    """Return the options with which a run was attacked, as far as it says: its preset's, and those of its command.
-
-    Those that reach out of the folder are left out, unless they are trusted.
-    """
+def options_of_run(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the options with which a run was attacked, as far as it says: its preset's, and those of its command."""
     study = read_study(folder)
     options: dict[str, str] = {}
     if study.get("preset") in preset_names():
         options |= load_preset(study["preset"]).options
-    refused = {asked.value for asked in asked_of_study(folder)} - {*trusted}
-    for key, value in study.get("options", {}).items():
-        if f"{key}={value}" not in refused:
-            options[key] = value
-    return options_among(options, names)
+    return options_among(options | study.get("options", {}), names)
 
 
 def check_room(parts: Sequence[Part], out: Path, alterations: Sequence[Alteration], *, keep_records: bool) -> None:

@@ -22,7 +22,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedattack.attacks.matching import is_finite, is_zero
 from fedattack.base.errors import ConfigError, DataError, ModelError
-from fedattack.base.machine import MEMORY
 from fedattack.learning.importing import one_line
 from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
@@ -154,59 +153,14 @@ class Match:
     decisions: NDArray[np.int64]
 
 
-def match_gradients(
-    model: nn.Module,
-    loss: str,
-    victims: Sequence[Victim],
-    how: Matching,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    progress: Callable[[int], None] | None = None,
-    memory: int = MEMORY,
-) -> list[Match]:
-    """Reconstruct the attribute of every victim's examples.
-
-    Cos-matching takes all victims and restarts together; each has an objective of its own, so that the result is that
-    of one after another. L-BFGS, whose steps depend on all of its variables, takes them singly.
-
-    Parameters
-    ----------
-    model
-        The architecture, used in evaluation mode; its own parameters do not matter.
-    loss
-        The clients' loss: ``cross-entropy``, ``mse``, or an import path (then labels must be known).
-    victims
-        The clients, all with the same values and parameters.
-    how
-        The method and its settings.
-    seed
-        Seed of starts and noise; victim i draws from (seed, i).
-    device
-        Where to compute.
-    progress
-        Called with how many victims are done.
-    memory
-        Bytes that the victims attacked together may take; more victims are attacked in groups.
+def check_victims(victims: Sequence[Victim], loss: str) -> None:
+    """Refuse victims that cannot be matched.
 
     Raises
     ------
     DataError
         If a victim has no examples or no rounds, or a gradient is zero or not finite.
-    ModelError
-        If the model cannot be differentiated twice under torch.func, or does not fit.
     """
-    check_victims(victims, loss)
-    matches: dict[int, Match] = {}
-    for group in groups_of(victims, how, memory, torch.device(device)):
-        matches |= match_group(model, loss, group, how, seed=seed, device=device)
-        if progress is not None:
-            progress(len(matches))
-    return [matches[number] for number in range(len(victims))]
-
-
-def check_victims(victims: Sequence[Victim], loss: str) -> None:
-    """Refuse victims that cannot be matched; raises the DataError of :func:`match_gradients`."""
     for index, victim in enumerate(victims):
         _check(index, victim)
         if victim.y is None and loss not in SOFT_LOSSES:
@@ -231,7 +185,7 @@ def match_group(
     Raises
     ------
     ModelError
-        As :func:`match_gradients`.
+        If the model cannot be differentiated twice under torch.func, or does not fit.
     """
     model = model.to(device)
     with in_mode(model, training=False):

@@ -223,8 +223,6 @@ class _UpdateReader:
         chosen = spread_replies(self.record, self.attack.replies)
         for round_ in self.record:
             for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
-                counts = [reply.count for reply in replies]
-                batch = 0 if any(count is None for count in counts) else int(sum(count or 0 for count in counts))
                 of_each = any(reply.singled_out for reply in replies) and round_.aggregate is not None
                 first = self._mean_of_starts(replies) if of_each else readable(start)
                 read = self._read(first, sent, round_)
@@ -233,11 +231,12 @@ class _UpdateReader:
                 elif of_each:
                     yield from self._tell_apart(round_, replies, read)
                 else:
-                    nodes, (before, moved, rounding) = tuple(reply.node for reply in replies), read
+                    before, moved, rounding = read
+                    batch = _count_examples(replies)
                     if batch and not self.is_sum:
                         # A reply that was taken out of a sum has the rounding of the sum.
                         rounding = np.maximum(rounding, _ROUNDINGS * self.weighing.error([batch]))
-                    one_way = _has_one_output(first or {})
+                    nodes, one_way = tuple(reply.node for reply in replies), _has_one_output(first or {})
                     yield _FirstLayerUpdate(round_.number, nodes, batch, before, moved, rounding, self.is_sum, one_way)
 
     def _mean_of_starts(self, replies: Sequence[Observation]) -> Arrays | None:
@@ -447,6 +446,16 @@ def _find_noise(moved: Floats) -> float:
     """Return how far an entry of a sum may be off, as by the rounding of SecAgg+, by what no example explains."""
     values = np.linalg.svd(moved, compute_uv=False)
     return float(_ROUNDINGS * values[-1] / np.sqrt(max(moved.shape)))
+
+
+def _count_examples(replies: Sequence[Observation]) -> int:
+    """Return how many examples an update is of; 0 where a client did not say."""
+    total = 0.0
+    for reply in replies:
+        if reply.count is None:
+            return 0
+        total += reply.count
+    return int(total)
 
 
 def _has_one_output(start: Arrays) -> bool:

@@ -8,7 +8,7 @@ Where a record holds sketches of updates, these are max-pooled in the updates' p
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Protocol
@@ -28,12 +28,11 @@ from fedattack.attacks.matching import check_model
 from fedattack.attacks.replies import choose_rounds, replied
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.attacks.threat import ADAPTIVE
-from fedattack.base.errors import ConfigError, NeedsError, RecordError
+from fedattack.base.errors import NeedsError, RecordError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import trust_given
 from fedattack.learning.pooled_updates import (
-    FEATURES,
     Fit,
     Pooling,
     check_labels,
@@ -52,9 +51,6 @@ STRUCTURE_KNOWN = (512, 512)
 STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
 # Share of the memory for shadow clients that are trained together, and for the updates of all if they are kept.
 _SHARE = 0.4
-
-SHADOWS = 500
-"""Clients made up from auxiliary records, by default."""
 
 
 class _Trainer(Protocol):
@@ -112,84 +108,6 @@ ADVERSARIES: Mapping[str, _Trainer] = {
     "random-forest": _forest,
 }
 """The adversaries by name. Stru-NN has an architecture of the kind that the defender's zoo holds."""
-
-
-@dataclass(frozen=True)
-class Inference:
-    """What an adversary says of n updates.
-
-    Attributes
-    ----------
-    decisions : ndarray of int64, shape (n,)
-        The likeliest value.
-    beliefs : ndarray, shape (n, values)
-        Probabilities; rows sum to one, but only those of the forest are frequencies.
-    """
-
-    decisions: NDArray[np.int64]
-    beliefs: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Adversary:
-    """A trained adversary."""
-
-    pooling: Pooling
-    classifier: Beliefs
-
-    def infer(self, updates: Iterable[Update]) -> Inference:
-        """Infer the attribute of n updates.
-
-        Raises
-        ------
-        ModelError, DataError
-            If an update has other parameters than those of the training, or is not finite.
-        """
-        beliefs = self.classifier(self.pooling.pool(updates))
-        return Inference(beliefs.argmax(axis=1), beliefs)
-
-
-def train_adversary(
-    name: str,
-    updates: Sequence[Update],
-    labels: NDArray[np.int64],
-    *,
-    values: int,
-    seed: int,
-    features: int = FEATURES,
-    fit: Fit | None = None,
-) -> Adversary:
-    """Train an adversary on updates of which it knows the attribute.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`ADVERSARIES`.
-    updates : sequence of mapping
-        n updates at the model of one round, of the attacker's own examples; defended ones make it adaptive.
-    labels : ndarray of int, shape (n,)
-        In 0 … values − 1.
-    values : int
-        How many values the attribute has.
-    seed : int
-        Of everything drawn.
-    features : int
-        Features that an update is pooled to, at most.
-    fit : Fit, optional
-        How networks are trained; the others do not use it.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such adversary.
-    DataError
-        If updates and labels do not fit each other.
-    """
-    if name not in ADVERSARIES:
-        raise ConfigError(f"unknown adversary {name!r}; expected one of {', '.join(ADVERSARIES)}")
-    check_labels(np.empty(len(updates)), labels, values)
-    pooling = Pooling.of(updates[0], features=features)
-    return Adversary(pooling, ADVERSARIES[name](pooling.pool(updates), labels, values, seed, fit))
 
 
 @dataclass(frozen=True)
@@ -280,8 +198,12 @@ class _Pooled:
 
     def replies(self, replies: Iterable[Observation]) -> NDArray[np.float32]:
         """Pool what clients sent, (n, features)."""
-        seen = (reply.update() if reply.sketch is None else reply.sketch for reply in replies)
-        return self.pooling.pool({name: arrays[name] for name, _ in self.pooling.shapes} for arrays in seen)
+        return self.pooling.pool(map(self._read, replies))
+
+    def _read(self, reply: Observation) -> Update:
+        """Return what of a reply is pooled: its update, or the sketch in its place."""
+        arrays = reply.update() if reply.sketch is None else reply.sketch
+        return {name: arrays[name] for name, _ in self.pooling.shapes}
 
     def updates(self, updates: Iterable[Update]) -> NDArray[np.float32]:
         """Pool whole updates, (n, features), as what clients sent is pooled.

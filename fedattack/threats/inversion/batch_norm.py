@@ -77,7 +77,8 @@ def read_statistics(
         names = [prefix + MEAN, prefix + VARIANCE, prefix + COUNT]
         if not {*names} <= received.keys() & sent.keys():
             continue
-        old, new = ([state[name].astype(np.float64) for name in names] for state in (received, sent))
+        old = [received[name].astype(np.float64) for name in names]
+        new = [sent[name].astype(np.float64) for name in names]
         if not (is_finite(old) and is_finite(new)):
             continue
         # A mean of clients' counters is cut off when a client loads it.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -309,54 +309,6 @@ def total_variation(x: Tensor) -> Tensor:
     return total
 
 
-def invert(
-    client: ClientModel,
-    batches: Sequence[ReplyBatch],
-    shape: tuple[int, ...],
-    how: Search,
-    *,
-    seed: int = 0,
-    progress: Callable[[int], None] = lambda done: None,
-    memory: int = MEMORY,
-) -> list[Reconstructed]:
-    """Reconstruct the examples of several batches, each by itself.
-
-    Parameters
-    ----------
-    client
-        What clients compute.
-    batches
-        What is known of each batch.
-    shape
-        Shape of an example.
-    how
-        The search.
-    seed
-        Of the examples at which searches start.
-    progress
-        Called with how many batches are done.
-    memory
-        Bytes that searches which are computed together may take. More batches are searched in groups, and the starts of
-        one batch are computed in parts.
-
-    Returns
-    -------
-    list of Reconstructed
-        One per batch.
-
-    Raises
-    ------
-    DataError, NeedsError
-        As :func:`check_batches`.
-    """
-    check_batches(batches, client.loss)
-    found: dict[int, Reconstructed] = {}
-    for group in groups_of(batches, how, client.training, memory, client.device):
-        found |= invert_group(client, group, shape, how, seed=seed, memory=memory)
-        progress(len(found))
-    return [found[number] for number in range(len(batches))]
-
-
 def check_batches(batches: Sequence[ReplyBatch], loss: str) -> None:
     """Refuse batches that cannot be searched for.
 
@@ -425,9 +377,9 @@ class _Problem:
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scale_values(targets, self._scale)
-        statistics = [
-            {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
-        ]
+        statistics = []
+        for batch in batches:
+            statistics.append({name: to_tensor(array, device=device) for name, array in batch.statistics.items()})
         self._statistics = _stack(statistics, statistics[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
@@ -658,7 +610,10 @@ def _stretch(distances: Tensor) -> Tensor:
 
 
 def _stack(states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
-    return {name: torch.stack([state[name] for state in states]) for name in names}
+    stacked = {}
+    for name in names:
+        stacked[name] = torch.stack([state[name] for state in states])
+    return stacked
 
 
 def _rows(state: Tensors, rows: Tensor) -> dict[str, Tensor]:

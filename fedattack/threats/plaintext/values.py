@@ -37,8 +37,6 @@ class Plain:
     ----------
     node
         Whose reply it is.
-    line
-        How many lines of the record stand before it.
     type
         ``train``, or Flower's type of another message.
     values
@@ -48,7 +46,6 @@ class Plain:
     """
 
     node: str
-    line: int
     type: str
     values: Mapping[str, Any]
     count: float | None
@@ -62,11 +59,11 @@ def plain_replies(record: Record) -> Iterator[Plain]:
             if seen.num_examples is not None:
                 values = {COUNT: seen.num_examples} | values
             if values:
-                yield Plain(seen.node, round_.seq, "train", values, seen.count)
+                yield Plain(seen.node, "train", values, seen.count)
     for others in record.others:
         if others.way == "reply" and others.metrics:
             for node in others.nodes:
-                yield Plain(node, others.line, others.type, others.metrics, None)
+                yield Plain(node, others.type, others.metrics, None)
 
 
 def families_of(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -122,25 +122,6 @@ class Joint:
         present = self.A > 0
         return np.asarray(present / present.sum(axis=0))
 
-    def value(self, tau: Array, X: Array) -> float:
-        """Return the objective at any τ (clients,) and X (rounds, clients), as the paper writes it."""
-        present = self.A > 0
-        d = self.densities
-        with np.errstate(divide="ignore"):
-            plus = np.log(tau) + np.where(present, _log_normal(X, d.plus_mean, d.plus_sd), 0).sum(axis=0)
-            minus = np.log1p(-tau) + np.where(present, _log_normal(X, d.minus_mean, d.minus_sd), 0).sum(axis=0)
-        likelihood = -np.logaddexp(plus, minus).sum()
-        regularisation = (((self._share * X).sum(axis=0) - self.expected) ** 2).sum()
-        squares = (self.v * (self.G - (self.A * X).sum(axis=1)) ** 2).sum()
-        return float(np.dot(self.gammas, [likelihood, regularisation, squares]))
-
-    def best(self, tau: NDArray[np.bool_]) -> tuple[float, Array]:
-        """Return the least objective over X for τ at a corner, and that X (rounds, clients; zero where absent)."""
-        mean, variance, reduced = self._reduce(tau)
-        client, rounds = self._multipliers(*reduced)
-        X = np.where(self.A > 0, mean + variance * (self._share * client + self.A * rounds[:, None]), 0.0)
-        return self._profile(tau), X
-
     def solve(self, start: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
         """Search from ``start`` and from nobody, and return the better τ (clients,) and its objective."""
         from_start = self._descend(start.copy())
@@ -153,19 +134,19 @@ class Joint:
         for client in range(len(tau)):
             other = tau.copy()
             other[client] = False
-            without = self._profile(other)
+            without = self.least(other)
             other[client] = True
-            gains[client] = without - self._profile(other)
+            gains[client] = without - self.least(other)
         return gains
 
     def _descend(self, tau: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
-        best = self._profile(tau)
+        best = self.least(tau)
         improved = True
         while improved:
             improved = False
             for change in self._changes(tau):
                 tau[change] = ~tau[change]
-                value = self._profile(tau)
+                value = self.least(tau)
                 if value < best - 1e-9 * abs(best):
                     best, improved = value, True
                     if len(change) > 1:
@@ -180,7 +161,7 @@ class Joint:
         swaps = map(np.array, product(np.flatnonzero(tau), np.flatnonzero(~tau)))
         return [*singles, *swaps]
 
-    def _reduce(self, tau: NDArray[np.bool_]) -> tuple[Array, Array, tuple[Array, ...]]:
+    def _reduce(self, tau: NDArray[np.bool_]) -> tuple[Array, tuple[Array, ...]]:
         """Reduce the quadratic in X to one multiplier a client and one a round (both blocks are diagonal)."""
         d, (g1, g2, g3) = self.densities, self.gammas
         mean = np.where(tau, d.plus_mean, d.minus_mean)
@@ -192,7 +173,7 @@ class Joint:
         weight = 2 * g3 * self.v
         on_round = weight / (1 + weight * (self.A**2 * variance).sum(axis=1))
         cross = self._share * self.A * variance
-        return mean, variance, (off_client, off_round, on_client, on_round, cross)
+        return variance, (off_client, off_round, on_client, on_round, cross)
 
     @staticmethod
     def _multipliers(
@@ -202,8 +183,9 @@ class Joint:
         client = np.linalg.solve(schur, off_client - cross.T @ (on_round * off_round))
         return np.asarray(client), np.asarray(on_round * (off_round - cross @ client))
 
-    def _profile(self, tau: NDArray[np.bool_]) -> float:
-        _, variance, reduced = self._reduce(tau)
+    def least(self, tau: NDArray[np.bool_]) -> float:
+        """Return the least objective over X for τ at a corner."""
+        variance, reduced = self._reduce(tau)
         client, rounds = self._multipliers(*reduced)
         constant = np.where(self.A > 0, np.log(2 * np.pi * variance * self.gammas[0]), 0.0).sum() / 2
         return float((reduced[0] @ client + reduced[1] @ rounds) / 2 + self.gammas[0] * constant)
@@ -322,7 +304,3 @@ class _Part:
         fit = -(precision * left * left).sum(axis=1) - (count * np.log(others + self.variance)).sum(axis=1)
         evidence = (fit + spread * pull**2 + np.log(spread)) / 2
         return evidence, spread * pull, np.sqrt(spread)
-
-
-def _log_normal(x: Array, mean: Array, sd: Array) -> Array:
-    return np.asarray(-0.5 * ((x - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi))

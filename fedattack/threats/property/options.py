@@ -28,4 +28,3 @@ class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
     shadows: Mode | None = options.choice(
         None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
     )
-    ray: str = options.text("", "a Ray cluster for this attack alone; --cluster says one for all", reaches_out=True)

@@ -266,7 +266,7 @@ class Prolin(ProlinOptions, Attack):
         workers = self.workers or int(held > self.memory)
         memory = min(held, self.memory)
         work = partial(_detect, replace(setting, questions=()), asked, knowledge)
-        return fan_out(work, tasks, workers=workers, memory=memory, ray=self.ray, device=setting.device)
+        return fan_out(work, tasks, workers=workers, memory=memory, device=setting.device)
 
     def _note_detectors(self, setting: DetectorSetting, sums: _Sums, fitted: "_Fitted") -> list[str]:
         """Note what detectors were fitted on, and which of them say nothing."""

@@ -53,7 +53,8 @@ def list_leaves(tree: Tree, features: int) -> Leaves:
             high[left][feature] = min(high[left][feature], tree.value[node])
             low[right][feature] = max(low[right][feature], tree.value[node])
     rows = np.array(leaves)
-    lows, highs = np.stack([low[leaf] for leaf in leaves]), np.stack([high[leaf] for leaf in leaves])
+    lows = np.stack([low[leaf] for leaf in leaves])
+    highs = np.stack([high[leaf] for leaf in leaves])
     return Leaves(lows, highs, tree.cover[rows], tree.value[rows])
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from itertools import chain
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
@@ -72,35 +74,29 @@ class TreesOfTables(TreesOptions, Attack):
         if not by_node:
             raise NeedsError(f"attack {self.name}: {_NO_TREES}{why_left_out(reader.notes)}")
         notes = reader.notes
-        features = max(reply.booster.features for replies in by_node.values() for reply in replies)
-        arrays: dict[str, list[Floats]] = {name: [] for name in ("rows", "whose", "cuts", "cut_columns", "cut_whose")}
+        every = list(chain.from_iterable(by_node.values()))
+        features = max(reply.booster.features for reply in every)
         nodes = [node for node in record.nodes if node in by_node]
-        for place, node in enumerate(nodes):
+        tables = []
+        for node in nodes:
             replies = [reply for reply in by_node[node] if reply.booster.features == features]
             if len(replies) < len(by_node[node]):
                 notes.append(f"client {node}: some replies left out: their trees have fewer columns than {features}")
-            rows, cuts = self._read_table(replies, features, notes)
-            arrays["rows"].append(rows)
-            arrays["whose"].append(np.full(len(rows), place))
-            for column, values in enumerate(cuts):
-                arrays["cuts"].append(values)
-                arrays["cut_columns"].append(np.full(len(values), column))
-                arrays["cut_whose"].append(np.full(len(values), place))
-            progress(place + 1, len(nodes))
-        found = {name: np.concatenate(parts) for name, parts in arrays.items()}
-        for name in ("whose", "cut_columns", "cut_whose"):
-            found[name] = found[name].astype(np.int64)
+            tables.append(self._read_table(replies, features, notes))
+            progress(len(tables), len(nodes))
         linked, owners = link_trees(by_node, nodes)
-        numbers = {reply.number for replies in by_node.values() for reply in replies}
+        trees = []
+        for node in nodes:
+            trees.append(sum(len(reply.trees) for reply in by_node[node]))
         return Scores(
             attack=self.name,
-            arrays=found | {"linked": linked, "owners": owners},
+            arrays=_join_tables(tables) | {"linked": linked, "owners": owners},
             facts={
                 "clients": nodes,
                 "features": features,
                 "objective": by_node[nodes[0]][0].booster.objective,
-                "trees": [sum(len(reply.trees) for reply in by_node[node]) for node in nodes],
-                "rounds": sorted(numbers),
+                "trees": trees,
+                "rounds": sorted({reply.number for reply in every}),
                 "targets": knowledge.asked(),
             },
             notes=tuple(notes),
@@ -127,5 +123,18 @@ class TreesOfTables(TreesOptions, Attack):
         table = reconstruct(
             steps, first.booster, base_score, min(count, self.rows), min(1.0, self.rows / max(count, 1))
         )
-        own = [tree for step in steps for tree in step.trees]
+        own = [tree for reply in replies for tree in reply.trees]
         return table.guess(), list_cuts(own, features)
+
+
+def _join_tables(tables: Sequence[tuple[Floats, Sequence[Floats]]]) -> dict[str, NDArray[Any]]:
+    """Put the clients' rows, and thresholds by column, one after another, and say whose each is."""
+    arrays: dict[str, list[NDArray[Any]]] = {"rows": [], "whose": [], "cuts": [], "cut_columns": [], "cut_whose": []}
+    for place, (rows, cuts) in enumerate(tables):
+        arrays["rows"].append(rows)
+        arrays["whose"].append(np.full(len(rows), place, np.int64))
+        for column, values in enumerate(cuts):
+            arrays["cuts"].append(values)
+            arrays["cut_columns"].append(np.full(len(values), column, np.int64))
+            arrays["cut_whose"].append(np.full(len(values), place, np.int64))
+    return {name: np.concatenate(parts) for name, parts in arrays.items()}

@@ -198,7 +198,7 @@ def _rate_rows(setting: Setting, repetitions: int, rng: np.random.Generator) -> 
 
     found = [_row(("runs like these", shape, setting.runs), words, setting.mean, ends, hits / setting.sizes, note)]
     if not setting.sd:
-        these = _once(lambda counts: these_runs(counts, sizes, LEVEL), hits)
+        these = _once(lambda counts: these_runs(counts, sizes), hits)
         found.append(_row(("these runs", shape, setting.runs), words, setting.mean, these, None, lambda _: WHOLE))
     return found
 
@@ -268,7 +268,7 @@ def _area_rows(repetitions: int, rng: np.random.Generator, short: bool) -> list[
                 pooled = measure(members.ravel(), others.ravel())
                 by_run = [measure(*scores).value for scores in zip(members, others, strict=True)]
                 values[name].append(by_run)
-                ends[name].append(mean_interval(by_run, (pooled.low, pooled.high), LEVEL))
+                ends[name].append(mean_interval(by_run, (pooled.low, pooled.high)))
         truths = {
             "AUC": stats.norm.cdf(shift / math.sqrt(2 + sd**2)),
             "TPR": stats.norm.cdf((shift - stats.norm.isf(FPR)) / math.sqrt(1 + sd**2)),
@@ -425,7 +425,7 @@ def _t_rates(hits: Floats, sizes: Floats) -> Ends:
 
 
 def _t_or_pooled(hits: Floats, sizes: Floats) -> Ends:
-    pooled, over = these_runs(hits.tolist(), sizes.tolist(), LEVEL), _t_rates(hits, sizes)
+    pooled, over = these_runs(hits.tolist(), sizes.tolist()), _t_rates(hits, sizes)
     return min(pooled[0], over[0]), max(pooled[1], over[1])
 
 
@@ -463,12 +463,12 @@ def _profile(hits: Floats, sizes: Floats) -> Ends:
         logs = logs + betaln(yes + successes, no + n - successes)
     profile = logs.max(axis=1)
     kept = means[2 * (profile.max() - profile) <= stats.chi2.isf(1 - LEVEL, 1)]
-    pooled = these_runs(hits.tolist(), sizes.tolist(), LEVEL)
+    pooled = these_runs(hits.tolist(), sizes.tolist())
     return min(pooled[0], float(kept[0])), max(pooled[1], float(kept[-1]))
 
 
 def _ours(hits: Floats, sizes: Floats) -> Ends:
-    return rate_interval(hits.tolist(), sizes.tolist(), LEVEL)
+    return rate_interval(hits.tolist(), sizes.tolist())
 
 
 METHODS: dict[str, Callable[[Floats, Floats], Ends]] = {

@@ -26,10 +26,11 @@ from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.threats.attribute.aia import METHODS
 from fedattack.threats.attribute.ara import attribute_codes, read_updates
-from fedattack.threats.attribute.gradient_matching import Matching, Victim, match_gradients
+from fedattack.threats.attribute.gradient_matching import Matching, Victim
 from tests.benchmarks.peers.getting import FEDKIT, PeerMissingError, load_module, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
 from tests.benchmarks.peers.runs import recorded
+from tests.threats.attribute.matched import match_gradients
 
 SETTINGS = {"least squares, diabetes": "aia-model", "network, breast cancer": "ara-cos"}
 """Presets by name."""

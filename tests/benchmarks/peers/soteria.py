@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from fedattack.defences import Batch as Handed
 from fedattack.defences.soteria import Soteria
 from fedattack.learning.soft_losses import soft_targets
-from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, ClientModel, ReplyBatch, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, ClientModel, ReplyBatch, Search
 from fedattack.threats.inversion.images import peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE
 from tests.benchmarks.peers.getting import SOTERIA_AUTHORS, PeerMissingError, load_aijack, quiet
 from tests.benchmarks.peers.rows import Method, Row, beside, by_value, missing_row
+from tests.threats.inversion.inverted import invert
 
 IMAGES = 20
 SHARES = (0.5, 0.9)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from fedattack.base.errors import ConfigError, DataError, ModelError
-from fedattack.threats.attribute.gradient_matching import METHODS, Matching, Victim, match_gradients
+from fedattack.threats.attribute.gradient_matching import METHODS, Matching, Victim
+from tests.threats.attribute.matched import match_gradients
 
 CLASSES = 3
 DOMAIN = np.array([[0.0], [1.0]], dtype=np.float32)

@@ -8,8 +8,9 @@ from torch import nn
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, read_statistics, step_weights
-from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search
 from fedattack.threats.inversion.images import pair_images, squared_error
+from tests.threats.inversion.inverted import invert
 from tests.worlds.inversion import digits, normed
 
 X, Y = digits()
