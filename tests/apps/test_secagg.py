@@ -33,11 +33,11 @@ def held_by(x) -> set[str]:
     return {str(client) for client, own in enumerate(data) if any(np.array_equal(x, each) for each in own)}
 
 
-def judged(part: Part) -> dict:
-    """Go on as audit does; returns the findings."""
+def judged(part: Part, scored: set[str]) -> dict:
+    """Go on as audit does; returns the findings of attacks, of which these have scores."""
     posed = pose_all([part])
     attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
-    assert attacked.scored == ("membership-aggregate", "exact", "labels", "plaintext")
+    assert {*attacked.scored} == {"membership-aggregate", "plaintext"} | scored
     found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return {f"{item.attack}.{item.metric}": item for item in found}
 
@@ -56,7 +56,7 @@ def test_what_is_witnessed_under_secagg_judges_attacks_on_sums(tmp_path):
     write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
     record = Record(part.record)
     assert (record.view, len(record), record.status) == ("aggregate", 3, "complete")
-    found = judged(part)
+    found = judged(part, {"exact", "labels"})
     truth, targets = read_truth(part.truth), read_targets(part.knowledge / "targets.npz")
     trained = {truth.nodes[node] for item in record for node in item.participants}
     for x, owner in zip(targets.x, truth.owners, strict=True):
@@ -89,7 +89,8 @@ def test_membership_in_sums_is_judged_by_those_who_are_in_them(away, tmp_path):
 
     for each in World.witnesses(10**6):
         write_witness(witness_of(part), each)
-    found = judged(part)
+    # Each array moves by one number in all its entries: that is no layer which learned.
+    found = judged(part, set())
     truth = read_truth(part.truth)
     assert found["membership-aggregate.tpr-at-1pct-fpr"].verdict != "not applicable"
     assert found["membership-aggregate.auc"].chance == 0.5
