@@ -90,6 +90,13 @@ class Answered:
     held: HeldTargets
     named: Floats
 
+    @property
+    def rate(self) -> float:
+        """The mean credit; 0 where nothing counts."""
+        if not len(self.hits):
+            return 0.0
+        return float(self.hits.mean())
+
 
 @dataclass(frozen=True)
 class RoundAnswers:
