@@ -388,7 +388,7 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
             for number in (1, 2):
                 writer.write(Exchange(number, state, [Reply(str(c), "failed", reason=why) for c in range(3)]))
             writer.close(final=state)
-            return type("Result", (), {"client_error": "OutOfMemoryError: " + "x" * 3_000})()
+            return "OutOfMemoryError: " + "x" * 3_000
 
     monkeypatch.setitem(RUNTIMES, "simulation", lambda *words: Dying())
     monkeypatch.setattr(simulating, "prepare", lambda configs: None)

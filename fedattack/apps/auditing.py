@@ -349,7 +349,7 @@ def _run_copy(
         with RUNTIMES[on](copy, app.supernodes, "cpu", open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
             runner.cwd = place
-            return runner.run(config, on_poll=advance).client_error
+            return runner.run(config, on_poll=advance)
 
 
 def _check_answers(part: Part, client_error: str | None, watch: Watch) -> None:

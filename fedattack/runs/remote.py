@@ -14,7 +14,6 @@ from fedattack.base.files import write_atomically
 from fedattack.record.nodes import NODES
 from fedattack.runs.deployment import POLL_SECONDS, START_SECONDS, START_SECONDS_PER_NODE, NotUpError, SuperNodeRuntime
 from fedattack.runs.logs import RUN_ID
-from fedattack.runs.runtime import RunResult
 
 # As long as a SuperLink may take to come back.
 LOST_SECONDS = 180.0
@@ -134,9 +133,8 @@ class Remote(SuperNodeRuntime):
         self,
         run_config: Mapping[str, str | int | float | bool],
         *,
-        timeout: float | None = None,
-        on_poll: Callable[[], None] | None = None,
-    ) -> RunResult:
+        on_poll: Callable[[], None] = lambda: None,
+    ) -> str | None:
         """Run the app once, as :meth:`fedattack.runs.runtime.Runtime.run` does; what is given up is stopped, too."""
         self.log.touch()
         log_size = self.log.stat().st_size
@@ -145,18 +143,17 @@ class Remote(SuperNodeRuntime):
         def poll() -> None:
             # The notes are fetched at once, so that a run that is stopped has them too.
             self._fetch_notes(folders)
-            if on_poll is not None:
-                on_poll()
+            on_poll()
 
         try:
-            result = super().run({**run_config, **self._share_zoos(run_config)}, timeout=timeout, on_poll=poll)
+            client_error = super().run({**run_config, **self._share_zoos(run_config)}, on_poll=poll)
         except BaseException:
             run_id = RUN_ID.search(self._logged_since(log_size))
             if run_id:
                 self._ask("flwr", "stop", run_id[1])
             raise
         self._fetch_notes(folders)
-        return result
+        return client_error
 
     def _wait_for_superlink(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
         """Wait for a SuperLink that was stopped: started again with its database, it goes on with the run."""

@@ -12,10 +12,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,31 +34,6 @@ RAY_TOKEN = "ray-token"  # noqa: S105 - the name of a file
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its folder, and ours is 12 longer than its parent.
 MAX_TEMPORARY_FOLDER_BYTES = 107 - 68 - 12
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A run that completed.
-
-    Attributes
-    ----------
-    run_id : str
-        Flower's id of the run.
-    status : str
-        Flower's status of the run, ``finished:completed``.
-    seconds : float
-        Wall time from the call to the end, the start of the SuperLink included where it was not yet running.
-    log : Path
-        The file that holds the whole log of this and all other runs of the simulator.
-    client_error : str or None
-        The exception that a ClientApp raised last, if any did. Flower goes on without that client's reply.
-    """
-
-    run_id: str
-    status: str
-    seconds: float
-    log: Path
-    client_error: str | None
 
 
 def free_port() -> int:
@@ -198,23 +171,21 @@ class Runtime(ABC):
         self,
         run_config: Mapping[str, str | int | float | bool],
         *,
-        timeout: float | None = None,
-        on_poll: Callable[[], None] | None = None,
-    ) -> RunResult:
+        on_poll: Callable[[], None] = lambda: None,
+    ) -> str | None:
         """Run the app once and wait for its end.
 
         Parameters
         ----------
         run_config : mapping
             Values for keys that the app declares in ``[tool.flwr.app.config]``.
-        timeout : float, optional
-            Seconds after which the run is ended.
         on_poll : callable, optional
             Called about four times a second while the run goes on. An exception that it raises ends the run.
 
         Returns
         -------
-        RunResult
+        str or None
+            The exception that a ClientApp raised last, if any did. Flower goes on without that client's reply.
 
         Raises
         ------
@@ -222,10 +193,9 @@ class Runtime(ABC):
             If a value is not a string, an integer, a float or a boolean.
         RunError
             If flwr refuses the run (an unknown key, a broken app), the ServerApp or ClientApp crashes so that the
-            run fails, or the timeout passes.
+            run fails.
         """
         _check_types(run_config)
-        started = time.monotonic()
         self.ensure_up()
         config = self._private("run.toml")
         config.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
@@ -235,15 +205,9 @@ class Runtime(ABC):
             *self._run_options,
         )
 
-        def poll() -> None:
-            if timeout is not None and time.monotonic() - started > timeout:
-                raise RunError(f"the Flower run was not over after {timeout:g} s and was ended; see {self.log}")
-            if on_poll is not None:
-                on_poll()
-
         try:
             while not _ended_within(POLL_SECONDS, client):
-                poll()
+                on_poll()
         except BaseException:
             # `flwr stop` would leave the ServerApp at work until its next heartbeat, half a minute later.
             self._stop()
@@ -260,7 +224,7 @@ class Runtime(ABC):
         if client.returncode == 0:
             status, details = self._status(run_id[1])
         else:
-            status, details = self._read_lost(run_id[1], refusal_reason(log), poll)
+            status, details = self._read_lost(run_id[1], refusal_reason(log), on_poll)
         if not status.startswith("finished:"):
             self._stop()
         if status != "finished:completed":
@@ -268,7 +232,7 @@ class Runtime(ABC):
                 f"the Flower run did not complete ({status}): {failure_reason(log, details)}; "
                 f"the whole log is in {self.log}"
             )
-        return RunResult(run_id[1], status, time.monotonic() - started, self.log, client_error(log))
+        return client_error(log)
 
     def _logged_since(self, size: int) -> str:
         """Return the text that came into the log after it had so many bytes."""

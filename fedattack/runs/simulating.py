@@ -238,9 +238,9 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
         for part, config in jobs:
 
             def run(advance: Callable[[], None], part: Part = part, config: Mapping[str, Value] = config) -> None:
-                result = runner.run(config, on_poll=advance)
+                client_error = runner.run(config, on_poll=advance)
                 advance()
-                check_clients(part, result.client_error, watch)
+                check_clients(part, client_error, watch)
 
             runs.append((part, run))
         run_in_turn(out, study, runs, lines_of(settings), watch)

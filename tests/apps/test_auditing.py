@@ -6,7 +6,6 @@ import shutil
 import signal
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -299,7 +298,6 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
             on_poll()
             write_record(record, ["100", "101"], rounds=2)
             on_poll()
-            return SimpleNamespace(client_error=None)
 
     steps = []
     record = tmp_path / "out" / "record"

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -62,7 +61,6 @@ class Runtime:
             RecordWriter(record).close(error="the run ended with KeyboardInterrupt")
             raise KeyboardInterrupt
         write_record(record, ["100", "101", "102"], rounds=1)
-        return SimpleNamespace(client_error=None)
 
 
 @pytest.fixture

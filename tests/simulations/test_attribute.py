@@ -323,7 +323,7 @@ def test_an_isolating_server_runs_on_flower_and_ray(tmp_path):
     config |= {name: str(tmp_path / "there" / name) for name in ("record", "truth", "knowledge")}
     prepare(Study.of(config), knowledge=tmp_path / "there/knowledge", truth=tmp_path / "there/truth")
     with Simulator(app_folder(), supernodes=5, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config, timeout=300).client_error is None
+        assert simulator.run(config) is None
     there = Record(tmp_path / "there" / "record")
     assert there.server == "isolating"
     assert check_record(there.path).whole

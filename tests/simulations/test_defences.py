@@ -289,7 +289,7 @@ def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
         notes=defence_notes(study),
     )
     with Simulator(app_folder(), supernodes=4, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config, timeout=300).client_error is None
+        assert simulator.run(config) is None
     record = Record(tmp_path / "record")
     first = record.rounds[0]
     assert [len(item.observations) for item in record.rounds] == [4, 4]

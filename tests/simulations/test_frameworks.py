@@ -78,7 +78,7 @@ def test_fedsgd_runs_on_flower_and_ray(tmp_path, monkeypatch):
     config = FEDSGD | {name: str(tmp_path / name) for name in ("record", "truth", "knowledge")}
     (tmp_path / "configs.json").write_text(json.dumps([config]))
     with Simulator(app_folder(), supernodes=3, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config, timeout=300).client_error is None
+        assert simulator.run(config) is None
     record = Record(tmp_path / "record")
     assert record.protocol == "fedsgd"
     assert record.signer == signer

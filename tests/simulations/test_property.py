@@ -254,7 +254,7 @@ def test_secagg_runs_on_flower_and_ray(tmp_path):
     config = SMALL | {"batch-size": 10, "lr": 0.1, "secagg": True} | changes
     config |= {"record": str(tmp_path / "record"), "truth": str(tmp_path / "truth"), "knowledge": ""}
     with Simulator(app_folder(), supernodes=20, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config, timeout=300).client_error is None
+        assert simulator.run(config) is None
     record = Record(tmp_path / "record")
     assert check_record(record.path).whole
     clients_of = {folder: read_nodes(tmp_path / folder) for folder in ("here/truth", "truth")}

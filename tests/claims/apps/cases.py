@@ -97,8 +97,8 @@ class Case:
         """
         where = self.app(folder, folder / "run" / "record")
         with Simulator(where, supernodes=CLIENTS, log=folder / "flower.log") as simulator:
-            result = simulator.run({})
-        assert result.client_error is None, result.client_error
+            client_error = simulator.run({})
+        assert client_error is None, client_error
         self._finish(folder / "run")
         return where
 
