@@ -78,7 +78,7 @@ class Findings(list[Finding]):
         for finding in self:
             null = finding.null or {"value": None, "low": None, "high": None}
             nulls = {"null": null["value"], "null_low": null["low"], "null_high": null["high"]}
-            rows.append(vars(finding) | nulls)
+            rows.append({"name": finding.name} | vars(finding) | nulls)
         return pandas.DataFrame(rows, columns=[*_COLUMNS])
 
 
