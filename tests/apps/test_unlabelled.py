@@ -99,7 +99,7 @@ def test_with_a_label_of_zero_and_a_model_that_returns_its_loss_they_are_asked_a
     run(part, states=True)
     posed = pose_all([part], model=f"{__name__}:Scored", loss="own")
     attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
-    assert attacked.scored == ("sia", "membership", "plaintext")
+    assert attacked.scored == ("sia", "membership", "exact", "plaintext")
     findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch(), trusted=attacked.trusted)
     found = {f"{finding.attack}.{finding.metric}": finding for finding in findings}
     assert found["sia.asr"].verdict == found["membership.auc"].verdict == "leak"
