@@ -390,7 +390,7 @@ BAD = [
     (("audit", "prolin-membership", "--out", "out", "--option", "shadows=soft"), "option shadows=soft"),
     (
         ("audit", "prolin-membership", "--out", "out", "--option", "magic=1"),
-        "--option magic: prolin has no option 'magic': expected one of memory, ray",
+        "--option magic: prolin has no option 'magic': expected one of memory, shadows, workers",
     ),
     (
         ("attack", "attribute-baselines", ".", "--option", "shadows=exact"),
