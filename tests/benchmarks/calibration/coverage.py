@@ -185,7 +185,7 @@ def _rate_rows(setting: Setting, repetitions: int, rng: np.random.Generator) -> 
     rates = draw_rates(setting, (repetitions, setting.runs), rng)
     hits = rng.binomial(setting.sizes, rates)
     sizes = setting.sizes.tolist()
-    ends = _once(lambda counts: rate_interval(counts, sizes, LEVEL), hits)
+    ends = _once(lambda counts: rate_interval(counts, sizes), hits)
     shape = setting.shape if setting.sd else "alike"
     words = f"{shape}, mean {setting.mean:g}, sd {setting.sd:g}, {setting.runs} runs of {setting.n}"
 
@@ -245,7 +245,7 @@ def _pair_row(
     alone = rng.binomial(n, share, (repetitions, runs))
     first = rng.binomial(alone, firsts)
     pairs = zip(first.tolist(), (alone - first).tolist(), strict=True)
-    ends = [paired_interval(wins, losses, [n] * runs, LEVEL) for wins, losses in pairs]
+    ends = [paired_interval(wins, losses, [n] * runs) for wins, losses in pairs]
     words = f"{share:.0%} solved by one alone, mean {mean:g}, sd {sd:g}, {runs} runs of {n}"
     values = (2 * first - alone) / n if runs > 1 else None
     return _row(("difference of paired rates", BETA, runs), words, mean, ends, values, partial(_general_note, runs))
@@ -287,7 +287,7 @@ def _tpr(members: Floats, others: Floats) -> Estimate:
 
 
 def _median_rows(repetitions: int, rng: np.random.Generator, short: bool) -> list[dict[str, Any]]:
-    """Draw examples with exponential values, each seen in five rounds, in runs that are shifted."""
+    """Draw examples with exponential values, in runs that are shifted."""
     found = []
     grid = [(0.0, 1, 30), (0.25, 3, 30)]
     if not short:
@@ -295,30 +295,15 @@ def _median_rows(repetitions: int, rng: np.random.Generator, short: bool) -> lis
     for sd, runs, n in grid:
         if sd and runs == 1:
             continue
-        examples = np.tile(np.repeat(np.arange(n), 5), (runs, 1)) + n * np.arange(runs)[:, None]
-        ends, naive, values = [], [], []
+        ends, values = [], []
         for _ in range(repetitions):
             of_example = rng.exponential(size=(runs, n)) + sd * rng.standard_normal((runs, 1))
-            seen = np.repeat(of_example, 5, axis=1) + 0.02 * rng.standard_normal((runs, 5 * n))
-            ends.append(median_interval(list(seen), LEVEL, list(examples)))
-            naive.append(median_interval(list(seen), LEVEL))
+            ends.append(median_interval(list(of_example)))
             values.append(np.median(of_example, axis=1))
-        words = f"exponential, each example in 5 rounds, runs' sd {sd:g}, {runs} runs of {n} examples"
+        words = f"exponential, runs' sd {sd:g}, {runs} runs of {n} examples"
         truth = math.log(2)
         table = np.array(values) if runs > 1 else None
         found.append(_row(("median", "exponential", runs), words, truth, ends, table, partial(_general_note, runs)))
-        if runs == 1:
-            note = "too low: each example counts five times, so name the examples"
-            found.append(
-                _row(
-                    ("median, examples not named", "exponential", runs),
-                    words,
-                    truth,
-                    naive,
-                    None,
-                    lambda _, note=note: note,
-                )
-            )
     return found
 
 
