@@ -79,6 +79,7 @@ def audit_folder(
         findings += judge_isolation(
             evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")
         )
+    observed = observed_of(evidence)
     name, server = f"audit of {study.get('app', folder.name)}", evidence[0].record.server
     run = {
         "title": title_of(list(evidence[0].scores), setting, name, server=server),
@@ -88,12 +89,12 @@ def audit_folder(
         "means": means_of(evidence),
         "setting": setting,
         "provenance": provenance,
-        "observed": observed_of(evidence),
+        "observed": observed,
         "notes": notes_of(evidence),
     }
     if not evidence[0].scores:
         run[UNANSWERED] = study[UNANSWERED]
-    run |= _truths(evidence, device, tell)
+    run |= _truths(evidence, observed["in_plaintext"], device, tell)
     if listed is not None:
         listed(listings)
     write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
@@ -102,8 +103,11 @@ def audit_folder(
     return findings
 
 
-def _truths(evidence: Sequence[Evidence], device: str, tell: Progress) -> Mapping[str, Any]:
-    """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what."""
+def _truths(evidence: Sequence[Evidence], plaintext: Sequence[str], device: str, tell: Progress) -> Mapping[str, Any]:
+    """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what.
+
+    ``plaintext`` is what came beside the arrays, by name.
+    """
     facts: dict[str, Any] = {}
     quality, trained, private = [], [], []
     for seed in evidence:
@@ -118,7 +122,7 @@ def _truths(evidence: Sequence[Evidence], device: str, tell: Progress) -> Mappin
     if len(quality) == len(evidence):
         facts |= curves_of(evidence, quality, trained)
     if len(private) == len(evidence):
-        facts["privacy"] = privacy_of(private, observed_of(evidence)["in_plaintext"])
+        facts["privacy"] = privacy_of(private, plaintext)
     truth = evidence[0].truth
     if truth is not None and truth.sent:
         facts["sent"] = {"arrays": [dict(row) for row in truth.sent], "unread": truth.unread}
