@@ -111,6 +111,8 @@ class Attack(ABC):
     in_apps: ClassVar[InApps] = InApps()
     knows: ClassVar[tuple[str, ...]]
     """The assumed knowledge in words, for the report."""
+    asks_peers: ClassVar[bool] = False
+    """Whether it also asks what a client learns of others by the models that it is sent."""
     form: ClassVar[Form]
     """What its scores hold; those that somebody hands over are held against it."""
 

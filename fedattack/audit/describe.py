@@ -40,8 +40,6 @@ _VIEWS = {
         "any single client's model or update",
     ),
 }
-# The one attack that takes what clients are sent, too.
-_OF_PEERS = "trees"
 _ITS_APP = "the clients' own app, whose code it runs: this says which losses examples have"
 _SERVERS = {
     "passive": "passive",
@@ -136,14 +134,14 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
         "sees": sees.format(reply=PROTOCOLS[record.protocol].reply),
         "does_not_see": hidden,
         "knows": knows,
-        "not_asked": _list_not_asked(record, list(evidence[0].scores)),
+        "not_asked": _list_not_asked(record, evidence[0].scores),
     }
 
 
-def _list_not_asked(record: Record, attacks: Sequence[str]) -> list[str]:
+def _list_not_asked(record: Record, attacks: Iterable[str]) -> list[str]:
     """Name who else may attack such a run, and was not asked about."""
     others = ["who gets the trained model, or may query it", "servers and clients that share what they see"]
-    if _OF_PEERS not in attacks:
+    if not any(ATTACKS[attack].asks_peers for attack in attacks):
         others.insert(0, "clients, by the models that they are sent")
     if record.server == "passive":
         others.insert(0, "a server that departs from the protocol")

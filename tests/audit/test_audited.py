@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from fedattack.audit.audited import UNKNOWN, audited_of, title_of
-from fedattack.audit.describe import setting_of
+from fedattack.audit.describe import setting_of, threat_model_of
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.untried import untried_of
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
@@ -84,6 +86,13 @@ def test_what_was_not_asked_is_listed_with_what_keeps_it_from_being_asked(eviden
     assert members == ["`fedattack attack membership DIR` asks it of this record"]
     (images,) = [why for question, why in lines.items() if "look like" in question]
     assert images == "the truth does not hold what it would be judged by"
+
+
+def test_peers_are_asked_about_where_an_attack_says_so(evidence):
+    peers = "clients, by the models that they are sent"
+    assert peers in threat_model_of(evidence)["not_asked"]
+    of_trees = replace(evidence[0], scores={"trees": evidence[0].scores["sia"]})
+    assert peers not in threat_model_of([of_trees])["not_asked"]
 
 
 @pytest.mark.parametrize("odd", ["ten", "", None, [1], True])

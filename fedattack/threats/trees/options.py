@@ -17,6 +17,7 @@ class TreesOptions:
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedavg",), knowledge=(), takes=("rounds", "clients")
     )
+    asks_peers: ClassVar[bool] = True
 
     rows: int = options.whole(500, "examples of each client that are put together, at most", least=1)
     replies: int = options.whole(20, "replies of each client whose trees are read, at most, from the first on", least=1)
