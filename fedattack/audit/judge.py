@@ -325,8 +325,7 @@ def entry_of_client(title: str, credit: NDArray[Any], comparisons: int) -> dict[
 
     The interval is widened for the choice among so many clients.
     """
-    low, high = Rate.of([credit]).interval(comparisons)
-    return {"client": title, "value": float(credit.mean()), "low": low, "high": high, "n": len(credit)}
+    return {"client": title} | Rate.of([credit]).as_entry(comparisons)
 
 
 def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str, **parts: Any) -> Measurement:

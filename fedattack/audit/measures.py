@@ -151,6 +151,11 @@ class Rate:
         """Return the interval about runs like these."""
         return rate_interval(self.hits, self.sizes, comparisons=comparisons)
 
+    def as_entry(self, comparisons: int = 1) -> dict[str, Any]:
+        """Return value, interval and number of targets as a series holds them, widened for so many comparisons."""
+        low, high = self.interval(comparisons)
+        return {"value": self.value, "low": low, "high": high, "n": self.n}
+
     def null(self, comparisons: int = 1) -> Null | None:
         """Sum it up as a null; ``None`` where a seed has no target."""
         return null_rate(self.hits, self.sizes, comparisons)

@@ -78,9 +78,7 @@ def rate_populations(seeds: Iterable[RatedTargets]) -> list[dict[str, Any]]:
     for kind, by_name in kinds.items():
         rated = []
         for name, of_seeds in by_name.items():
-            rate = Rate.of(of_seeds)
-            low, high = rate.interval(comparisons)
-            rated.append({"kind": kind, "name": name, "value": rate.value, "low": low, "high": high, "n": rate.n})
+            rated.append({"kind": kind, "name": name} | Rate.of(of_seeds).as_entry(comparisons))
         entries += sorted(rated, key=lambda entry: -entry["value"])
     return entries
 
@@ -115,5 +113,4 @@ def rate_surest(
     rate = Rate.of(credit)
     if min(rate.sizes, default=0) < _FEWEST_SURE:
         return {}
-    low, high = rate.interval()
-    return {"value": rate.value, "low": low, "high": high, "n": rate.n, "chance": chance}
+    return rate.as_entry() | {"chance": chance}

@@ -63,9 +63,7 @@ class Pooled:
 
     def as_entry(self) -> dict[str, Any]:
         """Return the numbers as a series holds them."""
-        low, high = self.rate.interval()
-        numbers = {"value": self.rate.value, "low": low, "high": high, "n": self.rate.n}
-        return numbers | {"chance": self.chance, "null": self.null, "baselines": self.baselines}
+        return self.rate.as_entry() | {"chance": self.chance, "null": self.null, "baselines": self.baselines}
 
 
 def pool_seeds(answers: Sequence[Answered]) -> Pooled | None:
