@@ -553,7 +553,8 @@ def check(
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
-    paths, lost = [folder], dict[Path, str]()
+    paths = [folder]
+    lost: dict[Path, str] = {}
     asks: list[str] = []
     if (folder / "record").exists():
         parts = find_parts(folder, some=True)

@@ -15,6 +15,7 @@ from fedattack.audit.finding import Finding
 from fedattack.record import Record
 from fedattack.report import read_claim, read_run, render_html
 from fedattack.report import read_findings as read_file
+from fedattack.report.html import PAGE
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder as attack_all
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -78,7 +79,8 @@ class Findings(list[Finding]):
         for finding in self:
             null = finding.null or {"value": None, "low": None, "high": None}
             nulls = {"null": null["value"], "null_low": null["low"], "null_high": null["high"]}
-            rows.append({"name": finding.name} | vars(finding) | nulls)
+            row = {name: getattr(finding, name) for name in _COLUMNS if name not in nulls}
+            rows.append(row | nulls)
         return pandas.DataFrame(rows, columns=[*_COLUMNS])
 
 
@@ -249,4 +251,4 @@ def show(folder: Path | str) -> Report:
         If there is none.
     """
     page = render_html(read_file(Path(folder)), read_run(Path(folder)), claim=read_claim(Path(folder)))
-    return Report(Path(folder) / "report.html", page)
+    return Report(Path(folder) / PAGE, page)

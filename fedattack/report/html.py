@@ -40,6 +40,9 @@ from fedattack.report.words import (
     write_spread,
 )
 
+PAGE = "report.html"
+"""File of a report's page, in its run folder."""
+
 _OBSERVED = {
     "rounds": "rounds",
     "replies": "replies that arrived whole",
@@ -62,7 +65,7 @@ def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     ReportError
         If one of the two files is missing, or one of the three is not JSON, or does not fit its schema.
     """
-    page = Path(folder) / "report.html"
+    page = Path(folder) / PAGE
     claim = read_claim(folder)
     content = render_html(read_findings(folder), read_run(folder), files, claim, read_filed(folder)).encode()
     if claim is not None:

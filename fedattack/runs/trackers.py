@@ -14,10 +14,10 @@ from fedattack.base.extra import check_extra
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import read_text
 from fedattack.report.answer import in_short
+from fedattack.report.html import PAGE
 from fedattack.report.validate import read_findings, read_run
 from fedattack.report.words import printable
 
-PAGE = "report.html"
 _NEXT = "write it with `fedattack report`"
 
 # Of a finding, and of its series by round.

@@ -9,6 +9,7 @@ import pytest
 import fedattack as fa
 from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, NeedsError, ReportError
+from tests.report import example
 from tests.worlds.federation import write_run
 
 
@@ -48,6 +49,11 @@ def test_cells_of_a_notebook(run):
     assert [row["null"], row["null_low"], row["null_high"]] == [null["value"], null["low"], null["high"]]
     fields = {"p", "p_adjusted", "here_low", "here_high", "level", "comparisons", "seed_sd", "attack", "metric"}
     assert fields <= {*frame}
+
+
+def test_a_frame_has_the_names_of_its_findings():
+    findings = fa.Findings(example.findings())
+    assert list(findings.frame()["name"]) == [finding.name for finding in findings]
 
 
 def test_a_frame_of_nothing_has_its_columns():
