@@ -277,6 +277,7 @@ class Perfect:
     title = paper = "An attack for tests"
     knows = ("everything",)
     needs = ATTACKS["ara"].needs
+    asks_peers = False
     load_scores = staticmethod(Scores.load)
 
 
