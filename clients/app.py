@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -19,7 +19,8 @@ from fedattack.observe.bridge import numpy_client_bridge
 from fedattack.record.folder import read_resumption
 from fedattack.record.nodes import note_node
 from simulations.frameworks import framework_of
-from simulations.study import Study, study_of
+from simulations.order import PARTITION
+from simulations.study import Study, find_client
 
 # What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
 POSITIVE: Mapping[str, type[FedAvgClient]] = {
@@ -43,8 +44,8 @@ def kind_of(study: Study, client: int) -> Callable[..., NumPyClient]:
 
 def client_fn(context: Context) -> Client:
     """Make the client that this node runs, and note where the run asks for it which partition the node holds."""
-    study = study_of(context.run_config)
-    settings, client = study.settings, int(context.node_config["partition-id"])
+    study, client = find_client(context)
+    settings = study.settings
     node = str(context.node_id)
     if settings.resume:
         # The record keeps the name of a node that it knew before the run was stopped.
@@ -64,16 +65,24 @@ def _names(resumption: str) -> Mapping[str, str]:
     return read_resumption(Path(resumption))[0] if os.access(resumption, os.R_OK) else {}
 
 
+def tell_partition(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Client mod: say which partition this node holds, so that a simulation can put its nodes into an order."""
+    if message.metadata.message_type != "get_properties":
+        return call_next(message, context)
+    properties = ConfigRecord({PARTITION: str(context.node_config["partition-id"])})
+    return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
+
+
 def secure_aggregation(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod: take part in SecAgg+ where the run asks for it."""
-    if study_of(context.run_config).settings.secagg:
+    if find_client(context)[0].settings.secagg:
         return secaggplus_mod(message, context, call_next)
     return call_next(message, context)
 
 
 def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod: change the update as the run asks for; DP-SGD is in the training already."""
-    settings = study_of(context.run_config).settings
+    settings = find_client(context)[0].settings
     if settings.defence == DP_SGD:
         return call_next(message, context)
     framework = framework_of(settings.framework)
@@ -85,12 +94,15 @@ def defend(message: Message, context: Context, call_next: ClientAppCallable) -> 
 
 def check_model(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod: check what the server sends, where the run asks for it."""
-    settings = study_of(context.run_config).settings
+    settings = find_client(context)[0].settings
     if settings.check_model == "none":
         return call_next(message, context)
     mod = CheckedModel(settings.check_model == "refuse", framework_of(settings.framework).sends)
     return mod(message, context, call_next)
 
 
-# SecAgg+ comes first, and so is outermost: it masks what the others, the defence among them, have made of the reply.
-app = ClientApp(client_fn=client_fn, mods=[secure_aggregation, defend, check_model, numpy_client_bridge])
+# Of those that change replies SecAgg+ comes first, and so is outermost: it masks what the others, the defence among
+# them, have made of the reply.
+app = ClientApp(
+    client_fn=client_fn, mods=[tell_partition, secure_aggregation, defend, check_model, numpy_client_bridge]
+)

@@ -7,7 +7,7 @@ from flwr.common import NDArrays, Scalar
 
 from simulations.canaries import move_by_canary
 from simulations.privacy import is_private
-from simulations.study import CLIENT_PROPERTY, Study
+from simulations.study import Study
 
 
 class CanaryClient(NumPyClient):
@@ -24,10 +24,6 @@ class CanaryClient(NumPyClient):
     def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:
         self._study = study
         self._client = client
-
-    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """Say which partition this would be, as clients do."""
-        return {CLIENT_PROPERTY: str(self._client)}
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Return the moved arrays, with the example count of a usual client and a loss of nothing."""

@@ -13,7 +13,7 @@ from torch import nn
 from fedattack.defences import hand_over
 from fedattack.learning import LocalTraining, pick_device, train_local, train_private
 from simulations.privacy import noise_of
-from simulations.study import CLIENT_PROPERTY, Study
+from simulations.study import Study
 
 
 class FedAvgClient(NumPyClient):
@@ -44,10 +44,6 @@ class FedAvgClient(NumPyClient):
     @property
     def _device(self) -> torch.device:
         return pick_device(self._settings.device)
-
-    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """Say which partition this client holds, so that a simulation can put its nodes into a repeatable order."""
-        return {CLIENT_PROPERTY: str(self._client)}
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""

@@ -11,12 +11,15 @@ are asked that are drawn.
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedattack.observe import PassingGrid
-from simulations.study import CLIENT_PROPERTY
+
+PARTITION = "client"
+"""The property by which a node says which partition it holds."""
 
 FEW = 200
 """Nodes that are all asked before the first round."""
@@ -91,4 +94,39 @@ class OrderedGrid(PassingGrid):
         for reply in self._inner.send_and_receive(questions) if questions else ():
             if not reply.has_error():
                 properties = reply.content.config_records["getpropertiesres.properties"]
-                self.partitions[reply.metadata.src_node_id] = str(properties[CLIENT_PROPERTY])
+                self.partitions[reply.metadata.src_node_id] = str(properties[PARTITION])
+
+
+class SharedGrid(PassingGrid):
+    """The share of the nodes that one of several runs has, which follow each other in one Flower run.
+
+    Parameters
+    ----------
+    inner
+        Lists the nodes of all runs.
+    first, count
+        The first partition of this run, and how many it has.
+    """
+
+    def __init__(self, inner: OrderedGrid, first: int, count: int) -> None:
+        super().__init__(inner)
+        self._all, self._first, self._count = inner, first, count
+
+    @property
+    def partitions(self) -> dict[int, str]:
+        """Which client each node of this run is that was asked."""
+        places = {node: int(partition) - self._first for node, partition in self._all.partitions.items()}
+        return {node: str(place) for node, place in places.items() if 0 <= place < self._count}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """List the nodes of this run."""
+        return list(self._all.get_node_ids())[self._first : self._first + self._count]
+
+    def get_nodes(self) -> Iterable[Any]:
+        """List the nodes of this run, with what Flower knows of each."""
+        own = set(self.get_node_ids())
+        return [node for node in self._all.get_nodes() if node.node_id in own]
+
+    def nodes_at(self, places: Iterable[int]) -> list[int]:
+        """Return the nodes at these places of the list."""
+        return self._all.nodes_at(self._first + place for place in places)

@@ -14,8 +14,8 @@ from fedattack.observe import ObservedStrategy
 from fedattack.record import Record
 from fedattack.record.folder import read_resumption
 from simulations.departures import make_departure
-from simulations.order import OrderedGrid
-from simulations.study import Study
+from simulations.order import OrderedGrid, SharedGrid
+from simulations.study import Study, studies_of
 from strategies.checkpoint import Checkpoint
 from strategies.honest_but_curious import Sampling, SeededFedAvg
 
@@ -109,13 +109,16 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the framework that the run config names, under observation."""
-    study = Study.of(context.run_config)
-    ordered = OrderedGrid(grid, study.settings.nodes)
-    study.framework.serve(ServedRun(ordered, context, study, _checkpoint(study, ordered)))
+    """Run the framework that the run config names, under observation; of several runs one after the other."""
+    studies = studies_of(context.run_config)
+    nodes = studies[0].settings.nodes
+    ordered = OrderedGrid(grid, nodes * len(studies))
+    for place, study in enumerate(studies):
+        share = SharedGrid(ordered, place * nodes, nodes)
+        study.framework.serve(ServedRun(share, context, study, _checkpoint(study, share)))
 
 
-def _checkpoint(study: Study, grid: OrderedGrid) -> Checkpoint | None:
+def _checkpoint(study: Study, grid: SharedGrid) -> Checkpoint | None:
     """Find what there is to go on with; None where the run starts anew."""
     settings = study.settings
     if not settings.resume:

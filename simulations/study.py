@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flwr.app import Context
 from numpy.typing import NDArray
 
 from fedattack.audit.truth import note_accuracy
 from fedattack.data import Dataset
 from fedattack.data.columns import Column, PrivateColumn
+from fedattack.record.folder import read_runs
 from fedattack.runs.settings import RunSettings, read_settings
 from simulations.architectures import Architectures, Task
 from simulations.attributes import find_private, find_sensitive
@@ -22,9 +25,6 @@ from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_secret, 
 
 if TYPE_CHECKING:
     from fedattack.claims.canaries import CanaryExamples
-
-CLIENT_PROPERTY = "client"
-"""The property by which a client says which partition it holds."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,21 @@ class Study:
         return derive_secret(self.settings.seed, CLIENT_STREAM, client, server_round)
 
 
-def study_of(run_config: Mapping[str, Any]) -> Study:
-    """Read the study from a run config, once for the many messages and mods that one client process serves."""
-    return _study_of(tuple(run_config.items()))
+def studies_of(run_config: Mapping[str, Any]) -> list[Study]:
+    """Read the studies of a Flower run: one, or several that follow each other, each with nodes of its own."""
+    if not run_config["runs"]:
+        return [Study.of(run_config)]
+    return [Study.of({**run_config, **own, "runs": ""}) for own in read_runs(Path(str(run_config["runs"])))]
+
+
+def find_client(context: Context) -> tuple[Study, int]:
+    """Find which study a node takes part in, and which of its clients the node is."""
+    studies = _studies_of(tuple(context.run_config.items()))
+    place, client = divmod(int(context.node_config["partition-id"]), studies[0].settings.nodes)
+    return studies[place], client
 
 
 @lru_cache(maxsize=2)
-def _study_of(run_config: tuple[tuple[str, Any], ...]) -> Study:
-    return Study.of(dict(run_config))
+def _studies_of(run_config: tuple[tuple[str, Any], ...]) -> list[Study]:
+    """Read them once for the many messages and mods that one client process serves."""
+    return studies_of(dict(run_config))

@@ -249,7 +249,7 @@ def run_app(
                 remove_inside(out, folder, ConfigError)
         if left:
             write_study(out, study)
-            runs = [(part, partial(_run, app, out, study, part, seed, watch)) for part, seed in left]
+            runs = [([part], partial(_run, app, out, study, part, seed, watch)) for part, seed in left]
             run_in_turn(out, study, runs, None, watch)
     return parts
 

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from fedattack.base.errors import RecordError
 from fedattack.base.files import make_private, write_sealed
+from fedattack.base.settings import Value
 from fedattack.base.untrusted import PLAIN, check_folder, copy_files, read_sealed
 from fedattack.record.format import MANIFEST
 from fedattack.record.index import without_manifest
@@ -65,8 +66,14 @@ class _Resumption(TypedDict):
     data: _Text
 
 
+@with_config(_STRICT)
+class _Runs(TypedDict):
+    runs: list[dict[_Text, _Value]]
+
+
 _STUDY: TypeAdapter[_Study] = TypeAdapter(_Study)
 _RESUMPTION: TypeAdapter[_Resumption] = TypeAdapter(_Resumption)
+_RUNS: TypeAdapter[_Runs] = TypeAdapter(_Runs)
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,17 @@ def read_resumption(file: Path) -> tuple[dict[str, str], str]:
     """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
     resumption = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
     return resumption["names"], resumption["data"]
+
+
+def write_runs(file: Path, runs: Sequence[Mapping[str, Value]]) -> None:
+    """Tell the app what each of several runs that follow each other has of its own in its run config."""
+    make_private(file.parent)
+    write_sealed(file, {"runs": [dict(run) for run in runs]})
+
+
+def read_runs(file: Path) -> list[dict[str, Value]]:
+    """Read :func:`write_runs`' file."""
+    return read_sealed(file, _RUNS, RecordError, "resume the run again")["runs"]
 
 
 def copy_zoos(source: Path, to: Path) -> None:

@@ -23,8 +23,7 @@ _TIMED = 2
 class TrainingPace:
     """Says how much longer a training takes, after its third round.
 
-    Every seed starts Flower anew, which takes as long as the first one's start did, and every round is like the ones
-    that were timed.
+    Every start of Flower takes as long as the first one did, and every round is like the ones that were timed.
 
     Parameters
     ----------
@@ -32,12 +31,14 @@ class TrainingPace:
         How many trainings there are, and rounds of each.
     say
         Told once.
+    starts
+        How often Flower starts: for each seed, or once for all.
     clock
         Seconds.
     """
 
-    def __init__(self, seeds: int, rounds: int, say: Say, clock: Clock = time.monotonic) -> None:
-        self._seeds, self._rounds, self._say, self._clock = seeds, rounds, say, clock
+    def __init__(self, seeds: int, rounds: int, say: Say, *, starts: int, clock: Clock = time.monotonic) -> None:
+        self._seeds, self._rounds, self._say, self._starts, self._clock = seeds, rounds, say, starts, clock
         self._started = clock()
         self._before: int | None = None
         self._first: tuple[int, float] | None = None
@@ -48,10 +49,11 @@ class TrainingPace:
         if self._told:
             return
         now = self._clock()
-        if seed:
+        if seed and self._starts > 1:
             # Rounds were too short to be timed one by one.
             self._tell((now - self._started) * (self._seeds - seed) / seed, seed * self._rounds)
             return
+        done += seed * self._rounds
         if self._before is None:
             # A resumed run begins with some.
             self._before = done
@@ -64,8 +66,8 @@ class TrainingPace:
             return
         a_round = (now - at) / (done - first)
         start = max(0.0, at - self._started - (first - self._before) * a_round)
-        left = (self._rounds - done) * a_round + _ENDING
-        left += (self._seeds - 1) * (start + self._rounds * a_round + _ENDING)
+        left = (self._seeds * self._rounds - done) * a_round
+        left += (self._starts - 1) * start + self._starts * _ENDING
         self._tell(left, done - self._before)
 
     def _tell(self, left: float, done: int) -> None:

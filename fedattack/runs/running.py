@@ -126,7 +126,7 @@ def check_idle(part: Part) -> None:
 
 
 def run_in_turn(
-    out: Path, study: dict[str, Any], runs: Sequence[tuple[Part, Run]], rounds: int | None, watch: Watch
+    out: Path, study: dict[str, Any], runs: Sequence[tuple[Sequence[Part], Run]], rounds: int | None, watch: Watch
 ) -> None:
     """Train one seed after the other, say how far each is, and note in the study when all are done.
 
@@ -135,18 +135,46 @@ def run_in_turn(
     RunError
         If a run does not finish, or no client answers in it.
     """
-    pace = None if rounds is None else TrainingPace(len(runs), rounds, watch.say)
-    for place, (part, run) in enumerate(runs):
-        step, index = f"train {part.name or 'rounds'}", part.record / INDEX
-
-        def advance(step: str = step, index: Path = index, place: int = place) -> None:
-            done = index.read_bytes().count(b"\n") if index.exists() else 0
-            watch.step(step, done, rounds)
-            if pace is not None:
-                pace.seen(place, done)
-
-        run(advance)
+    seeds = sum(len(parts) for parts, _ in runs)
+    pace = None if rounds is None else TrainingPace(seeds, rounds, watch.say, starts=len(runs))
+    place = 0
+    for parts, run in runs:
+        progress = _Progress(parts, rounds, watch, pace, place)
+        run(progress.advance)
+        place += len(parts)
     write_study(out, study | {"finished": now()})
+
+
+class _Progress:
+    """Says how far seeds are that one Flower run trains, one after the other, of which the first is number `place`."""
+
+    def __init__(
+        self, parts: Sequence[Part], rounds: int | None, watch: Watch, pace: TrainingPace | None, place: int
+    ) -> None:
+        self._parts, self._rounds, self._watch, self._pace, self._place = parts, rounds, watch, pace, place
+        self._before = [_count_lines(part) for part in parts]
+        self._current = 0
+
+    def advance(self) -> None:
+        """Say how far the seed is that is being trained."""
+        following = self._current + 1
+        while following < len(self._parts) and _count_lines(self._parts[following]) > self._before[following]:
+            self._say()
+            self._current, following = following, following + 1
+        self._say()
+
+    def _say(self) -> None:
+        part = self._parts[self._current]
+        done = _count_lines(part)
+        self._watch.step(f"train {part.name or 'rounds'}", done, self._rounds)
+        if self._pace is not None:
+            self._pace.seen(self._place + self._current, done)
+
+
+def _count_lines(part: Part) -> int:
+    """Count the rounds of a record that is being written, or their exchanges."""
+    index = part.record / INDEX
+    return index.read_bytes().count(b"\n") if index.exists() else 0
 
 
 def open_log(out: Path) -> Path:

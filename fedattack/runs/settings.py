@@ -255,6 +255,11 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     truth: str = setting("", "folder of the truth", internal=True)
     knowledge: str = setting("", "folder of what the attacker is assumed to know", internal=True)
     resume: str = setting("", "file that says what the run goes on with; empty for a new run", internal=True)
+    runs: str = setting(
+        "",
+        "file with what each of several runs has of its own, which follow each other in one Flower run; empty for one",
+        internal=True,
+    )
 
     @property
     def nodes(self) -> int:

@@ -9,7 +9,7 @@ from fedattack.base.errors import ConfigError, RecordError, short
 from fedattack.base.settings import Value
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
-from fedattack.record.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
+from fedattack.record.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_runs, write_study
 from fedattack.record.format import MANIFEST, PROTOCOLS
 from fedattack.record.nodes import NODES
 from fedattack.runs.app import app_folder, prepare
@@ -31,6 +31,10 @@ from fedattack.runs.running import (
 from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.settings import check_settings, lines_of, nodes_of
 from fedattack.runs.watch import Watch
+
+# Nodes of a simulation, up to which seeds share one Flower run: its start takes as long as a seed of the quickstart.
+# With many more, Flower's own work for a message grows.
+_TOGETHER = 200
 
 # Frameworks have the names of their protocols. Clients of these keep their models for themselves.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
@@ -232,15 +236,33 @@ def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequenc
 
 def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[str, Value]]], watch: Watch) -> None:
     settings = study["settings"]
-    make = RUNTIMES[study["runtime"]]
-    with make(app_folder(), nodes_of(settings), str(settings["device"]), open_log(out)) as runner:
-        runs: list[tuple[Part, Run]] = []
-        for part, config in jobs:
+    nodes, make = nodes_of(settings), RUNTIMES[study["runtime"]]
+    batches = _batches(out, jobs, study["runtime"] == "simulation" and nodes * len(jobs) <= _TOGETHER)
+    supernodes = nodes * max(len(parts) for parts, _ in batches)
+    with make(app_folder(), supernodes, str(settings["device"]), open_log(out)) as runner:
+        runs: list[tuple[Sequence[Part], Run]] = []
+        for parts, config in batches:
 
-            def run(advance: Callable[[], None], part: Part = part, config: Mapping[str, Value] = config) -> None:
+            def run(
+                advance: Callable[[], None], parts: Sequence[Part] = parts, config: Mapping[str, Value] = config
+            ) -> None:
                 client_error = runner.run(config, on_poll=advance)
                 advance()
-                check_clients(part, client_error, watch)
+                for part in parts:
+                    check_clients(part, client_error, watch)
 
-            runs.append((part, run))
+            runs.append((parts, run))
         run_in_turn(out, study, runs, lines_of(settings), watch)
+
+
+def _batches(
+    out: Path, jobs: Sequence[tuple[Part, Mapping[str, Value]]], together: bool
+) -> list[tuple[list[Part], Mapping[str, Value]]]:
+    """Say which seeds one Flower run trains, one after the other, and by which run config."""
+    if not together or len(jobs) == 1:
+        return [([part], config) for part, config in jobs]
+    parts, configs = zip(*jobs, strict=True)
+    common = configs[0]
+    runs = out / DEALT / "runs.json"
+    write_runs(runs, [{key: value for key, value in config.items() if value != common.get(key)} for config in configs])
+    return [([*parts], {**common, "runs": str(runs)})]

@@ -15,9 +15,6 @@ from fedattack.record.format import INDEX
 from fedattack.runs.forecast import forecast
 from fedattack.runs.pace import TrainingPace
 
-# Seconds from a seed's last round to the next seed.
-_ENDING = 5.0
-
 
 class _Told:
     """Keeps what is said, at the time that it is told."""
@@ -38,14 +35,14 @@ def main() -> None:
         folder = Path(name)
         study, parts = read_study(folder), find_parts(folder)
         started, finished = _times(study, "started", "finished")
-        rounds = map(json.loads, (parts[0].record / INDEX).read_text().splitlines())
-        ends = [_times(one, "ended")[0] for one in rounds]
+        rounds = int(study["settings"]["rounds"])
+        lines = [json.loads(line) for part in parts for line in (part.record / INDEX).read_text().splitlines()]
+        ends = [_times(line, "ended")[0] for line in lines]
         told = _Told(started)
-        pace = TrainingPace(len(parts), int(study["settings"]["rounds"]), told.say, told.clock)
+        pace = TrainingPace(len(parts), rounds, told.say, starts=1, clock=told.clock)
         while not told.lines and told.now < finished:
             told.now += 1
-            seed = int(len(parts) > 1 and told.now > ends[-1] + _ENDING)
-            pace.seen(seed, sum(end <= told.now for end in ends))
+            pace.seen(*divmod(sum(end <= told.now for end in ends), rounds))
         left = f"{finished - told.now:.0f} s were left" if told.lines else "nothing was said"
         record = forecast(study["attacks"], study["settings"], parts).record
         size = sum(path.stat().st_size for part in parts for path in part.record.rglob("*") if path.is_file())

@@ -121,7 +121,8 @@ def test_the_run_config_decides_whether_a_client_takes_part_in_secagg(secagg):
     """At every call: one process serves several runs."""
     content = RecordDict({"secaggplus_configs": ConfigRecord({"stage": "nonsense"})})
     message = LocalGrid(app.app, 1).create_message(content, "train", FIRST_NODE, "1")
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=CONFIG | {"secagg": secagg})
+    config = CONFIG | {"secagg": secagg}
+    context = Context(run_id=1, node_id=1, node_config={"partition-id": 0}, state=RecordDict(), run_config=config)
     passed = []
 
     def call_next(message, context):

@@ -17,7 +17,7 @@ class Clock:
 def training(seeds, rounds, start, a_round, ending, begun=0):
     """Watch a training of which all this is true, twice a second; return what was said, and what was left then."""
     clock, said = Clock(), []
-    pace = TrainingPace(seeds, rounds, lambda kind, line: said.append((line, clock.now)), clock)
+    pace = TrainingPace(seeds, rounds, lambda kind, line: said.append((line, clock.now)), starts=seeds, clock=clock)
     whole = start + (rounds - begun) * a_round + ending + (seeds - 1) * (start + rounds * a_round + ending)
     for tick in range(int(2 * whole) + 1):
         clock.now = 100 + tick / 2
@@ -43,6 +43,20 @@ def test_a_training_is_told_after_its_third_round(seeds, rounds, start, a_round,
     assert line == words
     minutes = int(line.split("about ")[1].split()[0])
     assert minutes == pytest.approx(left / 60, abs=0.6)
+
+
+@pytest.mark.parametrize(("a_round", "words"), [(3.0, "about 2 minutes"), (0.7, "about 30 seconds")])
+def test_seeds_that_share_a_start_of_flower_pay_for_it_once(a_round, words):
+    clock, said = Clock(), []
+    pace = TrainingPace(5, 8, lambda kind, line: said.append((line, clock.now)), starts=1, clock=clock)
+    whole = 16 + 40 * a_round + 5
+    for tick in range(int(2 * whole)):
+        clock.now = 100 + tick / 2
+        done = min(40, max(0, int((tick / 2 - 16) // a_round)))
+        pace.seen(min(4, done // 8), done - 8 * min(4, done // 8))
+    ((line, at),) = said
+    assert words in line
+    assert 100 + whole - at == pytest.approx(120 if a_round == 3 else 30, rel=0.1)
 
 
 def test_short_rounds_are_told_from_the_first_seed():
