@@ -11,6 +11,7 @@ Two exchanges, each right for another null:
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +25,7 @@ from fedattack.audit.significance import (
     exchange_within,
     significance_of,
 )
+from fedattack.base.machine import usable_cpus
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -228,7 +230,7 @@ class Alike:
 
     def drawn(self, rng: np.random.Generator, count: int) -> Floats:
         """(count, held): the same after so many exchanges of holders within cells."""
-        taken = exchange_within(self.cells, rng, count)[:, self.slots]
+        taken = exchange_within(self.cells, rng, count, self.slots)
         return self.by_client[self.owner[self.slots], taken]
 
     def by_holder(self, credit: Floats) -> Floats:
@@ -298,10 +300,15 @@ def largest_excess(runs: Sequence[Alike], rng: np.random.Generator, how: str) ->
 def _by_exchanged_holders(
     statistic: Callable[[Sequence[Floats]], Floats], runs: Sequence[Alike], rng: np.random.Generator, how: str
 ) -> Significance:
+    # NumPy sorts and draws beside other threads. A generator of its own for each run makes their order of no effect.
+    workers = ThreadPoolExecutor(min(len(runs), usable_cpus()))
+
     def draw(generator: np.random.Generator, count: int) -> Floats:
-        return statistic([alike.drawn(generator, count) for alike in runs])
+        counts = [count] * len(runs)
+        return statistic(list(workers.map(Alike.drawn, runs, generator.spawn(len(runs)), counts)))
 
     observed = float(statistic([alike.observed() for alike in runs])[0])
     arrangements = math.prod(alike.arrangements() for alike in runs)
     at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in runs), 1), 1_000)
-    return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
+    with workers:
+        return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)

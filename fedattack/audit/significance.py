@@ -131,18 +131,20 @@ def count_of(logarithm: float) -> float:
     return round(math.exp(logarithm)) if logarithm < 50 else math.inf
 
 
-def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
+def exchange_within(cells: Rows, rng: np.random.Generator, count: int, places: Rows | None = None) -> Rows:
     """Draw exchanges of positions within cells.
 
     Parameters
     ----------
     cells
         (n,): the cell of each position, 0 or more.
+    places
+        (m,): the positions that are asked about; all without.
 
     Returns
     -------
     ndarray
-        (count, n): position i is taken by what stands at ``[draw, i]``, which is of the same cell.
+        (count, m): position ``places[i]`` is taken by what stands at ``[draw, i]``, which is of the same cell.
     """
     by_cell = np.argsort(cells, kind="stable")
     ranks = np.unique(cells, return_inverse=True)[1].astype(np.int64)
@@ -151,9 +153,8 @@ def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
     drawn = rng.integers(1 << (63 - 2 * bits), size=(count, len(cells))) << bits
     drawn += (ranks << (63 - bits)) + np.arange(len(cells))
     drawn.sort(axis=1)
-    exchanged = np.empty((count, len(cells)), dtype=np.int64)
-    exchanged[:, by_cell] = drawn & ((1 << bits) - 1)
-    return exchanged
+    asked = np.argsort(by_cell) if places is None else np.argsort(by_cell)[places]
+    return np.take(drawn, asked, axis=1) & ((1 << bits) - 1)
 
 
 def arrangements_within(cells: Rows, kinds: Rows | NDArray[np.bool_]) -> float:

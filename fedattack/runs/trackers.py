@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,6 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     import mlflow
-    from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -145,18 +145,29 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
         known = client.get_experiment_by_name(experiment)
         number = known.experiment_id if known else client.create_experiment(experiment, artifacts)
         run = client.create_run(number, run_name=report.folder.resolve().name, tags=_name_tags(report)).info.run_id
-        now = int(1000 * time.time())
-        metrics = [Metric(name, value, now, step) for name, value, step in report.points]
-        params = [Param(key, value) for key, value in report.settings.items()]
-        for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
-            end = start + _AT_ONCE
-            client.log_batch(run, metrics=metrics[start:end], params=params[start:end])
-        for name, text in report.texts.items():
-            client.log_text(run, text, name)
+        try:
+            _fill_run(client, run, report)
+        except BaseException:
+            with suppress(MlflowException):
+                client.set_terminated(run, "FAILED")
+            raise
         client.set_terminated(run)
     except MlflowException as cause:
         raise ReportError(f"--mlflow {where}: MLflow says: {short(str(cause), 150)}; look at the URI") from None
     return uri
+
+
+def _fill_run(client: Any, run: str, report: TrackedReport) -> None:
+    from mlflow.entities import Metric, Param
+
+    now = int(1000 * time.time())
+    metrics = [Metric(name, value, now, step) for name, value, step in report.points]
+    params = [Param(key, value) for key, value in report.settings.items()]
+    for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
+        end = start + _AT_ONCE
+        client.log_batch(run, metrics=metrics[start:end], params=params[start:end])
+    for name, text in report.texts.items():
+        client.log_text(run, text, name)
 
 
 def _name_tags(report: TrackedReport) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedattack.base import extra
@@ -58,6 +59,20 @@ def test_a_run_is_added_to_a_local_mlflow(call, reported, tmp_path, offline):
     }
     page = Path(client.download_artifacts(run.info.run_id, "report.html", str(tmp_path)))
     assert page.read_text() == "<title>page</title>"
+
+
+@pytest.mark.slow
+def test_a_run_that_mlflow_refuses_midway_is_marked_as_failed(call, reported, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise MlflowException("disk full")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_text", refuse)
+    code, _, err = call("export", reported, "--mlflow", tmp_path / "tracked", "--json")
+    assert code == 2
+    assert "MLflow says: disk full" in err
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'tracked' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("fedattack").experiment_id])
+    assert run.info.status == "FAILED"
 
 
 def test_events_are_read_by_tensorboard(call, reported, tmp_path, offline):
