@@ -10,6 +10,7 @@ The peers are fetched into FOLDER by ``git clone`` and ``pip download``, or put 
 - ``mia``: FedMIA, the code of the authors of that membership inference;
 - ``aia``: fedkit-learn, attribute inference (it is not on the package index);
 - ``labels``: LeakPro;
+- ``epsilon``: jax_privacy, whose auditing is one file;
 - ``soteria``: the script of Soteria's authors, and the source distribution of AIJack.
 
 Nothing of theirs is part of this repository, and nothing is installed into the environment that runs this. Gradient
@@ -26,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.inversion import mnist_of
-from tests.benchmarks.peers import attributes, labels, membership, soteria, source
+from tests.benchmarks.peers import attributes, labels, membership, one_run, soteria, source
 from tests.benchmarks.peers.rows import CELLS, Row, shown
 
-PARTS = ("soteria", "sia", "mia", "aia", "labels")
+PARTS = ("soteria", "sia", "mia", "aia", "labels", "epsilon")
 
 
 def main() -> None:
@@ -52,6 +53,7 @@ def main() -> None:
         "mia": lambda: membership.rows(asked.peers, seeds),
         "aia": lambda: attributes.rows(asked.peers, seeds),
         "labels": lambda: labels.rows(asked.peers),
+        "epsilon": lambda: one_run.rows(asked.peers),
     }
     results = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.is_file() else {}
     for part in [asked.only] if asked.only else PARTS:

@@ -71,28 +71,28 @@ SIA_AUTHORS = Clone(
     "authors' code",
     "source-inference-FL",
     "https://github.com/HongshengHu/source-inference-FL",
-    "af6f6875dff53a74d159a8e6a7e95b2ceff26b8a",
+    "17bcb210d62673f0617075c2303a5d3956496a9a",
     ("models/Sia.py",),
 )
 FEDKIT = Clone(
     "fedkit-learn",
     "fedkit-learn",
     "https://github.com/francescodiana99/fedkit-learn",
-    "029584b4f3d2c2fd7f4e0b25ada7df0330f76a66",
+    "93dfc110c6655d7784294e14f824fda5a922d8fa",
     ("fedklearn/attacks/aia.py", "fedklearn/attacks/utils.py", "fedklearn/utils.py"),
 )
 SOTERIA_AUTHORS = Clone(
     "authors' code",
     "Soteria",
     "https://github.com/jeremy313/Soteria",
-    "1fa5452973ec553ad01f146dfa6d8ae26da37b18",
+    "23cf90e9e5cb41d5dc45e7540ef63a4a0ca0a8ca",
     ("GS_attack/reconstruct_image.py",),
 )
 FEDMIA_AUTHORS = Clone(
     "authors' code",
     "FedMIA",
     "https://github.com/Liar-Mask/FedMIA",
-    "2644868a4418ee038a72590bc6da8a1e4050bc19",
+    "7ee1af2220d4bc0c3757d94526120f5959be701a",
     ("mia_attack_auto.py",),
 )
 LEAKPRO = Clone(
@@ -101,6 +101,13 @@ LEAKPRO = Clone(
     "https://github.com/aidotse/LeakPro",
     "c47752fad0fb48cba7d4d03023cdcedf267501c4",
     ("leakpro/attacks/gia_attacks/modular/components/label_inference.py",),
+)
+JAX_PRIVACY = Clone(
+    "jax_privacy",
+    "jax_privacy",
+    "https://github.com/google-deepmind/jax_privacy",
+    "8967688c26d46f3b74bfdfe61ef1f984b887abab",
+    ("jax_privacy/auditing.py",),
 )
 
 
@@ -133,6 +140,8 @@ def load_file(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise PeerMissingError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
+    # Data classes look for the module that they are of.
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except ImportError as error:
