@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.benchmarks.peers import __main__ as command
-from tests.benchmarks.peers import attributes, getting, labels, membership, soteria, source
+from tests.benchmarks.peers import attributes, getting, labels, membership, one_run, soteria, source
 from tests.benchmarks.peers.rows import Method, missing_row, shown
 from tests.benchmarks.peers.runs import recorded
 
@@ -23,7 +23,14 @@ def no_network(monkeypatch):
 
 @pytest.mark.parametrize(
     "peer",
-    [getting.SIA_AUTHORS, getting.FEDKIT, getting.SOTERIA_AUTHORS, getting.FEDMIA_AUTHORS, getting.LEAKPRO],
+    [
+        getting.SIA_AUTHORS,
+        getting.FEDKIT,
+        getting.SOTERIA_AUTHORS,
+        getting.FEDMIA_AUTHORS,
+        getting.LEAKPRO,
+        getting.JAX_PRIVACY,
+    ],
     ids=str,
 )
 def test_a_peer_that_is_not_there_is_named_with_the_reason(peer, no_network, tmp_path):
@@ -245,3 +252,37 @@ def test_leakpro_is_given_the_same_gradients(no_network, tmp_path):
     ours, theirs = (found["gradients, new model", name]["value"] for name in ("ours, solved", "LeakPro, iDLG"))
     assert ours < 1 < theirs
     assert any("not measured" in shown(row)[2] for row in labels.rows(None, 1))
+
+
+def test_jax_privacy_is_given_the_same_scores(tmp_path):
+    """The stand-in bounds by the difference of means, which is what the Gaussian was moved by."""
+    place = tmp_path / getting.JAX_PRIVACY.folder / getting.JAX_PRIVACY.files[0]
+    place.parent.mkdir(parents=True)
+    place.write_text(
+        textwrap.dedent("""
+            from dataclasses import dataclass
+
+            @dataclass(frozen=True)
+            class Split:
+                seed: int
+
+            @dataclass(frozen=True)
+            class CanaryScoreAuditor:
+                inside: object
+                outside: object
+
+                def epsilon_one_run(self, significance, delta, **options):
+                    assert (round(significance, 9), delta) == (0.05, 1e-5)
+                    return self.inside.mean() - self.outside.mean()
+
+                epsilon_one_run_fdp = epsilon_from_gdp = epsilon_clopper_pearson = epsilon_one_run
+            """),
+        encoding="utf-8",
+    )
+    found = {(row["setting"], row["method"]): row for row in one_run.rows(tmp_path, 2)}
+    assert len(found) == len(one_run.CANARIES) * len(one_run.SHIFTS) * (len(one_run.OURS) + 6)
+    theirs = found["1000 canaries, ε = 4.4", "jax_privacy, one run, all thresholds"]
+    assert theirs["value"] == pytest.approx(100 / 4.38, rel=0.1)
+    ours = found["1000 canaries, ε = 4.4", one_run.FREE]["value"]
+    assert theirs["above"] == pytest.approx(ours - theirs["value"], abs=0.02)
+    assert any("not measured" in shown(row)[2] for row in one_run.rows(None, 1))
