@@ -2,7 +2,8 @@
 
 Whole attacks and whole clients run, with ones in the place of numbers. What is not covered:
 
-- ``attribute-baselines`` and the defences noise, sparsify and recup compute on the CPU alone, in NumPy.
+- ``attribute-baselines``, ``exact``, ``dager``, ``membership-canary`` and the defences noise, sparsify and recup compute
+  on the CPU alone, whatever the device.
 - The networks on pooled updates (private attributes, RecUP's zoo) are trained on the CPU on purpose.
 - ``ara`` as a whole takes a quarter of a minute; its kernel :func:`match_gradients` runs here.
 - cuDNN's own choices, TF32, streams, what is out of memory and what is not deterministic: no device is there.
@@ -151,7 +152,7 @@ def run_there(attack, folder):
 WHOLE = [
     (name, protocol, {})
     for name, attack in ATTACKS.items()
-    if name not in ("ara", "attribute-baselines")
+    if name not in ("ara", "attribute-baselines", "exact", "dager", "membership-canary")
     for protocol in attack.needs.protocols
 ]
 VARIANTS = [

@@ -15,7 +15,6 @@ from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from fedattack.audit.intervals import these_runs
 from fedattack.audit.measures import Sides
 from fedattack.audit.roc import Estimate, area
-from fedattack.base.machine import usable_cpus
 from fedattack.base.structured import flat
 from fedattack.threats.membership.case import Floats, MembershipCase, Rows
 
@@ -73,9 +72,7 @@ def _score_examples(case: MembershipCase) -> tuple[Floats, Floats]:
     rows = np.concatenate([members.rows, others.rows])
     is_member = np.repeat([1, 0], [len(members), len(others)])
     features = np.column_stack([flat(targets.x[rows]), case.labels[rows]])
-    forest = RandomForestClassifier(
-        100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced", n_jobs=usable_cpus()
-    )
+    forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced")
     if case.among_clients:
         # What it may know is whose data an example looks like.
         asked = np.concatenate([members.columns, others.columns])
