@@ -2,7 +2,7 @@
 
 Whole attacks and whole clients run, with ones in the place of numbers. What is not covered:
 
-- ``attribute-baselines``, ``exact``, ``dager``, ``membership-canary`` and the defences noise, sparsify and recup compute
+- ``attribute-baselines``, ``exact``, ``dager``, ``membership-canary`` and the defences noise, sparsify, recup compute
   on the CPU alone, whatever the device.
 - The networks on pooled updates (private attributes, RecUP's zoo) are trained on the CPU on purpose.
 - ``ara`` as a whole takes a quarter of a minute; its kernel :func:`match_gradients` runs here.
