@@ -26,10 +26,10 @@ from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
 
-PASSES = (1, 4, 16, 64)
-"""How often a client goes over its own targets once more, in the order in which this is tried."""
+PASSES = ((1, 4), (16, 64))
+"""How often a client goes over its own targets once more, in the order in which this is tried: the many take long."""
 
-TOGETHER = (16, 4, 1)
+TOGETHER = ((16, 4, 1),)
 """How many of its own targets are in a client's step, at most, in the order in which this is tried."""
 
 _TAKEN = "losses"
@@ -69,19 +69,23 @@ def control(
     if not unseen:
         return found
     with tempfile.TemporaryDirectory(prefix="planted-", dir=parts[0].folder) as folder:
-        for kind, plant in ((TRAINED, _train_further), (STEPPED, partial(_step, Path(folder)))):
+        for kind, tries, plant in (
+            (TRAINED, PASSES, _train_further),
+            (STEPPED, TOGETHER, partial(_step, Path(folder))),
+        ):
             names = [name for name in unseen if _takes(name, kind)]
-            if not names:
-                continue
-            try:
-                of_run = [plant(asker, one, seen) for one, seen in zip(evidence, witnesses, strict=True)]
-            except FedAttackError as cause:
-                watch.say("warning", f"no positive control of {', '.join(names)}: {short(str(cause), 300)}")
-                continue
-            planted = {}
-            for amount in of_run[0]:
-                planted[amount] = [run[amount] for run in of_run]
-            found |= _look(names, kind, evidence, planted, watch)
+            for amounts in tries if names else ():
+                try:
+                    of_run = [plant(asker, one, seen, amounts) for one, seen in zip(evidence, witnesses, strict=True)]
+                except FedAttackError as cause:
+                    watch.say("warning", f"no positive control of {', '.join(names)}: {short(str(cause), 300)}")
+                    break
+                planted = {amount: [run[amount] for run in of_run] for amount in amounts}
+                looked = _look(names, kind, evidence, planted, watch)
+                found |= looked
+                names = [name for name in names if not looked[name].is_seen]
+                if not names:
+                    break
     return found
 
 
@@ -133,21 +137,25 @@ def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str
     return {finding.attack: finding for finding in findings if finding.attack in names}
 
 
-def _train_further(asker: Asker, evidence: Evidence, witnesses: Sequence[Witness]) -> Mapping[int, Evidence]:
+def _train_further(
+    asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], passes: Sequence[int]
+) -> Mapping[int, Evidence]:
     """Ask about replies of clients that were trained further on their own targets."""
     inquiry, owned = _inquire(evidence, witnesses)
     found = {}
-    for passes, answers in asker.planted(inquiry, owned, PASSES).items():
-        found[passes] = replace(evidence, knowledge=replace(evidence.knowledge, model=None, answers=answers))
+    for count, answers in asker.planted(inquiry, owned, passes).items():
+        found[count] = replace(evidence, knowledge=replace(evidence.knowledge, model=None, answers=answers))
     return found
 
 
-def _step(folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness]) -> Mapping[int, Evidence]:
+def _step(
+    folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], together: Sequence[int]
+) -> Mapping[int, Evidence]:
     """Let clients send one plain step on some of their own targets."""
     inquiry, owned = _inquire(evidence, witnesses)
     if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
         raise DataError("a plain step stands in the place of a single client's model alone")
-    records = asker.stepped(inquiry, owned, TOGETHER, folder / (evidence.part.name or "run"))
+    records = asker.stepped(inquiry, owned, together, folder / (evidence.part.name or "run"))
     return {count: replace(evidence, record=record) for count, record in records.items()}
 
 

@@ -67,7 +67,11 @@ class Tape:
 
     def _compute(self, lines: Sequence[TapeLine], leaves: Mapping[str, NDArray[Any] | Tensor]) -> dict[int, Tensor]:
         """Compute lines from the first on, and return what they make by its number."""
-        torch.manual_seed(_SEED)
+        if torch.accelerator.is_available():
+            torch.manual_seed(_SEED)
+        else:
+            # The same; torch.manual_seed asks for accelerators of each kind, which takes as long as a small model.
+            torch.default_generator.manual_seed(_SEED)
         made: dict[int, Tensor] = {}
 
         def resolve(value: Any) -> Any:
