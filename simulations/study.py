@@ -169,9 +169,10 @@ class Study:
 
 def studies_of(run_config: Mapping[str, Any]) -> list[Study]:
     """Read the studies of a Flower run: one, or several that follow each other, each with nodes of its own."""
-    if not run_config["runs"]:
-        return [Study.of(run_config)]
-    return [Study.of({**run_config, **own, "runs": ""}) for own in read_runs(Path(str(run_config["runs"])))]
+    settings = read_settings(run_config)
+    if not settings.runs:
+        return [Study(settings)]
+    return [Study.of({**run_config, **own, "runs": ""}) for own in read_runs(Path(settings.runs))]
 
 
 def find_client(context: Context) -> tuple[Study, int]:

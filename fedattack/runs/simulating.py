@@ -262,7 +262,9 @@ def _batches(
     if not together or len(jobs) == 1:
         return [([part], config) for part, config in jobs]
     parts, configs = zip(*jobs, strict=True)
-    common = configs[0]
-    runs = out / DEALT / "runs.json"
-    write_runs(runs, [{key: value for key, value in config.items() if value != common.get(key)} for config in configs])
+    first, runs = configs[0], out / DEALT / "runs.json"
+    common = {key: value for key, value in first.items() if all(config.get(key) == value for config in configs)}
+    # A seed that starts anew has nothing to go on with, and another may have.
+    own = {key for config in configs for key in config} - common.keys()
+    write_runs(runs, [{key: config.get(key, "") for key in sorted(own)} for config in configs])
     return [([*parts], {**common, "runs": str(runs)})]

@@ -16,7 +16,7 @@ from fedattack.audit.truth import note_node, read_truth
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, RunError
 from fedattack.base.files import FolderLock
 from fedattack.record import Record, RecordWriter, check_record
-from fedattack.record.folder import DEALT, read_resumption, read_study, write_study
+from fedattack.record.folder import DEALT, read_resumption, read_runs, read_study, write_study
 from fedattack.runs import simulating
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.runtimes import RUNTIMES
@@ -135,7 +135,8 @@ class Idle:
         pass
 
     def run(self, config, **_):
-        self.configs.append(dict(config))
+        of_runs = read_runs(Path(config["runs"])) if "runs" in config else [{}]
+        self.configs += [{**config, **own} for own in of_runs]
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_each_seed_goes_on_from_where_it_is(stopped, idle):
     assert names == {str(client): f"node{client}" for client in range(4)}
     assert data == read_truth(stopped / "truth" / "seed-1").data
     # What nothing was recorded of starts anew, and its nodes will have other ids.
-    assert "resume" not in third
+    assert third["resume"] == ""
     assert third["truth"] == str(stopped / "truth" / "seed-2")
     assert not (stopped / "record" / "seed-2").exists()
     assert not list((stopped / "truth" / "seed-2" / "nodes").glob("*"))
