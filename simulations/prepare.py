@@ -64,15 +64,17 @@ def prepare(
         What else the report is to say.
     """
     settings, data = study.settings, study.data
-    model = study.models.known()
-    # Models that do not fit the data are better refused now than after the training.
-    study.models.build_trained()
-    model.build()
     rng = generator(settings.seed, TARGET_STREAM)
     goal = goal_of(settings)
     # Canaries are nodes after all clients.
     canaries = [str(client) for client in range(settings.clients, settings.nodes)]
-    common = Knowledge(model=model, training=settings.training, limits=data.limits, canaries=tuple(canaries))
+    common = Knowledge(limits=data.limits, canaries=tuple(canaries))
+    if study.framework.trains_model:
+        model = study.models.known()
+        # Models that do not fit the data are better refused now than after the training.
+        study.models.build_trained()
+        model.build()
+        common = replace(common, model=model, training=settings.training)
     known, answer = goal.pose(study, common, rng)
     if goal.knows_defence:
         known = replace(known, defence=defence)
@@ -103,8 +105,16 @@ def _answers_of(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArra
         "exact": held_examples(known, examples),
         "sequences": trained_sequences(known, examples),
         "tokens": used_rows(known, examples),
+        "trees": None if study.framework.trains_model else _tables_of(examples),
     }
     return {name: arrays for name, arrays in found.items() if arrays is not None}
+
+
+def _tables_of(examples: Sequence[tuple[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return all clients' tables, and whose each row is, where trees are grown on them."""
+    owners = np.repeat([client for client, _ in examples], [len(x) for _, x in examples])
+    rows = np.concatenate([x.reshape(len(x), -1) for _, x in examples])
+    return {"x": rows.astype(np.float32), "owners": owners.astype(np.str_)}
 
 
 def _few_records(study: Study) -> HeldRecords | None:
@@ -130,8 +140,8 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
     settings = read_settings(run_config)
     pick_device(settings.device)
     study = Study(settings)
-    if study.framework.check_model is not None:
-        study.framework.check_model(study.models.build())
+    if study.framework.check is not None:
+        study.framework.check(study)
     check_departure(study)
     if settings.secagg:
         _check_secure_aggregation(study)

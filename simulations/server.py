@@ -59,7 +59,8 @@ class ServedRun:
     def facts(self) -> dict[str, Any]:
         """What is kept in the record's manifest."""
         facts: dict[str, Any] = self.study.settings.by_key(_SERVER_FACTS)
-        if self.study.framework.shares_model:
+        framework = self.study.framework
+        if framework.shares_model and framework.trains_model:
             facts["model"] = self.study.models.name
         return facts
 

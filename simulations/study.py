@@ -40,7 +40,7 @@ class Study:
     settings: RunSettings
 
     def __post_init__(self) -> None:
-        self.framework.check(self.settings)
+        self.framework.check_settings(self.settings)
         self.settings.check()
 
     @classmethod

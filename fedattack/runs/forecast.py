@@ -4,6 +4,7 @@ Sizes and counts come from the settings and from what the preparation wrote, so 
 not known before it has begun: :mod:`fedattack.runs.pace` says it once the first rounds were timed.
 """
 
+import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.numbers import count_words
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import HEADLINES, adjust
-from fedattack.audit.truth import read_truth
+from fedattack.audit.truth import Truth, read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.base.settings import Value
 from fedattack.record.folder import Part
@@ -28,7 +29,8 @@ from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
 from fedattack.runs.settings import lines_of, nodes_of
 
-# Frameworks have the names of their protocols.
+# Frameworks have the names of their protocols, but for that of trees.
+_TREES = "fedxgb"
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
 
 # A chance that is worth a line.
@@ -36,6 +38,9 @@ _CHANCE = 0.005
 
 # Of a line of the record's index for each reply, and of the record's other files.
 _INDEX_OF_REPLY, _INDEX_OF_ROUND = 230, 900
+
+# Of a tree of XGBoost in JSON, and of each of its nodes.
+_TREE, _NODE = 500, 25
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ def forecast(
         rounds=rounds,
         nodes=nodes,
         sampled=sampled,
-        record=len(parts) * _record_size(settings, runs[0].knowledge, rounds, sampled),
+        record=len(parts) * _record_size(settings, runs[0], rounds, sampled),
         prepared=sum(_size_of(folder) for part in parts for folder in (part.knowledge, part.truth)),
         free=shutil.disk_usage(parts[0].folder).free,
         reaches=_reaches(attacks, anew),
@@ -215,9 +220,13 @@ def foretell(
         say(kind, line)
 
 
-def _record_size(settings: Mapping[str, Value], knowledge: Knowledge, rounds: int, sampled: int) -> int:
+def _record_size(settings: Mapping[str, Value], run: Prepared, rounds: int, sampled: int) -> int:
     """Return about how many bytes the record of one seed takes."""
     framework = str(settings["framework"])
+    if framework == _TREES:
+        # Each round has the new trees, and all that were there before.
+        grown = sampled * int(settings["local-epochs"]) * _tree_size(int(settings["tree-depth"]), run.truth)
+        return grown * rounds * (rounds + 1) // 2 + rounds * (_INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
     if settings["property"] or settings["secagg"]:
         # A sum in double precision, and no reply of a single client.
         messages, lines = 2, 0
@@ -230,8 +239,15 @@ def _record_size(settings: Mapping[str, Value], knowledge: Knowledge, rounds: in
     if framework == "fedavg" and lines:
         # The next model is the mean of the replies, which a record says in words; isolated clients have each its own.
         common = sampled if settings["server"] == "isolating" else 0
-    message = _message_size(framework, knowledge)
+    message = _message_size(framework, run.knowledge)
     return message + rounds * ((messages + common) * message + _INDEX_OF_ROUND + lines * _INDEX_OF_REPLY)
+
+
+def _tree_size(depth: int, truth: Truth) -> int:
+    """Return how many bytes a tree takes: each of its leaves holds one example at least."""
+    examples = math.ceil(int(truth.counts.sum()) / len(truth.clients))
+    nodes: int = min(2 ** (depth + 1), 2 * examples)
+    return _TREE + _NODE * nodes
 
 
 def _message_size(framework: str, knowledge: Knowledge) -> int:

@@ -40,8 +40,9 @@ class StudySettings(SettingsModel):
     framework: str = setting(
         "fedavg",
         "what clients send: fedavg (the model that they trained), fedsgd (the gradient over all of their "
-        "examples; takes batch-size=0), fedmd (predictions on public records)",
-        words=Words(("fedavg", "fedsgd", "fedmd")),
+        "examples; takes batch-size=0), fedmd (predictions on public records), fedxgb (trees of XGBoost, as many as "
+        "local-epochs says; takes batch-size=0)",
+        words=Words(("fedavg", "fedsgd", "fedmd", "fedxgb")),
     )
     dataset: str = setting(
         "digits",
@@ -215,8 +216,11 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     )
     batch_size: int = setting(64, "examples per local step; 0 for all of a client's examples", ge=0)
     lr: float = setting(
-        0.01, "learning rate of the clients' SGD; with framework=fedsgd that of the server's step", gt=0
+        0.01,
+        "learning rate of the clients' SGD; with framework=fedsgd that of the server's step, with fedxgb XGBoost's eta",
+        gt=0,
     )
+    tree_depth: int = setting(6, "fedxgb: levels of a tree, at most", ge=1, le=20)
     momentum: float = setting(0.0, "momentum of the clients' SGD", ge=0, le=1)
     weight_decay: float = setting(0.0, "L2 regularisation of the clients' SGD", ge=0)
     central_noise: float = setting(

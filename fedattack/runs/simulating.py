@@ -36,7 +36,8 @@ from fedattack.runs.watch import Watch
 # With many more, Flower's own work for a message grows.
 _TOGETHER = 200
 
-# Frameworks have the names of their protocols. Clients of these keep their models for themselves.
+# Frameworks have the names of their protocols, but for that of trees. Clients of these keep their models for
+# themselves.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
 
 

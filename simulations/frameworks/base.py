@@ -14,10 +14,10 @@ from fedattack.defences.applying import Sends
 
 if TYPE_CHECKING:
     from flwr.client import NumPyClient
-    from torch import nn
 
     from fedattack.runs.settings import RunSettings
     from simulations.server import ServedRun
+    from simulations.study import Study
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models; active servers choose what models are sent.
 # A private attribute is inferred from updates of models. Canaries and central noise are about updates of models, too.
@@ -55,8 +55,10 @@ class Framework:
         Whether all share one model; else clients have models of their own, and send predictions on public records.
     array_names
         Names of the arrays in a reply, where they are not the model's; the server records them so, too.
-    check_model
-        Refuses a model that cannot be trained so.
+    trains_model
+        Whether clients train a PyTorch model; of others an attacker knows none.
+    check
+        Refuses a study that cannot be trained so: its model, its data, or what is not installed.
     """
 
     name: str
@@ -66,14 +68,15 @@ class Framework:
     fixed: Mapping[str, Value] = field(default_factory=dict)
     shares_model: bool = True
     array_names: tuple[str, ...] = ()
-    check_model: Callable[[nn.Module], None] | None = None
+    trains_model: bool = True
+    check: Callable[[Study], None] | None = None
 
     def load_client(self) -> Callable[..., NumPyClient]:
         """Import the class of an honest client: it is made of study, client and Flower's state."""
         client: Callable[..., NumPyClient] = resolve_name(self.client)
         return client
 
-    def check(self, settings: RunSettings) -> None:
+    def check_settings(self, settings: RunSettings) -> None:
         """Refuse settings that do not go with it.
 
         Raises

@@ -210,18 +210,21 @@ class TreesJudge(ClientsJudge[TreesCase]):
             return None
         linked = np.concatenate([case.scores.arrays["linked"] for case in cases])
         owners = np.concatenate([case.scores.arrays["owners"] for case in cases])
+        sent_in = np.concatenate([case.scores.arrays["sent_in"] for case in cases])
         rate = Rate.of([case.scores.arrays["linked"] == case.scores.arrays["owners"] for case in cases])
-        runs = np.repeat(np.arange(len(cases)), rate.sizes)
+        # A participant deals the trees of a round out to the clients: so does chance.
+        rounds = np.stack([np.repeat(np.arange(len(cases)), rate.sizes), sent_in])
+        cells = np.unique(rounds, axis=1, return_inverse=True)[1].ravel()
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
-            return np.asarray((linked[exchange_within(runs, rng, count)] == owners).mean(axis=1))
+            return np.asarray((linked[exchange_within(cells, rng, count)] == owners).mean(axis=1))
 
         test = significance_of(
             rate.value,
             draw,
             self.rng(TESTING),
-            "the trees of each run exchanged",
-            arrangements=arrangements_within(runs, linked),
+            "the trees of each round exchanged",
+            arrangements=arrangements_within(cells, linked),
         )
         null = draw(self.rng(SHUFFLING), self.shuffles)
         return rate.measured(

@@ -41,7 +41,8 @@ class TreesOfTables(TreesOptions, Attack):
     Scores hold ``rows`` (rows, columns), the rows of all clients that were put together, NaN where no tree splits by a
     column; ``whose`` (rows,), an index into the clients; and the thresholds: ``cuts`` (cuts,), ``cut_columns`` (cuts,)
     and ``cut_whose`` (cuts,). ``linked`` (trees,) and ``owners`` (trees,) are about the trees of the common model after
-    the first round: to which client a participant puts each, by its thresholds, and whose it is.
+    the first round: to which client a participant puts each, by its thresholds, and whose it is; ``sent_in`` (trees,)
+    is its round.
     """
 
     form: ClassVar[Form] = Form(
@@ -54,6 +55,7 @@ class TreesOfTables(TreesOptions, Attack):
             "cut_whose": ArrayForm("i", ("cuts",), low=0),
             "linked": ArrayForm("i", ("linked",), low=0),
             "owners": ArrayForm("i", ("linked",), low=0),
+            "sent_in": ArrayForm("i", ("linked",), low=0),
         },
         {},
     )
@@ -84,13 +86,12 @@ class TreesOfTables(TreesOptions, Attack):
                 notes.append(f"client {node}: some replies left out: their trees have fewer columns than {features}")
             tables.append(self._read_table(replies, features, notes))
             progress(len(tables), len(nodes))
-        linked, owners = link_trees(by_node, nodes)
         trees = []
         for node in nodes:
             trees.append(sum(len(reply.trees) for reply in by_node[node]))
         return Scores(
             attack=self.name,
-            arrays=_join_tables(tables) | {"linked": linked, "owners": owners},
+            arrays=_join_tables(tables) | link_trees(by_node, nodes),
             facts={
                 "clients": nodes,
                 "features": features,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fedattack.base.errors import DataError, NeedsError
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import list_cuts, list_leaves
 from fedattack.threats.trees.judge import _check_answers
+from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
 from fedattack.threats.trees.section import _clients, _columns, _name_exposed
@@ -112,6 +114,44 @@ def test_thresholds_of_diabetes_leak_and_the_page_says_so(tmp_path):
     assert [row[0] for row in _clients(columns).rows] == list("01234")
     assert len(_columns(columns).rows) == 10
     assert "stand in its trees as thresholds" in _name_exposed([columns])
+
+
+def linked_of(cuts, order, rounds=3):
+    """Link trees of one threshold each: ``cuts[client][round]``; clients are named in an order."""
+    by_node = {}
+    for client, own in enumerate(cuts):
+        replies = []
+        for number, values in enumerate(own):
+            tree = grow(np.array(values, dtype=np.float32)[:, None], np.arange(len(values)) - 1.0, 6)
+            booster = read_booster(as_array(as_json([tree], 1, 0.0)).tobytes(), "here")
+            replies.append(SimpleNamespace(number=number, trees=booster.trees))
+        by_node[str(client)] = replies
+    nodes = [str(client) for client in order]
+    found = link_trees(by_node, nodes)
+    assert sorted(found["sent_in"].tolist()) == sorted(list(range(1, rounds)) * len(cuts))
+    by_number = zip(found["sent_in"].tolist(), found["owners"].tolist(), found["linked"].tolist(), strict=True)
+    return sorted((number, nodes[owner], nodes[chosen]) for number, owner, chosen in by_number)
+
+
+def test_trees_of_clients_that_share_no_value_are_all_put_to_theirs():
+    cuts = [[[client + place / 8 for place in range(6)]] * 3 for client in range(4)]
+    found = linked_of(cuts, range(4))
+    assert len(found) == 8
+    assert all(owner == chosen for _, owner, chosen in found)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_to_whom_a_tree_is_put_does_not_depend_on_the_order_of_nodes(shared):
+    """Also where trees share nothing, so that only the order could tell."""
+    rng = np.random.default_rng(0)
+    cuts = [
+        [(rng.integers(20, size=6) + 100 * (number if not shared else 0)).tolist() for number in range(3)]
+        for _ in range(4)
+    ]
+    first = linked_of(cuts, range(4))
+    assert linked_of(cuts, [2, 0, 3, 1]) == first
+    for number in (1, 2):
+        assert sorted(chosen for at, _, chosen in first if at == number) == list("0123"), "one of each client a round"
 
 
 def test_each_threshold_is_a_value_of_the_client_and_cyclic_trees_are_its_own_alone(tmp_path):

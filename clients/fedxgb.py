@@ -1,0 +1,52 @@
+"""The FedXgb client: trees of XGBoost that it adds to the common model, and nothing that knows of attacks."""
+
+import numpy as np
+import xgboost
+from flwr.app import RecordDict
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+
+from simulations.study import Study
+
+OBJECTIVES = {"regression": "reg:squarederror", "classification": "binary:logistic"}
+"""What clients minimise, by the task of the data."""
+
+
+class FedXgbClient(NumPyClient):
+    """Boosts the received model on its own examples, and sends the new trees alone, as JSON in one array of bytes.
+
+    That is what clients of Flower's ``FedXgbBagging`` do.
+
+    Parameters
+    ----------
+    study, client, state
+        As of :class:`clients.fedavg.FedAvgClient`.
+    """
+
+    def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:
+        self._study = study
+        self._client = client
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Return ``local-epochs`` trees; the received array (bytes,) is empty in the first round."""
+        study, settings = self._study, self._study.settings
+        x, y = study.records_of(self._client)
+        own = xgboost.DMatrix(x.reshape(len(x), -1), label=y)
+        options = {
+            "objective": OBJECTIVES[study.models.task.task],
+            "eta": settings.lr,
+            "max_depth": settings.tree_depth,
+            "tree_method": "hist",
+            "nthread": 1,
+            "seed": study.client_seed(self._client, int(config["server-round"])),
+        }
+        common, count = parameters[0], settings.local_epochs
+        if not common.size:
+            trees = xgboost.train(options, own, num_boost_round=count)
+        else:
+            trees = xgboost.Booster(params=options)
+            trees.load_model(bytearray(common.tobytes()))
+            for _ in range(count):
+                trees.update(own, trees.num_boosted_rounds())
+            trees = trees[trees.num_boosted_rounds() - count :]
+        return [np.frombuffer(trees.save_raw("json"), dtype=np.uint8)], len(y), {}

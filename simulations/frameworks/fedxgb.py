@@ -1,0 +1,48 @@
+"""FedXgb: clients send trees of XGBoost, which the server joins (Flower's FedXgbBagging)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedattack.base.errors import ConfigError
+from fedattack.base.extra import check_extra
+from simulations.frameworks.base import NO_SUMS, Framework
+
+if TYPE_CHECKING:
+    from simulations.server import ServedRun
+    from simulations.study import Study
+
+# XGBoost's trees for more classes have several outputs, which the attack does not read.
+_TWO = 2
+
+
+def _serve(run: ServedRun) -> None:
+    from flwr.app import Array, ArrayRecord
+
+    from strategies.fedxgb import TREES, SeededFedXgbBagging
+
+    nothing = ArrayRecord({TREES: Array(np.zeros(0, dtype=np.uint8))})
+    run.start(SeededFedXgbBagging(run.sampling), nothing)
+
+
+def _check(study: Study) -> None:
+    check_extra("framework = 'fedxgb'", "xgboost")
+    task = study.models.task
+    if task.task == "classification" and task.classes != _TWO:
+        raise ConfigError(
+            f"framework = 'fedxgb' takes numbers or two classes, and {task.name} has {task.classes}; take another"
+        )
+
+
+FRAMEWORK = Framework(
+    name="fedxgb",
+    sends="update",
+    client="clients.fedxgb:FedXgbClient",
+    serve=_serve,
+    # Trees are grown on all examples, and are no arrays that a defence knows.
+    fixed={**NO_SUMS, "batch-size": 0, "momentum": 0.0, "defence": "none", "check-model": "none", "sensitive": ""},
+    trains_model=False,
+    check=_check,
+)
