@@ -13,7 +13,7 @@ OBJECTIVES = {"regression": "reg:squarederror", "classification": "binary:logist
 
 
 class FedXgbClient(NumPyClient):
-    """Boosts the received model on its own examples, and sends the new trees alone, as JSON in one array of bytes.
+    """Boosts the received model on its own examples, and sends the new tree alone, as JSON in one array of bytes.
 
     That is what clients of Flower's ``FedXgbBagging`` do.
 
@@ -28,7 +28,7 @@ class FedXgbClient(NumPyClient):
         self._client = client
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Return ``local-epochs`` trees; the received array (bytes,) is empty in the first round."""
+        """Return one tree; the received array (bytes,) is empty in the first round."""
         study, settings = self._study, self._study.settings
         x, y = study.records_of(self._client)
         own = xgboost.DMatrix(x.reshape(len(x), -1), label=y)
@@ -40,13 +40,11 @@ class FedXgbClient(NumPyClient):
             "nthread": 1,
             "seed": study.client_seed(self._client, int(config["server-round"])),
         }
-        common, count = parameters[0], settings.local_epochs
-        if not common.size:
-            trees = xgboost.train(options, own, num_boost_round=count)
+        if not parameters[0].size:
+            tree = xgboost.train(options, own, num_boost_round=1)
         else:
-            trees = xgboost.Booster(params=options)
-            trees.load_model(bytearray(common.tobytes()))
-            for _ in range(count):
-                trees.update(own, trees.num_boosted_rounds())
-            trees = trees[trees.num_boosted_rounds() - count :]
-        return [np.frombuffer(trees.save_raw("json"), dtype=np.uint8)], len(y), {}
+            tree = xgboost.Booster(options, model_file=bytearray(parameters[0].tobytes()))
+            before = tree.num_boosted_rounds()
+            tree.update(own, before)
+            tree = tree[before:]
+        return [np.frombuffer(tree.save_raw("json"), dtype=np.uint8)], len(y), {}

@@ -2,7 +2,8 @@
 
 The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
 each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
-plain step on a few of them in the place of its reply. If nothing of that is seen, the attack cannot tell anything here.
+plain step on a few of them in the place of its reply. For attacks on tables it sends trees that split by its own
+values. If nothing of that is seen, the attack cannot tell anything here.
 """
 
 import tempfile
@@ -11,17 +12,19 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.attacks import ATTACKS
-from fedattack.audit.control import STEPPED, TRAINED, Control
+from fedattack.audit.control import PLANTED, STEPPED, TRAINED, Control
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.record import Exchange, Round, rewrite_record
 from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
@@ -31,6 +34,9 @@ PASSES = ((1, 4), (16, 64))
 
 TOGETHER = ((16, 4, 1),)
 """How many of its own targets are in a client's step, at most, in the order in which this is tried."""
+
+VALUES = ((1, 4, 16, 64),)
+"""By how many of its own values of each column a client's trees split, at most, in the order in which this is tried."""
 
 _TAKEN = "losses"
 
@@ -72,6 +78,7 @@ def control(
         for kind, tries, plant in (
             (TRAINED, PASSES, _train_further),
             (STEPPED, TOGETHER, partial(_step, Path(folder))),
+            (PLANTED, VALUES, partial(_plant_rows, Path(folder))),
         ):
             names = [name for name in unseen if _takes(name, kind)]
             for amounts in tries if names else ():
@@ -93,6 +100,8 @@ def _takes(name: str, kind: str) -> bool:
     """Say whether an attack is shown what is planted in this way."""
     if kind == STEPPED:
         return ATTACKS[name].in_apps.reads_steps
+    if kind == PLANTED:
+        return bool(ATTACKS[name].in_apps.plants)
     return _TAKEN in ATTACKS[name].needs.knowledge
 
 
@@ -157,6 +166,32 @@ def _step(
         raise DataError("a plain step stands in the place of a single client's model alone")
     records = asker.stepped(inquiry, owned, together, folder / (evidence.part.name or "run"))
     return {count: replace(evidence, record=record) for count, record in records.items()}
+
+
+def _plant_rows(
+    folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], values: Sequence[int]
+) -> Mapping[int, Evidence]:
+    """Let clients send what gives some of their own rows away."""
+    (name,) = [name for name in evidence.scores if ATTACKS[name].in_apps.plants]
+    plant, truth = resolve_name(ATTACKS[name].in_apps.plants), evidence.truth
+    if truth is None or name not in truth.answers:
+        raise DataError(f"of no client of {evidence.part.label} its rows are known")
+    rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
+
+    def change(count: int, round_: Round, exchange: Exchange) -> Exchange:
+        replies = []
+        for reply in exchange.replies:
+            own = rows[owners == truth.nodes.get(reply.node, "")]
+            if reply.status == "ok" and reply.arrays and len(own):
+                reply = replace(reply, arrays=plant(reply.arrays, own, count))
+            replies.append(reply)
+        return replace(exchange, replies=replies)
+
+    found = {}
+    for count in values:
+        out = folder / f"{evidence.part.name or 'run'}-{count}"
+        found[count] = replace(evidence, record=rewrite_record(evidence.record, out, partial(change, count)))
+    return found
 
 
 def _inquire(evidence: Evidence, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:

@@ -8,8 +8,9 @@ from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
 _BEGINNING = "positive control: with clients that "
 
 
-TRAINED, STEPPED = "trained", "stepped"
-"""What clients do in a control: they train further on their own targets, or send one plain step on them."""
+TRAINED, STEPPED, PLANTED = "trained", "stepped", "planted"
+"""What clients do in a control: they train further on their own targets, send one plain step on them, or send trees
+that split by their own values."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,10 @@ class Control:
     Attributes
     ----------
     kind
-        :data:`TRAINED` or :data:`STEPPED`.
+        :data:`TRAINED`, :data:`STEPPED` or :data:`PLANTED`.
     amount
-        Passes over their own targets, or how many of these are in the step: the first that was seen, or the last that
-        was tried.
+        Passes over their own targets, how many of these are in the step, or values of each column: the first that was
+        seen, or the last that was tried.
     is_seen
         Whether the attack shows a leak then.
     """
@@ -37,6 +38,9 @@ class Control:
         if self.kind == TRAINED:
             times = "once more" if self.amount == 1 else f"{self.amount} passes more"
             return f"were trained further on their own targets, {times}"
+        if self.kind == PLANTED:
+            count = "one" if self.amount == 1 else self.amount
+            return f"send trees that split by {count} of their own values of each column"
         return f"send one plain step on {self.amount} of their own targets"
 
 

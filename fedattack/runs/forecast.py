@@ -225,7 +225,7 @@ def _record_size(settings: Mapping[str, Value], run: Prepared, rounds: int, samp
     framework = str(settings["framework"])
     if framework == _TREES:
         # Each round has the new trees, and all that were there before.
-        grown = sampled * int(settings["local-epochs"]) * _tree_size(int(settings["tree-depth"]), run.truth)
+        grown = sampled * _tree_size(int(settings["tree-depth"]), run.truth)
         return grown * rounds * (rounds + 1) // 2 + rounds * (_INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
     if settings["property"] or settings["secagg"]:
         # A sum in double precision, and no reply of a single client.

@@ -40,8 +40,8 @@ class StudySettings(SettingsModel):
     framework: str = setting(
         "fedavg",
         "what clients send: fedavg (the model that they trained), fedsgd (the gradient over all of their "
-        "examples; takes batch-size=0), fedmd (predictions on public records), fedxgb (trees of XGBoost, as many as "
-        "local-epochs says; takes batch-size=0)",
+        "examples; takes batch-size=0), fedmd (predictions on public records), fedxgb (a tree of XGBoost; takes "
+        "batch-size=0)",
         words=Words(("fedavg", "fedsgd", "fedmd", "fedxgb")),
     )
     dataset: str = setting(

@@ -41,8 +41,16 @@ FRAMEWORK = Framework(
     sends="update",
     client="clients.fedxgb:FedXgbClient",
     serve=_serve,
-    # Trees are grown on all examples, and are no arrays that a defence knows.
-    fixed={**NO_SUMS, "batch-size": 0, "momentum": 0.0, "defence": "none", "check-model": "none", "sensitive": ""},
+    # Flower joins one tree of each reply. It is grown on all examples, and is no array that a defence knows.
+    fixed={
+        **NO_SUMS,
+        "local-epochs": 1,
+        "batch-size": 0,
+        "momentum": 0.0,
+        "defence": "none",
+        "check-model": "none",
+        "sensitive": "",
+    },
     trains_model=False,
     check=_check,
 )

@@ -8,12 +8,17 @@ import pytest
 from fedattack.apps import control as room
 from fedattack.apps.auditing import attack_all, control_all, pose_all, witnesses_of
 from fedattack.apps.control import PASSES, control
-from fedattack.audit.control import STEPPED, TRAINED, Control
+from fedattack.audit.control import PLANTED, STEPPED, TRAINED, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
+from fedattack.base.errors import DataError
 from fedattack.record.folder import Part, read_study
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
+from fedattack.threats.trees import planting
+from fedattack.threats.trees.booster import read_booster
+from fedattack.threats.trees.boxes import find_cuts
 from tests.apps.test_asking import here, run  # noqa: F401 - a fixture
+from tests.threats.trees.world import as_array, as_json, judged, write_trees_run
 
 
 def attacked(part, kind, attack="sia", **config):
@@ -80,6 +85,42 @@ def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # no
     assert found.verdict == NO_EVIDENCE
     assert found.reason.endswith(f"step on {noted.amount} of their own targets, this attack shows a leak")
     assert not [*tmp_path.glob("planted-*")]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_attacks_on_tables_are_shown_trees_of_own_values(tmp_path, monkeypatch, own):
+    """The trees were grown on other tables than the truth has; with rows of nobody's the plant is not seen, either."""
+    draw = np.random.default_rng(0).normal
+    folder = write_trees_run(tmp_path, clients=7, rounds=1, of_truth=lambda x: draw(size=x.shape).astype(np.float32))
+    assert judged(folder)["columns"].verdict == NO_EVIDENCE
+    plant = planting.plant
+    if not own:
+        monkeypatch.setattr(
+            planting, "plant", lambda reply, table, count: plant(reply, draw(size=table.shape).astype("f"), count)
+        )
+    found = control(None, [Part(folder, "")], [[]], (), Watch())
+    assert found == {"trees": Control(PLANTED, 1 if own else 64, own)}
+    reason = with_controls([judged(folder)["columns"]], found)[0].reason
+    assert reason.endswith(
+        "with clients that send trees that split by one of their own values of each column, this attack shows a leak"
+        if own
+        else "by 64 of their own values of each column, this attack shows no leak either: it cannot tell"
+    )
+
+
+def test_planted_trees_split_by_own_values_alone():
+    table = np.array([[1, 5], [2, 5], [3, 7], [9, 7]], dtype=np.float32)
+    reply = {"0": as_array(as_json([], 2, 0.0))}
+    few = {(0, 2.0), (1, 7.0)}
+    for count, cuts in ((1, few), (2, few | {(0, 9.0)}), (64, few | {(0, 3.0), (0, 9.0)})):
+        booster = read_booster(planting.plant(reply, table, count)["0"].tobytes(), "here")
+        assert set().union(*map(find_cuts, booster.trees)) == cuts
+        for column, tree in enumerate(booster.trees):
+            leaves = tree.left < 0
+            assert tree.cover[leaves].sum() == 4
+            assert tree.feature[~leaves].tolist() == [column] * int((~leaves).sum())
+    with pytest.raises(DataError, match="no trees of 2 columns"):
+        planting.plant({"0": as_array(as_json([], 3, 0.0))}, table, 1)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import simulations.prepare
 from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
+from clients.fedxgb import FedXgbClient
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.base.errors import ConfigError
 from fedattack.record import Record, check_record
@@ -31,6 +32,7 @@ def test_every_framework_has_clients_and_a_server():
         "fedavg": FedAvgClient,
         "fedmd": FedMDClient,
         "fedsgd": FedSGDClient,
+        "fedxgb": FedXgbClient,
     }
     for name, framework in FRAMEWORKS.items():
         study = Study.of(DEFAULTS | {"framework": name} | framework.fixed)
@@ -42,7 +44,10 @@ def test_every_framework_has_clients_and_a_server():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"framework": "fedprox"}, "framework = 'fedprox': expected one of fedavg, fedsgd, fedmd"),
+        (
+            {"framework": "fedprox"},
+            "framework = 'fedprox': did you mean fedxgb\\? expected one of fedavg, fedsgd, fedmd",
+        ),
         ({"property": "ascent"}, 'framework = \'fedsgd\' needs property = "", got "ascent"; change it, or take'),
         ({"secagg": True}, "framework = 'fedsgd' needs secagg = false, got true"),
         ({"local-epochs": 2}, "framework = 'fedsgd' needs local-epochs = 1, got 2"),

@@ -37,6 +37,7 @@ KINDS = {
     "defended": NOISY,
     "dp-sgd": {"dp-noise": 1.0},
     "fedsgd": {"framework": "fedsgd", "batch-size": 0},
+    "fedxgb": {"framework": "fedxgb", "batch-size": 0, "dataset": "diabetes", "size": 300},
     "fishing": {"server": "fishing", "departures": 2},
     "still fishing": {"server": "fishing", "departures": 4},
     "isolating": {"server": "isolating", "victims": 2},

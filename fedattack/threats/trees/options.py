@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedattack.attacks import options
-from fedattack.attacks.needs import Needs
+from fedattack.attacks.needs import InApps, Needs
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class TreesOptions:
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedavg",), knowledge=(), takes=("rounds", "clients")
     )
+    in_apps: ClassVar[InApps] = InApps(plants="fedattack.threats.trees.planting:plant")
     asks_peers: ClassVar[bool] = True
 
     rows: int = options.whole(500, "examples of each client that are put together, at most", least=1)
