@@ -165,7 +165,7 @@ def fedkit_common(case: Case, client: Client) -> dict[str, Any]:
         "initialization": "normal",
         "device": "cpu",
         "criterion": CRITERIA[case.loss](),
-        "is_binary_classification": False,
+        "cast_float": False,
         "optimizer_name": "sgd",
         "success_metric": lambda predicted, true: ((predicted - true).abs() < 1e-4).float().mean(),
         "torch_rng": torch.Generator().manual_seed(0),
