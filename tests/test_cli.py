@@ -851,7 +851,8 @@ def test_shells_complete_names():
     assert complete_attack("memb") == ["membership", "membership-aggregate", "membership-canary"]
     assert complete_reproduction("sia-table") == ["sia-table3", "sia-table4"]
     assert complete_setting("local-e") == ["local-epochs="]
-    assert complete_setting("framework=fed") == ["framework=fedavg", "framework=fedsgd", "framework=fedmd"]
+    names = ("fedavg", "fedsgd", "fedmd", "fedxgb")
+    assert complete_setting("framework=fed") == [f"framework={name}" for name in names]
     assert complete_runtime("proc") == ["processes", "processes-insecure"]
     asked = {"_FEDATTACK_COMPLETE": "complete_bash", "COMP_WORDS": "fedattack audit --set loc", "COMP_CWORD": "3"}
     code = "import sys; sys.argv = ['fedattack']; from fedattack.cli import main; main()"

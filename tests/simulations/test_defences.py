@@ -82,6 +82,7 @@ def test_every_framework_says_what_its_clients_send():
         "fedavg": "model",
         "fedmd": "update",
         "fedsgd": "update",
+        "fedxgb": "update",
     }
     names = {name: framework.array_names for name, framework in FRAMEWORKS.items() if framework.array_names}
     assert names == {"fedmd": (PREDICTIONS,)}
