@@ -19,8 +19,7 @@ from fedattack.observe.bridge import numpy_client_bridge
 from fedattack.record.folder import read_resumption
 from fedattack.record.nodes import note_node
 from simulations.frameworks import framework_of
-from simulations.order import PARTITION
-from simulations.study import Study, find_client
+from simulations.study import CLIENT_PROPERTY, Study, find_client
 
 # What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
 POSITIVE: Mapping[str, type[FedAvgClient]] = {
@@ -69,7 +68,7 @@ def tell_partition(message: Message, context: Context, call_next: ClientAppCalla
     """Client mod: say which partition this node holds, so that a simulation can put its nodes into an order."""
     if message.metadata.message_type != "get_properties":
         return call_next(message, context)
-    properties = ConfigRecord({PARTITION: str(context.node_config["partition-id"])})
+    properties = ConfigRecord({CLIENT_PROPERTY: str(context.node_config["partition-id"])})
     return Message(RecordDict({"getpropertiesres.properties": properties}), reply_to=message)
 
 

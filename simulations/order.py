@@ -17,9 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedattack.observe import PassingGrid
-
-PARTITION = "client"
-"""The property by which a node says which partition it holds."""
+from simulations.study import CLIENT_PROPERTY
 
 FEW = 200
 """Nodes that are all asked before the first round."""
@@ -94,7 +92,7 @@ class OrderedGrid(PassingGrid):
         for reply in self._inner.send_and_receive(questions) if questions else ():
             if not reply.has_error():
                 properties = reply.content.config_records["getpropertiesres.properties"]
-                self.partitions[reply.metadata.src_node_id] = str(properties[PARTITION])
+                self.partitions[reply.metadata.src_node_id] = str(properties[CLIENT_PROPERTY])
 
 
 class SharedGrid(PassingGrid):

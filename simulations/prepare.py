@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, write_knowledge
-from fedattack.attacks.held_examples import held_examples
+from fedattack.attacks.held_examples import held_examples, join_examples
 from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
@@ -105,16 +105,9 @@ def _answers_of(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArra
         "exact": held_examples(known, examples),
         "sequences": trained_sequences(known, examples),
         "tokens": used_rows(known, examples),
-        "trees": None if study.framework.trains_model else _tables_of(examples),
+        "trees": None if study.framework.trains_model else join_examples(examples),
     }
     return {name: arrays for name, arrays in found.items() if arrays is not None}
-
-
-def _tables_of(examples: Sequence[tuple[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Return all clients' tables, and whose each row is, where trees are grown on them."""
-    owners = np.repeat([client for client, _ in examples], [len(x) for _, x in examples])
-    rows = np.concatenate([x.reshape(len(x), -1) for _, x in examples])
-    return {"x": rows.astype(np.float32), "owners": owners.astype(np.str_)}
 
 
 def _few_records(study: Study) -> HeldRecords | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Context
 from numpy.typing import NDArray
 
 from fedattack.audit.truth import note_accuracy
@@ -24,7 +23,11 @@ from simulations.records import choose_public_rows, load_public_records, load_re
 from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_secret, derive_seed, generator
 
 if TYPE_CHECKING:
+    from flwr.app import Context
+
     from fedattack.claims.canaries import CanaryExamples
+CLIENT_PROPERTY = "client"
+"""The property by which a node says which partition it holds."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ def studies_of(run_config: Mapping[str, Any]) -> list[Study]:
     return [Study.of({**run_config, **own, "runs": ""}) for own in read_runs(Path(settings.runs))]
 
 
-def find_client(context: Context) -> tuple[Study, int]:
+def find_client(context: "Context") -> tuple[Study, int]:
     """Find which study a node takes part in, and which of its clients the node is."""
     studies = _studies_of(tuple(context.run_config.items()))
     place, client = divmod(int(context.node_config["partition-id"]), studies[0].settings.nodes)

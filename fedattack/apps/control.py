@@ -80,19 +80,18 @@ def control(
             (STEPPED, TOGETHER, partial(_step, Path(folder))),
             (PLANTED, VALUES, partial(_plant_rows, Path(folder))),
         ):
-            names = [name for name in unseen if _takes(name, kind)]
-            for amounts in tries if names else ():
+            left = [name for name in unseen if _takes(name, kind)]
+            for amounts in tries:
+                if not left:
+                    break
                 try:
                     of_run = [plant(asker, one, seen, amounts) for one, seen in zip(evidence, witnesses, strict=True)]
                 except FedAttackError as cause:
-                    watch.say("warning", f"no positive control of {', '.join(names)}: {short(str(cause), 300)}")
+                    watch.say("warning", f"no positive control of {', '.join(left)}: {short(str(cause), 300)}")
                     break
                 planted = {amount: [run[amount] for run in of_run] for amount in amounts}
-                looked = _look(names, kind, evidence, planted, watch)
-                found |= looked
-                names = [name for name in names if not looked[name].is_seen]
-                if not names:
-                    break
+                found |= _look(left, kind, evidence, planted, watch)
+                left = [name for name in left if not found[name].is_seen]
     return found
 
 

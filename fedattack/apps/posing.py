@@ -16,7 +16,7 @@ from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose
 from fedattack.apps.reading import Reading, read_sends
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
-from fedattack.attacks.held_examples import held_examples
+from fedattack.attacks.held_examples import held_examples, join_examples
 from fedattack.attacks.lookups import trained_sequences, used_rows
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
@@ -375,14 +375,11 @@ def _tables_of(record: Record, holding: Holding) -> Mapping[str, NDArray[Any]] |
     """Return the rows of clients that send trees; of a large client those that its witness kept."""
     if fields(holding.sample) or len(holding.shape) != 1 or not holds_trees(record):
         return None
-    rows: list[NDArray[Any]] = []
-    owners: list[str] = []
+    tables: list[tuple[str, NDArray[Any]]] = []
     for client in holding.clients.values():
         if client.trained.x.shape[1:] == holding.shape:
-            own = client.trained.x[np.isfinite(client.trained.x).all(axis=1)]
-            rows.append(own.astype(np.float32))
-            owners += [client.name] * len(own)
-    return {"x": np.concatenate(rows), "owners": np.array(owners, dtype=np.str_)} if owners else None
+            tables.append((client.name, client.trained.x[np.isfinite(client.trained.x).all(axis=1)]))
+    return join_examples(tables)
 
 
 def _beside_models(holding: Holding, record: Record) -> Mapping[str, NDArray[Any]] | None:

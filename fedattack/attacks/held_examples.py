@@ -32,8 +32,7 @@ def held_examples(
         find_first_layer(knowledge.model)
     except FedAttackError:
         return None
-    parts: list[NDArray[np.float32]] = []
-    owners: list[str] = []
+    kept: list[tuple[str, NDArray[Any]]] = []
     size = 0
     for client, x in examples:
         if fields(x) or not len(x):
@@ -41,8 +40,17 @@ def held_examples(
         size += x.size
         if size > _MOST_NUMBERS:
             break
+        kept.append((client, x))
+    return join_examples(kept)
+
+
+def join_examples(examples: Iterable[tuple[str, NDArray[Any]]]) -> Mapping[str, NDArray[Any]] | None:
+    """Put all clients' examples into rows: ``x`` (n, inputs) float32 and ``owners`` (n,); ``None`` without any."""
+    parts: list[NDArray[np.float32]] = []
+    owners: list[str] = []
+    for client, x in examples:
+        if not len(x):
+            continue
         parts.append(np.asarray(x, dtype=np.float32).reshape(len(x), -1))
         owners += [client] * len(x)
-    if not parts:
-        return None
-    return {"x": np.concatenate(parts), "owners": np.array(owners, dtype=np.str_)}
+    return {"x": np.concatenate(parts), "owners": np.array(owners, dtype=np.str_)} if owners else None

@@ -23,7 +23,7 @@ MOST_TREES, MOST_NODES, MOST_DEPTH, MOST_FEATURES = 10_000, 1_000_000, 64, 100_0
 """Trees of a model, nodes of all its trees, levels of a tree, and columns, that are read at most."""
 
 _HINT = "ask the client's owner which XGBoost wrote it; the other replies can be read without it"
-_NO_CHILD = -1
+NO_CHILD = -1
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -115,14 +115,14 @@ class Tree:
         while waiting:
             node, depth = waiting.pop()
             yield node, depth
-            if self.left[node] != _NO_CHILD:
+            if self.left[node] != NO_CHILD:
                 waiting += [(int(self.right[node]), depth + 1), (int(self.left[node]), depth + 1)]
 
     def predict(self, x: Floats) -> Floats:
         """Return what the tree adds to the prediction of each example (n, columns)."""
         places = np.zeros(len(x), dtype=np.int64)
         while True:
-            inner = np.flatnonzero(self.left[places] != _NO_CHILD)
+            inner = np.flatnonzero(self.left[places] != NO_CHILD)
             if not len(inner):
                 return self.value[places]
             nodes = places[inner]
@@ -221,7 +221,7 @@ def _read_tree(form: Mapping[str, object], features: int, where: str) -> Tree:
     )
     if (tree.cover < 0).any():
         raise DataError(f"{where}: sum_hessian: expected 0 or more, got {tree.cover.min():g}; {_HINT}")
-    if int((tree.left == _NO_CHILD).sum()) * features > MOST_NUMBERS:
+    if int((tree.left == NO_CHILD).sum()) * features > MOST_NUMBERS:
         raise DataError(f"{where}: it has too many leaves for {features:,} columns; {_HINT}")
     _check_nodes(tree, features, where)
     return tree
@@ -249,9 +249,9 @@ def _read_floats(form: Mapping[str, object], where: str, name: str) -> Floats:
 def _check_nodes(tree: Tree, features: int, where: str) -> None:
     """Refuse children that are none, nodes with two parents, cycles, what is too deep, and columns that are none."""
     count = len(tree.left)
-    is_leaf = tree.left == _NO_CHILD
+    is_leaf = tree.left == NO_CHILD
     for children in (tree.left, tree.right):
-        if (is_leaf != (children == _NO_CHILD)).any() or ((children < 1) | (children >= count))[~is_leaf].any():
+        if (is_leaf != (children == NO_CHILD)).any() or ((children < 1) | (children >= count))[~is_leaf].any():
             raise DataError(f"{where}: a node has one child, or one outside 1 … {count - 1}; {_HINT}")
     if ((tree.feature < 0) | (tree.feature >= features))[~is_leaf].any():
         raise DataError(f"{where}: a node splits by a column outside 0 … {features - 1}; {_HINT}")

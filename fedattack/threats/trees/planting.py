@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from fedattack.base.errors import DataError
 from fedattack.base.untrusted import parse_json
 from fedattack.record.format import Arrays
-from fedattack.threats.trees.booster import read_booster
+from fedattack.threats.trees.booster import NO_CHILD, read_booster
 from fedattack.threats.trees.replies import read_bytes_of
 
-Tree = dict[str, list[Any]]
-
-_NO_CHILD = -1
+_Nodes = dict[str, list[Any]]
 
 
 def plant(reply: Mapping[str, NDArray[Any]], table: NDArray[np.float32], count: int) -> Arrays:
@@ -43,18 +41,16 @@ def plant(reply: Mapping[str, NDArray[Any]], table: NDArray[np.float32], count: 
     for column, values in enumerate(table.T):
         # The least value parts nothing.
         cuts = np.unique(values)[1:]
-        chosen = (
-            cuts[np.unique(np.linspace(0, len(cuts) - 1, min(count, len(cuts))).astype(int))] if len(cuts) else cuts
-        )
-        grown.append(_grow(column, values, chosen))
+        chosen = np.unique(np.linspace(0, len(cuts) - 1, min(count, len(cuts))).astype(int))
+        grown.append(_grow(column, values, cuts[chosen]))
     model["learner"]["gradient_booster"]["model"]["trees"] = grown
     (name,) = reply
     return {name: np.frombuffer(json.dumps(model).encode(), dtype=np.uint8)}
 
 
-def _grow(column: int, values: NDArray[np.float32], cuts: NDArray[np.float32]) -> Tree:
+def _grow(column: int, values: NDArray[np.float32], cuts: NDArray[np.float32]) -> _Nodes:
     """Grow a tree of the least depth that splits one column at all of these values."""
-    tree: Tree = {
+    tree: _Nodes = {
         "left_children": [],
         "right_children": [],
         "split_indices": [],
@@ -68,7 +64,7 @@ def _grow(column: int, values: NDArray[np.float32], cuts: NDArray[np.float32]) -
         place = len(tree["left_children"])
         middle = len(cuts) // 2
         cut = float(cuts[middle]) if len(cuts) else 0.0
-        node = (_NO_CHILD, _NO_CHILD, column, cut, 0, float(len(inside)), 0.0)
+        node = (NO_CHILD, NO_CHILD, column, cut, 0, float(len(inside)), 0.0)
         for key, value in zip(tree, node, strict=True):
             tree[key].append(value)
         if len(cuts):
