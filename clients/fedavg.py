@@ -43,7 +43,7 @@ class FedAvgClient(NumPyClient):
 
     @property
     def _device(self) -> torch.device:
-        return pick_device(self._settings.device)
+        return pick_device(self._settings.device, parameters=sum(p.numel() for p in self._model.parameters()))
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""

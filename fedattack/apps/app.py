@@ -48,6 +48,8 @@ class App:
         Share of each client's examples that it is kept from training on.
     server
         One of :data:`SERVERS` that departs from the protocol; empty for the app's own alone.
+    device
+        ``cpu`` keeps simulated clients off the GPUs; else they share those that this machine has.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class App:
     command: FlwrRun | None = None
     hold_out: float = 0.0
     server: str = ""
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         if self.server not in ("", *SERVERS):

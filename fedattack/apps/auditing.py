@@ -346,7 +346,7 @@ def _run_copy(
         held_out = _held_out(app, seed)
         wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)
         copy_files(app.folder, place, without=out.resolve())
-        with RUNTIMES[on](copy, app.supernodes, "cpu", open_log(out)) as runner:
+        with RUNTIMES[on](copy, app.supernodes, app.device, open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
             runner.cwd = place
             return runner.run(config, on_poll=advance)

@@ -120,7 +120,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
 
     # Words are checked before a run, which takes minutes.
     asking = _Asking.of(choices, device, gates, as_json)
-    app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "")
+    app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "", device=device)
     if app.server and (app.command is not None or choices.on != "simulation"):
         raise ConfigError(
             "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"

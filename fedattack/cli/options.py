@@ -209,7 +209,7 @@ On = Annotated[
     ),
 ]
 
-Device = Annotated[str, typer.Option("--device", help="Where attacks compute: auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option("--device", help="Where attacks and an app's clients compute: auto, cpu or cuda.")]
 
 Options = Annotated[
     list[str] | None,

@@ -1,11 +1,12 @@
 """What a Flower app can run on; what takes long to import is imported when something runs."""
 
-import os
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedattack.base.errors import ConfigError
 from fedattack.runs.app import app_folder
 
 if TYPE_CHECKING:
@@ -13,11 +14,15 @@ if TYPE_CHECKING:
 
 SUPERLINK = "superlink"
 
+GPU_OF_CLIENT = 2**30
+"""Bytes of a GPU that are reckoned for a simulated client: CUDA itself takes half of them."""
+
 
 def _simulate(app: Path, clients: int, device: str, log: Path) -> "Runtime":
-    from fedattack.runs.simulator import Simulator
+    from fedattack.runs.simulator import Simulator, clients_at_once
 
-    return Simulator(app, supernodes=clients, gpus_per_client=_gpu_share(device, clients), log=log)
+    share = _gpu_share(device, clients_at_once(max(1, clients)))
+    return Simulator(app, supernodes=clients, gpus_per_client=share, log=log)
 
 
 def _deploy(app: Path, clients: int, device: str, log: Path, *, secure: bool = True) -> "Runtime":
@@ -42,11 +47,33 @@ RUNTIMES: dict[str, Callable[[Path, int, str, Path], "Runtime"]] = {
 
 
 def _gpu_share(device: str, clients: int) -> float:
-    """Return the share of a GPU that each simulated client asks Ray for, so that clients train on it side by side."""
+    """Return the share of a GPU that each simulated client asks Ray for.
+
+    Parameters
+    ----------
+    device
+        The clients' device.
+    clients
+        How many train side by side, if they all fit onto the GPUs.
+
+    Raises
+    ------
+    ConfigError
+        If the device is one of several GPUs: Ray gives them out.
+    """
     if device == "cpu":
         return 0.0
     import torch
 
     if not torch.cuda.is_available():
         return 0.0
-    return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)
+    if device not in ("auto", "cuda", "cuda:0"):
+        raise ConfigError(
+            f"device={device}: simulated clients take the GPU that Ray gives them; take device=cuda, and set "
+            "CUDA_VISIBLE_DEVICES for the command"
+        )
+    gpus = torch.cuda.device_count()
+    memory = torch.cuda.get_device_properties(0).total_memory
+    on_each = max(1, min(-(-clients // gpus), int(memory // GPU_OF_CLIENT)))
+    # Ray counts in ten-thousandths, and rounds up.
+    return math.floor(10_000 / on_each) / 10_000

@@ -243,7 +243,9 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     recup_zoo_width: int = setting(512, "recup: largest width of their hidden layers; the paper's is 2048", ge=1)
     recup_zoo_epochs: int = setting(20, "recup: epochs of their training", ge=1)
     device: str = setting(
-        "auto", "auto (CUDA when there is one), cpu or cuda", words=Words(("auto", "cpu", "cuda", "cuda:"))
+        "auto",
+        "auto (CUDA when there is one and the model is large), cpu or cuda",
+        words=Words(("auto", "cpu", "cuda", "cuda:")),
     )
     check_model: str = setting(
         "none",

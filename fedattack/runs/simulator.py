@@ -48,6 +48,11 @@ def clients_in_memory() -> int:
     return max(1, int(free_memory() // CLIENT))
 
 
+def clients_at_once(clients: int) -> int:
+    """Count the clients that train side by side: one a CPU, and no more than there is memory for."""
+    return min(usable_cpus(), clients, MAX_CPUS, clients_in_memory())
+
+
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until the process itself listens on the port, and not a stranger that was quicker."""
     deadline = time.monotonic() + SUPERLINK_START_SECONDS
@@ -74,9 +79,7 @@ class Simulator(Runtime):
         Number of simulated clients.
     cpus : int, optional
         CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process (:func:`fedattack.base.machine.usable_cpus`), at most one per client and 32,
-        and no more than there is memory for (:func:`clients_in_memory`): with fewer the simulation is slower, with
-        more a client is killed.
+        Default: :func:`clients_at_once`.
     gpus_per_client : float
         Share of a GPU that each client takes.
 
@@ -91,7 +94,7 @@ class Simulator(Runtime):
     ) -> None:
         super().__init__(app, log=log)
         if cpus is None:
-            cpus = min(usable_cpus(), supernodes, MAX_CPUS, clients_in_memory())
+            cpus = clients_at_once(supernodes)
         if supernodes < 1 or cpus < 1 or gpus_per_client < 0:
             raise ConfigError(
                 f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "

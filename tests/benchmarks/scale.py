@@ -6,6 +6,7 @@
 - ``--quick`` runs the rows :data:`QUICK`.
 - ``--seconds N`` ends a row after so long, which its line then says.
 - ``--out FILE`` keeps the rows as JSON, and a row that the file has already is not run again.
+- ``--device cuda`` attacks on a GPU.
 
 What varies is in a row's name; all else is as in :data:`BASE`, with at most 100 clients in a round. A row makes its
 federation first: models of random numbers beside a common one, because what they say changes little of the cost. Then
@@ -142,7 +143,7 @@ def knowledge_of(row: Row, draw: np.random.Generator) -> Knowledge:
     return replace(known, targets=examples(row.targets, draw, model.input_shape))
 
 
-def make(row: Row, folder: Path) -> dict[str, float]:
+def make(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
     """Write record and knowledge of a row; returns the seconds that the record took, and its bytes."""
     draw = np.random.default_rng(0)
     write_knowledge(folder / "knowledge", knowledge_of(row, draw))
@@ -235,7 +236,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def attack(row: Row, folder: Path) -> dict[str, float]:
+def attack(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
     """Run a row's attack on what was made; returns its seconds, and the bytes of its scores."""
     options = {"clients": "node0", "updates": "1"} if row.kind == "inversion" else {}
     if shares_work(ATTACKS[row.kind].options):
@@ -246,13 +247,13 @@ def attack(row: Row, folder: Path) -> dict[str, float]:
     known = read_knowledge(folder / "knowledge", trusted=[str(MODELS[row.model].spec)])
     record = Record(folder / "record")
     started = time.perf_counter()
-    scores = chosen.run(record, known, seed=0, device="cpu")
+    scores = chosen.run(record, known, seed=0, device=device)
     seconds = time.perf_counter() - started
     scores.save(folder / "scores.npz")
     return {"seconds": seconds, "bytes": (folder / "scores.npz").stat().st_size}
 
 
-def simulate(row: Row, folder: Path) -> dict[str, float]:
+def simulate(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
     """Run ``fedattack simulate`` for a row; returns its seconds, and the bytes of its folder."""
     changes = [
         *("dataset=synthetic", "partition=iid", "local-epochs=1", f"rounds={row.rounds}", f"clients={row.clients}"),
@@ -266,12 +267,12 @@ def simulate(row: Row, folder: Path) -> dict[str, float]:
     return {"seconds": time.perf_counter() - started, "bytes": size_of(folder / "run")}
 
 
-STEPS: dict[str, Callable[[Row, Path], dict[str, float]]] = {"make": make, "attack": attack, "simulate": simulate}
+STEPS: dict[str, Callable[[Row, Path, str], dict[str, float]]] = {"make": make, "attack": attack, "simulate": simulate}
 
 
-def child(step: str, row: Row, folder: Path) -> None:
+def child(step: str, row: Row, folder: Path, device: str) -> None:
     """Do one step of a row in this process, and print what it took."""
-    found = STEPS[step](row, folder)
+    found = STEPS[step](row, folder, device)
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     found["peak"] = max(own_peak(), 1024 * usage[1].ru_maxrss)
     found["processor"] = sum(used.ru_utime + used.ru_stime for used in usage)
@@ -291,12 +292,13 @@ def steps_of(row: Row) -> tuple[str, ...]:
     return ("make",) if row.kind == "recording" else ("make", "attack")
 
 
-def measure(row: Row, seconds: float) -> dict[str, object]:
+def measure(row: Row, seconds: float, device: str = "cpu") -> dict[str, object]:
     """Run one row in processes of its own."""
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         for step in steps_of(row):
-            words = [sys.executable, "-m", "tests.benchmarks.scale", "--step", step, row.name, folder]
+            words = [sys.executable, "-m", "tests.benchmarks.scale", "--device", device]
+            words += ["--step", step, row.name, folder]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             try:
                 done, peak = watched(words, environment, seconds)
@@ -366,13 +368,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small row of some kinds")
     parser.add_argument("--list", action="store_true", help="show the names of all rows")
     parser.add_argument("--seconds", type=float, default=300.0, help="of a row at most (300)")
+    parser.add_argument("--device", default="cpu", help="where attacks compute (cpu)")
     parser.add_argument("--out", type=Path, help="file that keeps the rows as JSON")
     parser.add_argument("--step", nargs=3, metavar=("STEP", "ROW", "FOLDER"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     by_name = {row.name: row for row in ROWS}
     if asked.step:
         step, name, folder = asked.step
-        child(step, by_name[name], Path(folder))
+        child(step, by_name[name], Path(folder), asked.device)
         return
     patterns = QUICK if asked.quick else asked.rows
     chosen = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
@@ -387,7 +390,7 @@ def main() -> None:
     print(f"|{'---|' * 11}")
     for row in chosen:
         if row.name not in kept:
-            kept[row.name] = measure(row, asked.seconds)
+            kept[row.name] = measure(row, asked.seconds, asked.device)
             if asked.out:
                 asked.out.write_text(json.dumps(kept, indent=1) + "\n")
         print(line_of(row, kept[row.name]), flush=True)

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import build_model, full_gradient, gradient_step, pick_device, train_local
+from fedattack.learning.training import WORTH_GPU
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype(np.float32)
@@ -202,6 +203,9 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device() == torch.device("cuda")
+    assert pick_device(parameters=WORTH_GPU) == torch.device("cuda")
+    assert pick_device(parameters=WORTH_GPU - 1) == torch.device("cpu")
+    assert pick_device("cuda", parameters=1) == torch.device("cuda")
     assert pick_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(ConfigError, match="'cuda:2' is not available: this machine has 2"):
         pick_device("cuda:2")

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
 import fedattack
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
-from fedattack.runs import bundle, logs, reaper
+from fedattack.runs import bundle, logs, reaper, runtimes
 from fedattack.runs import runtime as base
 from fedattack.runs.simulator import Simulator, federation_config
 
@@ -232,6 +233,34 @@ def test_a_simulation_has_no_more_clients_at_a_time_than_there_is_memory_for(
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(available=free * 2**30))
         options = Simulator(write_app(tmp_path), supernodes=30, log=tmp_path / "log")._run_options
         assert options[1].endswith(f"init-args-num-cpus={expected}")
+
+
+@pytest.mark.parametrize(
+    ("device", "clients", "gpus", "gigabytes", "share"),
+    [
+        ("cpu", 10, 1, 80, 0.0),
+        ("auto", 10, 0, 80, 0.0),
+        ("auto", 10, 1, 80, 0.1),
+        ("cuda:0", 7, 1, 80, 0.1428),  # Ray would round 1/7 up, and one client would wait
+        ("cuda", 10, 1, 4, 0.25),  # no more than fit onto it
+        ("cuda", 5, 8, 80, 1.0),  # more than one GPU no client takes
+        ("cuda", 10, 4, 80, 0.3333),
+    ],
+)
+def test_clients_share_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, device: str, clients: int, gpus: int, gigabytes: int, share: float
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    memory = SimpleNamespace(total_memory=gigabytes * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: memory)
+    assert runtimes._gpu_share(device, clients) == share
+
+
+def test_clients_take_the_gpu_that_ray_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="device=cuda:1: simulated clients take the GPU that Ray gives them"):
+        runtimes._gpu_share("cuda:1", 10)
 
 
 def test_exceptions_are_found_in_order_without_colours_and_wrappers() -> None:
