@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.cli import app
 from fedattack.cli.listing import listing
 from fedattack.data import DATASETS
@@ -189,7 +189,7 @@ def settings() -> Iterator[tuple[str, str]]:
 
 def findings() -> Iterator[str]:
     """List what each attack's judge may find, the headline first."""
-    for threat in threats().values():
+    for threat in THREATS.values():
         yield f"## {threat.name.capitalize()}: {threat.question}"
         for attack, judge in threat.judges.items():
             measures = threat.load(judge).measures.values()

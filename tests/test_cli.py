@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
+from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
 from fedattack.attacks.knowledge import PROPERTY_NAMES
-from fedattack.attacks.registry import options_of_attack, threats
+from fedattack.attacks.registry import THREATS, options_of_attack
 from fedattack.attacks.threat import Threat
 from fedattack.audit.judge import judge_of
 from fedattack.base.errors import ConfigError
@@ -574,8 +574,7 @@ class Guess(Attack):
 def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call, tmp_path, monkeypatch):
     monkeypatch.setitem(ATTACKS, "guess", Guess())
     guess = Threat(package=__name__, name="guess", question="?", attacks={"guess": "Guess"})
-    found = {**threats(), "guess": guess}
-    monkeypatch.setattr(registry, "_find_threats", lambda: (found, {}))
+    monkeypatch.setattr(THREATS, "_found", ({**THREATS, "guess": guess}, {}))
     folder = write_run(tmp_path)
     (folder / "knowledge" / "knowledge.json").unlink()
     x, domain = np.zeros((5, 30)), np.array([[0.0], [1.0]])

@@ -23,7 +23,7 @@ from fedattack.apps.posing import FEW, Posed, pose
 from fedattack.apps.questions import Questions
 from fedattack.attacks import ATTACKS, Attack, Knowledge, ModelKnowledge
 from fedattack.attacks.needs import InApps
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.evidence import UNANSWERED
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
@@ -385,7 +385,7 @@ def note_unanswered(out: Path, why: str) -> bool:
         records = [Record(part.record, thinned=True) for part in parts]
     except FedAttackError:
         return False
-    untried = dict.fromkeys(threats(), "no attack was made, for the reason above")
+    untried = dict.fromkeys(THREATS, "no attack was made, for the reason above")
     if any(_has_arrays_of_queries(record) for record in records):
         untried |= dict.fromkeys(
             _OF_QUERIES, "fedattack has no attack on what clients of vertical or split learning send"
@@ -613,7 +613,7 @@ def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str]
 def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str, str]) -> list[str]:
     """List the attacks whose needs are met, what each threat is asked by first; notes why one is left out."""
     record, knowledge, names = Record(parts[0].record, thinned=True), posed[0].knowledge, []
-    for threat in threats().values():
+    for threat in THREATS.values():
         asked = [name for name in threat.judges if not _lacks(name, record, knowledge)]
         for name in asked:
             if why := _not_made(name, parts, posed):
@@ -659,7 +659,7 @@ def _list_not_asked(
 ) -> dict[str, str]:
     """Say of each threat that was not asked why, and what it would take, as the terminal and the page show it."""
     record, found = Record(part.record, thinned=True), {}
-    for threat in threats().values():
+    for threat in THREATS.values():
         if {*threat.attacks} & {*scored}:
             continue
         declared = [each.reasons[threat.name] for each in posed if threat.name in each.reasons]

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from fedattack.attacks.base import Attack
-from fedattack.attacks.registry import left_out, threats
+from fedattack.attacks.registry import THREATS
 
 
 def _load() -> dict[str, Attack]:
     attacks = {}
-    for threat in threats().values():
+    for threat in THREATS.values():
         for name, where in threat.attacks.items():
             try:
                 attack: Attack = threat.load(where)()
@@ -18,7 +18,7 @@ def _load() -> dict[str, Attack]:
             except Exception as cause:  # another package may fail in any way
                 if threat.built_in:
                     raise
-                left_out()[name] = f"{threat.package}: {cause}"
+                THREATS.left_out[name] = f"{threat.package}: {cause}"
     return dict(sorted(attacks.items()))
 
 

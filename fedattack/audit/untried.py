@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
@@ -37,12 +37,12 @@ def untried_of(evidence: Sequence[Evidence], stated: Mapping[str, str] | None = 
     """
     asked = evidence[0].scores
     found = []
-    for threat in threats().values():
+    for threat in THREATS.values():
         if not set(threat.attacks) & set(asked):
             why = (stated or {}).get(threat.name) or _why(threat, evidence[0])
             found.append({"question": threat.question, "why": why})
     for question, why in (stated or {}).items():
-        if question not in threats():
+        if question not in THREATS:
             found.append({"question": question, "why": why})
     return found
 

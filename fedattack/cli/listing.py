@@ -5,12 +5,17 @@ from typing import Any
 
 from fedattack.attacks.needs import Needs
 from fedattack.attacks.options import options_of
-from fedattack.attacks.registry import declarations, left_out, threats
+from fedattack.attacks.registry import THREATS, declarations
+from fedattack.base.registry import Registry
 from fedattack.cli.console import show_table
 from fedattack.data import DATASETS
+from fedattack.defences import KINDS
 from fedattack.grids.reproduce import load_reproduction, reproduction_names
 from fedattack.runs.presets import load_preset, preset_names, presets_left_out
 from fedattack.runs.settings import load_settings
+
+_OPEN: tuple[Registry[Any], ...] = (THREATS, DATASETS, KINDS)
+"""To what other packages may add, but for frameworks: these only a run's own processes import."""
 
 
 def listing() -> dict[str, Any]:
@@ -26,9 +31,9 @@ def listing() -> dict[str, Any]:
     return {
         "presets": presets,
         "threats": {
-            name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in threats().items()
+            name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in THREATS.items()
         },
-        "left_out": left_out(),
+        "left_out": {registry.group: registry.left_out for registry in _OPEN if registry.left_out},
         "presets_left_out": presets_left_out(),
         "attacks": {name: _attack(declaration) for name, declaration in declarations().items()},
         "reproductions": reproductions,
@@ -66,8 +71,9 @@ def show_listing() -> None:
         ("name", "what a server wants to know", "attacks"),
         [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in there["threats"].items()],
     )
-    if there["left_out"]:
-        show_table("Threats that are left out", ("name", "why"), list(there["left_out"].items()))
+    left_out = [(group, *entry) for group, entries in there["left_out"].items() for entry in entries.items()]
+    if left_out:
+        show_table("What other packages add, and is left out", ("where", "name", "why"), left_out, names=2)
     _show("Attacks", there["attacks"], {"title": "what", "needs": "needs", "paper": "paper"})
     options = []
     for name, attack in there["attacks"].items():

@@ -17,7 +17,7 @@ from fedattack.defences.base import Settings, number
 from fedattack.defences.kinds import DEFENCES, KINDS
 from fedattack.privacy import PrivacySpent, gaussian_epsilon, laplace_epsilon
 
-GUARANTEES: Mapping[str, Mapping[str, str]] = {kind.name: kind.guarantee for kind in KINDS if kind.guarantee}
+GUARANTEES: Mapping[str, Mapping[str, str]] = {name: kind.guarantee for name, kind in KINDS.items() if kind.guarantee}
 """What ε speaks of, by defence: its mechanism, whom it protects and whom not, and what it assumes."""
 
 NOISY = tuple(name for name in DEFENCES if name in GUARANTEES)

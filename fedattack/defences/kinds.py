@@ -1,13 +1,18 @@
-"""All defences, as each declares itself in its own file, and the tables that follow from these declarations."""
+"""All defences, as each declares itself in its own file, and the tables that follow from these declarations.
+
+Another package adds a defence by an entry point of the group ``fedattack.defences`` that leads to its
+:class:`~fedattack.defences.base.DefenceKind`.
+"""
 
 from collections.abc import Callable, Mapping
 
+from fedattack.base.registry import Registry
 from fedattack.base.settings import SettingsModel, Words, setting
 from fedattack.defences import dp_sgd, flower_localdp, noise, recup, soteria, sparsify
 from fedattack.defences.base import FIELDS, SETTINGS, Defence, DefenceKind, Settings
 
-# Files list the settings in this order.
-KINDS: tuple[DefenceKind, ...] = (
+# Files list the settings in this order. Those that meet Flower's messages lie in the same folder, and are not imported.
+_BUILT_IN = (
     noise.GAUSSIAN,
     noise.LAPLACE,
     flower_localdp.KIND,
@@ -16,12 +21,26 @@ KINDS: tuple[DefenceKind, ...] = (
     recup.KIND,
     dp_sgd.KIND,
 )
-_BY_NAME = sorted(KINDS, key=lambda kind: kind.name)
 
-DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {kind.name: kind.make for kind in _BY_NAME if kind.make}
+
+def _find_fault(kind: DefenceKind, others: Mapping[str, DefenceKind]) -> str:
+    taken = {"defence", "defence-strength"}
+    for other in others.values():
+        if other.settings is not kind.settings:
+            taken |= {*other.settings.list_settings()}
+    again = sorted(taken & {*kind.settings.list_settings()})
+    return f"has a setting {again[0]!r}, which another defence has" if again else ""
+
+
+KINDS: Registry[DefenceKind] = Registry("fedattack.defences", DefenceKind, lambda: _BUILT_IN, _find_fault)
+"""By name, in the order in which files list their settings."""
+
+DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {
+    name: kind.make for name, kind in sorted(KINDS.items()) if kind.make
+}
 """Defences of the update by name, each with the function that makes it from the settings."""
 
-ARTEFACTS = tuple(key for kind in KINDS for key in kind.artefacts)
+ARTEFACTS = tuple(key for kind in KINDS.values() for key in kind.artefacts)
 """Settings that are paths to files which a defence needs."""
 
 NONE = "none"
@@ -35,7 +54,7 @@ class DefenceSettings(SettingsModel):
         "none",
         "what clients do to their update before they send it: none, recup, dp-gaussian, dp-laplace, sparsify, "
         "soteria, flower-localdp (Flower's own mod), or dp-sgd in the training",
-        words=Words((NONE, *(kind.name for kind in KINDS))),
+        words=Words((NONE, *KINDS)),
     )
     defence_strength: float = setting(
         0.0,
@@ -47,7 +66,7 @@ class DefenceSettings(SettingsModel):
 
 
 # The settings of DP-SGD are not among them: the client's training code reads these.
-_MODELS: tuple[type[SettingsModel], ...] = (DefenceSettings, *(kind.settings for kind in KINDS if kind.make))
+_MODELS: tuple[type[SettingsModel], ...] = (DefenceSettings, *(kind.settings for kind in KINDS.values() if kind.make))
 for _model in _MODELS:
     FIELDS.update(_model.list_settings())
 SETTINGS.update({key: field.default for key, field in FIELDS.items()})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.attacks.options import shares_work
-from fedattack.attacks.registry import left_out, options_of_attack, threat_of, threats
+from fedattack.attacks.registry import THREATS, options_of_attack, threat_of
 from fedattack.audit.finding import Condition
 from fedattack.base.cluster import chosen, connect
 from fedattack.base.errors import ConfigError, DataError, in_command, instead
@@ -30,7 +30,7 @@ _ISOLATION = "isolation"
 
 def attack_names() -> list[str]:
     """List the attacks of all threats."""
-    return sorted(chain.from_iterable(threat.attacks for threat in threats().values()))
+    return sorted(chain.from_iterable(threat.attacks for threat in THREATS.values()))
 
 
 def scored_attacks(parts: Sequence["Part"]) -> list[str]:
@@ -67,7 +67,7 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
     known = attack_names()
     for name in names:
         if name not in known:
-            why = f" ({left_out()[name]})" if name in left_out() else ""
+            why = f" ({THREATS.left_out[name]})" if name in THREATS.left_out else ""
             raise ConfigError(f"unknown attack {name!r}{why}: {instead(name, known)}")
     allowed = {name: options_of_attack(name) for name in names}
     there = sorted(set(chain.from_iterable(allowed.values())))

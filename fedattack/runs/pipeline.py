@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, write_knowledge
 from fedattack.attacks.options import shares_work
-from fedattack.attacks.registry import left_out
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder
@@ -31,7 +31,7 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
     check_attacks(names, options)
     for name in names:
         if name not in ATTACKS:
-            raise ConfigError(f"the attack {name!r} cannot be used: {left_out()[name]}")
+            raise ConfigError(f"the attack {name!r} cannot be used: {THREATS.left_out[name]}")
     chosen = []
     for attack in map(ATTACKS.__getitem__, names):
         chosen.append(attack.with_options({key: text for key, text in options.items() if key in attack.options}))

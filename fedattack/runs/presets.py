@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import ConfigError, instead, short
 from fedattack.base.settings import Value
 from fedattack.runs.app import app_folder
@@ -54,7 +54,7 @@ def _preset_files() -> dict[str, Path]:
 def _all_files() -> list[Path]:
     """Find the presets of the app, and then those that lie in the folders of threats."""
     files = sorted((app_folder() / "simulations" / "presets").glob("*.toml"))
-    for threat in threats().values():
+    for threat in THREATS.values():
         files += threat.presets
     return files
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -166,6 +167,15 @@ class Runtime(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
+
+    def declare(self, defaults: Mapping[str, str | int | float | bool]) -> None:
+        """Add keys to those that the copy of the app declares, with their defaults: Flower refuses all others."""
+        file = self._private("app") / "pyproject.toml"
+        project = tomllib.loads(file.read_text(encoding="utf-8"))
+        config = project["tool"]["flwr"]["app"]["config"]
+        if {*defaults} - {*config}:
+            project["tool"]["flwr"]["app"]["config"] = {**defaults, **config}
+            file.write_text(tomli_w.dumps(project), encoding="utf-8")
 
     def run(
         self,

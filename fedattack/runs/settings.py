@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import create_model
 
 from fedattack.base.errors import ConfigError, short
+from fedattack.base.registry import installed_in
 from fedattack.base.settings import SettingField, SettingsModel, Value, Words, setting
 from fedattack.data.partition import SCHEMES
 from fedattack.defences import KINDS, SETTINGS
@@ -34,6 +35,10 @@ MODELS = Words(
 PARTITIONS = Words(tuple(f"{name}:" if name == "column" else name for name in SCHEMES))
 
 
+OTHER_FRAMEWORKS = "fedattack.frameworks"
+"""Group of the entry points by which other packages add frameworks; each has the framework's name."""
+
+
 class StudySettings(SettingsModel):
     """Settings by which a study is told from others."""
 
@@ -42,7 +47,7 @@ class StudySettings(SettingsModel):
         "what clients send: fedavg (the model that they trained), fedsgd (the gradient over all of their "
         "examples; takes batch-size=0), fedmd (predictions on public records), fedxgb (a tree of XGBoost; takes "
         "batch-size=0)",
-        words=Words(("fedavg", "fedsgd", "fedmd", "fedxgb")),
+        words=Words(("fedavg", "fedsgd", "fedmd", "fedxgb", *installed_in(OTHER_FRAMEWORKS))),
     )
     dataset: str = setting(
         "digits",
@@ -374,7 +379,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
 @cache
 def settings_model() -> type[RunSettings]:
     """Return the model of all settings, those of defences among them that :class:`RunSettings` does not know."""
-    further = [kind.settings for kind in KINDS if not issubclass(RunSettings, kind.settings)]
+    further = [kind.settings for kind in KINDS.values() if not issubclass(RunSettings, kind.settings)]
     if not further:
         return RunSettings
     bases: Any = (RunSettings, *dict.fromkeys(further))

@@ -1,19 +1,11 @@
-"""Frameworks of the reference system: one file each, which is found by itself."""
-
-from collections.abc import Mapping
-from importlib import import_module
-from pkgutil import iter_modules
+"""Frameworks of the reference system: one file each, which is found by itself, and those of other packages."""
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.registry import Registry, stated_in
+from fedattack.runs.settings import OTHER_FRAMEWORKS
 from simulations.frameworks.base import Framework
 
-
-def _find() -> dict[str, Framework]:
-    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
-    return {module.FRAMEWORK.name: module.FRAMEWORK for module in modules if hasattr(module, "FRAMEWORK")}
-
-
-FRAMEWORKS: Mapping[str, Framework] = _find()
+FRAMEWORKS: Registry[Framework] = Registry(OTHER_FRAMEWORKS, Framework, lambda: stated_in(__name__, "FRAMEWORK"))
 """By name."""
 
 
@@ -26,5 +18,6 @@ def framework_of(name: str) -> Framework:
         If there is none of that name.
     """
     if name not in FRAMEWORKS:
-        raise ConfigError(f"framework = {name!r}: expected one of {', '.join(sorted(FRAMEWORKS))}")
+        why = f" ({FRAMEWORKS.left_out[name]})" if name in FRAMEWORKS.left_out else ""
+        raise ConfigError(f"framework = {name!r}: expected one of {', '.join(sorted(FRAMEWORKS))}{why}")
     return FRAMEWORKS[name]

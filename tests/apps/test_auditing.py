@@ -14,7 +14,7 @@ from fedattack.apps import auditing
 from fedattack.apps.app import App
 from fedattack.apps.auditing import attack_all, importable, pose_all, too_few, witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import NeedsError, RunError
 from fedattack.base.structured import pack
 from fedattack.record import Exchange, RecordWriter, Reply
@@ -186,7 +186,7 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
     assert run["observed"]["replies to query.forward"] == 6
     assert run["observed"]["in_plaintext"] == ["embedding"]
     questions = [line["question"] for line in run["untried"]]
-    assert {threat.question for threat in threats().values()} < {*questions}
+    assert {threat.question for threat in THREATS.values()} < {*questions}
     assert "Do the embeddings that a party sends give its columns back?" in questions
     for said in ("No question was answered", "clients send embeddings, and no attack reads them", *questions):
         assert html.escape(said, quote=True) in text.replace("&#39;", "&#x27;")

@@ -12,7 +12,7 @@ import pytest
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, _fan_out, read_knowledge
 from fedattack.attacks._fan_out import PROCESS
-from fedattack.attacks.registry import threat_of, threats
+from fedattack.attacks.registry import THREATS, threat_of
 from fedattack.audit.describe import notes_of
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judge import judge_of
@@ -26,14 +26,14 @@ from tests.worlds.federation import write_run
 
 
 def contracts():
-    return [importlib.import_module(f"tests.threats.{name}.contract") for name in threats()]
+    return [importlib.import_module(f"tests.threats.{name}.contract") for name in THREATS]
 
 
 # A folder in which each attack has all that it needs, for each protocol that it takes.
 RUNS = {case: write for contract in contracts() for case, write in contract.RUNS.items()}
 
 # What counts a headline again from the tables of an attack of each threat.
-RECOUNTS = {name: importlib.import_module(f"tests.threats.{name}.contract").headline for name in threats()}
+RECOUNTS = {name: importlib.import_module(f"tests.threats.{name}.contract").headline for name in THREATS}
 
 # What keeps a long search short where its result does not matter.
 QUICK = {name: options for contract in contracts() for name, options in getattr(contract, "QUICK", {}).items()}

@@ -11,9 +11,11 @@ import pytest
 
 import fedattack
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.registry import left_out, threat_of, threats
+from fedattack.attacks.registry import THREATS, threat_of
 from fedattack.attacks.threat import Threat
 from fedattack.base.errors import ConfigError, ReportError
+from fedattack.record import Record
+from fedattack.record.folder import find_parts, read_study
 from fedattack.report import validate_findings
 from fedattack.report.section import COMMON, Section, section_of
 from tests.worlds.federation import write_run
@@ -47,17 +49,26 @@ def installed(tmp_path_factory) -> Path:
     """A folder of installed packages: the toy, and one whose module is gone."""
     site = tmp_path_factory.mktemp("site")
     shutil.copytree(TOY, site / "toy_threat")
-    install(site, "toy-threat", "toy = toy_threat:THREAT")
+    install(site, "toy-threat", "toy = toy_threat:THREAT", **OTHERS)
     install(site, "gone", "gone = no_such_module:THREAT")
     return site
 
 
-def install(site: Path, package: str, entry: str) -> None:
-    """Write what Python finds of an installed package and its entry point."""
+OTHERS = {
+    "datasets": "toy = toy_threat.dataset:SOURCES",
+    "defences": "toy = toy_threat.defence:KIND",
+    "frameworks": "toy-avg = toy_threat.framework:FRAMEWORK",
+}
+
+
+def install(site: Path, package: str, threat: str, **others: str) -> None:
+    """Write what Python finds of an installed package and its entry points."""
     info = site / f"{package.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[fedattack.threats]\n{entry}\n")
+    groups = {"threats": threat, **others}
+    text = "".join(f"[fedattack.{group}]\n{entry}\n" for group, entry in groups.items())
+    (info / "entry_points.txt").write_text(text)
 
 
 def with_bare(site: Path, package: str, name: str, preset: str) -> None:
@@ -88,7 +99,9 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
     assert listed["threats"]["toy"] == {"question": "Which client holds the most examples?", "attacks": ["toy"]}
     assert listed["attacks"]["toy"]["title"] == "The largest update"
     assert listed["presets"]["toy"]["help"] == "Who holds the most examples?"
-    assert "no_such_module" in listed["left_out"]["gone"]
+    assert "no_such_module" in listed["left_out"]["fedattack.threats"]["gone"]
+    assert listed["datasets"][-1] == "toy-clouds"
+    assert listed["settings"]["toy-power"] == {"default": 1.0, "help": "toy-shrink: power of the strength"}
 
     (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert (finding["attack"], finding["metric"], finding["paper"]) == ("toy", "named", "nobody's")
@@ -109,6 +122,22 @@ def test_the_preset_of_another_package_runs(installed, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.flower
+def test_dataset_defence_and_framework_of_another_package_are_run(installed, tmp_path):
+    changes = [
+        *("dataset=toy-clouds", "framework=toy-avg", "defence=toy-shrink", "defence-strength=0.5", "toy-power=2"),
+        *("rounds=2", "clients=4", "records-per-client=20", "partition=iid", "model=linear"),
+    ]
+    words = [word for change in changes for word in ("--set", change)]
+    folder = tmp_path / "run"
+    run_with(installed, ["simulate", "quickstart", "--out", str(folder), "--seeds", "1", *words])
+    (part,) = find_parts(folder)
+    record = Record(part.record)
+    assert (len(record), record.protocol, len(record.nodes)) == (2, "fedavg", 4)
+    assert read_study(folder)["settings"]["toy-power"] == 2.0
+
+
+@pytest.mark.slow
 def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
     """Entry points come in the order of their names and of what they lead to, and the first counts."""
     for package, name, preset in (("one", "ours", "own"), ("two", "ours", "other"), ("zwei", "theirs", "own")):
@@ -119,21 +148,24 @@ def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
     printed = run_with(tmp_path, ["list", "--json"], ["list"])
     listed, end = json.JSONDecoder().raw_decode(printed)
     assert {"ours", "theirs", "fourth"} <= {*listed["threats"]}
-    assert listed["left_out"] == {"same (two:THREAT)": "two:THREAT has the name 'ours', which the threat of one has"}
+    why = "two:THREAT has the name 'ours', which the threat of one has"
+    assert listed["left_out"] == {"fedattack.threats": {"same (two:THREAT)": why}}
     doubles = {str(Path(file).relative_to(tmp_path)): why for file, why in listed["presets_left_out"].items()}
     assert [*doubles] == ["four/presets/quickstart.toml", "zwei/presets/own.toml"]
     assert doubles["zwei/presets/own.toml"] == f"the preset 'own' is that of {tmp_path}/one/presets/own.toml"
     assert listed["presets"]["quickstart"]["settings"] != listed["presets"]["own"]["settings"]
-    for text in ("Threats that are left out", "same (two:THREAT)", "Presets that are left out"):
+    for text in ("What other packages add, and is left out", "same (two:THREAT)", "Presets that are left out"):
         assert text in printed[end:]
 
 
-def test_packages_are_searched_for_when_a_threat_is_asked_for(installed):
+def test_packages_are_searched_for_when_a_threat_is_asked_for(tmp_path):
+    with_bare(tmp_path, "bare", "bare", "bare")
+    install(tmp_path, "bare", "bare = bare:THREAT")
     script = (
         "import sys, fedattack.report, fedattack.runs.presets as presets\n"
-        "print('toy_threat' in sys.modules); presets.preset_names(); print('toy_threat' in sys.modules)"
+        "print('bare' in sys.modules); presets.preset_names(); print('bare' in sys.modules)"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{installed}{os.pathsep}{SOURCE}"}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"}
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
@@ -141,7 +173,7 @@ def test_packages_are_searched_for_when_a_threat_is_asked_for(installed):
 
 def test_a_package_in_the_working_directory_is_none(installed):
     """It may be a folder that somebody handed over; Python itself looks there first, as in a notebook."""
-    script = "from fedattack.attacks.registry import left_out, threats; print('toy' in threats(), *left_out())"
+    script = "from fedattack.attacks.registry import THREATS; print('toy' in THREATS, *THREATS.left_out)"
     environment = {**os.environ, "PYTHONPATH": str(Path(fedattack.__file__).parents[1])}
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, cwd=installed, env=environment, capture_output=True, text=True, check=True)
@@ -149,8 +181,8 @@ def test_a_package_in_the_working_directory_is_none(installed):
 
 
 def test_every_part_of_every_threat_is_there():
-    assert not left_out()
-    for name, threat in threats().items():
+    assert not THREATS.left_out
+    for name, threat in THREATS.items():
         assert threat.name == name
         assert {*threat.judges} <= {*threat.attacks}
         for attack, part in threat.attacks.items():
@@ -167,7 +199,7 @@ def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(
     with pytest.raises(ConfigError, match=r"^no_such_package\.attack:Theirs cannot be loaded: No module named"):
         theirs.load("attack:Theirs")
     with pytest.raises(ModuleNotFoundError):
-        threats()["source"].load("no_such_module:Nothing")
+        THREATS["source"].load("no_such_module:Nothing")
 
 
 def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():

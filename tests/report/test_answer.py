@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.control import _BEGINNING
 from fedattack.audit.finding import answering, parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
@@ -194,8 +194,8 @@ def test_a_section_of_another_package_may_say_nothing_of_all_this():
     )
 
 
-@pytest.mark.parametrize("name", sorted(threats()))
+@pytest.mark.parametrize("name", sorted(THREATS))
 def test_every_threat_of_ours_asks_a_question_and_has_remedies(name):
-    section = section_of(next(iter(threats()[name].attacks)))
+    section = section_of(next(iter(THREATS[name].attacks)))
     assert section.question.endswith("?")
     assert section.remedies

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.attacks.registry import threats
+from fedattack.attacks.registry import THREATS
 from fedattack.report.remedies import Remedy, command_for
 from fedattack.report.section import section_of
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "simulations" / "results"
-THREATS = ROOT / "fedattack" / "threats"
+FOLDER = ROOT / "fedattack" / "threats"
 NOISE = Remedy(what="Noise", buys="", settings={"defence": "dp-gaussian", "defence-strength": "0.01"})
 
 
@@ -91,7 +91,7 @@ def test_secure_aggregation_is_no_advice_against_a_server_that_departs_from_the_
 
 
 def _remedies():
-    for threat in threats().values():
+    for threat in THREATS.values():
         for remedy in section_of(next(iter(threat.attacks))).remedies:
             yield pytest.param(threat, remedy, id=f"{threat.name}: {remedy.what}")
 
@@ -113,7 +113,7 @@ def test_a_remedy_can_be_tried_on_the_presets_of_its_threat(threat, remedy):
 
 @pytest.mark.parametrize(("threat", "remedy"), REMEDIES)
 def test_the_numbers_of_a_remedy_were_measured(threat, remedy):
-    guide = THREATS / threat.name / "README.md"
+    guide = FOLDER / threat.name / "README.md"
     measured = "".join(page.read_text(encoding="utf-8") for page in [*RESULTS.glob("*.md"), guide])
     for number in re.findall(r"\d+(?:\.\d+)?", remedy.buys):
         place = f"{number} is neither in the results nor in the guide of {threat.name}"

@@ -76,7 +76,7 @@ class ScaleSettings(SettingsModel):
 
 def test_settings_that_a_further_defence_declares_are_settings_of_the_run(monkeypatch):
     kind = DefenceKind("scale", None, ScaleSettings)
-    monkeypatch.setattr(settings, "KINDS", (*settings.KINDS, kind))
+    monkeypatch.setattr(settings, "KINDS", {**settings.KINDS, kind.name: kind})
     settings.settings_model.cache_clear()
     try:
         assert load_settings()["scale-power"].help == "scale: power"

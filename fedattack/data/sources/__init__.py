@@ -1,19 +1,15 @@
-"""The built-in datasets: each module here states its own in ``SOURCES``. A new dataset is one new file."""
+"""The datasets: each module here states its own in ``SOURCES``, and so does another package, by an entry point.
 
-import importlib
-import pkgutil
-from collections.abc import Mapping
+A new dataset is one new file.
+"""
 
+from fedattack.base.registry import Registry, stated_in
 from fedattack.data.source import Source
 
 
-def _find_sources() -> list[Source]:
-    """Collect what the modules of this folder state, in the order of their positions."""
-    sources: list[Source] = []
-    for module in pkgutil.iter_modules(__path__):
-        sources += importlib.import_module(f"{__name__}.{module.name}").SOURCES
-    return sorted(sources, key=lambda source: source.position)
+def _find_built_in() -> list[Source]:
+    return sorted(stated_in(__name__, "SOURCES"), key=lambda source: int(source.position))
 
 
-DATASETS: Mapping[str, Source] = {source.name: source for source in _find_sources()}
-"""All built-in datasets by name."""
+DATASETS: Registry[Source] = Registry("fedattack.datasets", Source, _find_built_in)
+"""By name, the built-in ones in the order of their positions."""
