@@ -67,9 +67,10 @@ def check_by_hand(where: Path, out: Path, found: dict, data, evaluated) -> Targe
     if unheld:
         add_origins(other / "truth", targets, owners, evaluated)
     by_hand = findings_of(other, where)
-    assert by_hand.keys() == found.keys()
-    for name, finding in found.items():
-        assert {key: finding[key] for key in STATED} == {key: by_hand[name][key] for key in STATED}, name
+    # The truth by hand says nothing of what first layers give away.
+    assert {name.partition(".")[0] for name in found.keys() ^ by_hand.keys()} <= {"exact"}
+    for name, finding in by_hand.items():
+        assert {key: finding[key] for key in STATED} == {key: found[name][key] for key in STATED}, name
     assert read_truth(out / "truth").counts.tolist() == read_truth(other / "truth").counts.tolist()
     return targets
 
@@ -113,20 +114,20 @@ def test_a_message_api_app(tmp_path, task):  # noqa: F811
 @pytest.mark.long
 @pytest.mark.flower
 def test_an_app_whose_model_nobody_can_import(tmp_path):
-    """One line says so, and what was recorded is attacked with the model that is named by hand, without another run."""
+    """The app itself is asked; and what was recorded is attacked with the model that is named, without another run."""
     where, out = hidden_model(MESSAGE_API.copy(tmp_path)), tmp_path / "out"
-    words = ("audit", str(where), "--out", str(out), "--supernodes", str(CLIENTS))
-    refused = fedattack(*words, cwd=tmp_path, code=2)
-    assert "is known by which Net is made with these names and shapes" in refused.stderr
-    assert "name it by --model package.module:function" in refused.stderr
-    assert check_record(out / "record").whole
-    assert not (out / "truth").exists()
-    model = ("--model", "pytorchexample.task:Net")
-    other = tmp_path / "gathered"
-    fedattack("gather", str(out), str(out / "witness"), "--out", str(other), *model, cwd=where)
-    found = findings_of(other, where)
+    fedattack("audit", str(where), "--out", str(out), "--supernodes", str(CLIENTS), cwd=tmp_path)
+    found = findings_of(out, where)
     assert found["sia.asr"]["value"] > 1.5 / CLIENTS
-    assert found["membership.tpr-at-1pct-fpr"]["verdict"] != "not applicable"
+    assert check_record(out / "record").whole
+    gather = ("gather", str(out), str(out / "witness"), "--out")
+    refused = fedattack(*gather, str(tmp_path / "refused"), cwd=where, code=2)
+    assert "name it by --model package.module:function" in refused.stderr
+    other = tmp_path / "gathered"
+    fedattack(*gather, str(other), "--model", "pytorchexample.task:Net", cwd=where)
+    named = findings_of(other, where)
+    assert named["sia.asr"]["value"] == pytest.approx(found["sia.asr"]["value"], abs=0.02)
+    assert named["membership.tpr-at-1pct-fpr"]["verdict"] != "not applicable"
 
 
 def hidden_model(app: Path) -> Path:
