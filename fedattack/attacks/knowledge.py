@@ -444,7 +444,7 @@ class _SendsEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class _Entry(TypedDict):
+class _KnowledgeEntry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
     training: NotRequired[_TrainingEntry]
@@ -457,7 +457,7 @@ class _Entry(TypedDict):
     files: NotRequired[dict[Text, Text]]
 
 
-_ENTRY: TypeAdapter[_Entry] = TypeAdapter(_Entry)
+_ENTRY: TypeAdapter[_KnowledgeEntry] = TypeAdapter(_KnowledgeEntry)
 
 Context = TypeVar("Context")
 Content = TypeVar("Content")

@@ -29,7 +29,7 @@ PASSES = 4
 
 
 @dataclass(frozen=True)
-class _Pieces:
+class _PieceSizes:
     """How much is computed at a time.
 
     Attributes
@@ -47,14 +47,14 @@ class _Pieces:
     merged: int
 
 
-_FOR_CACHES = _Pieces(scratch=2 * 2**20, squared=64, merged=512)
+_FOR_CACHES = _PieceSizes(scratch=2 * 2**20, squared=64, merged=512)
 """Little enough to stay in a processor's caches."""
 
-_FOR_GPU = _Pieces(scratch=256 * 2**20, squared=4096, merged=2**14)
+_FOR_GPU = _PieceSizes(scratch=256 * 2**20, squared=4096, merged=2**14)
 """A GPU waits for Python between small products: a detector of a LeNet took 45,000 of its calls, and takes 18,000."""
 
 
-def _pieces(tensor: Tensor) -> _Pieces:
+def _pieces(tensor: Tensor) -> _PieceSizes:
     return _FOR_CACHES if tensor.device.type == "cpu" else _FOR_GPU
 
 

@@ -203,7 +203,7 @@ def test_larger_pieces_of_a_gpu_give_the_same_products(name, monkeypatch):
     shadow, start, x, y = made(name)
     model = LayerModel(shadow, start, x[:TRIED], y[:TRIED])
     found = []
-    for pieces in (rows_module._FOR_CACHES, rows_module._FOR_GPU, rows_module._Pieces(1, 1, 1)):
+    for pieces in (rows_module._FOR_CACHES, rows_module._FOR_GPU, rows_module._PieceSizes(1, 1, 1)):
         monkeypatch.setattr(rows_module, "_FOR_CACHES", pieces)
         rows = GradientRows(model, start, x, y, masks, room=1e9, scratch=1e9)
         for _ in range(2):

@@ -66,7 +66,7 @@ class _CentralSettings(_UpdateSettings):
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class _DpSgdSettings(_UpdateSettings):
+class _DpTrainingSettings(_UpdateSettings):
     dp_clip: Size
     lr: Size
     batch_size: _Number
@@ -142,7 +142,9 @@ def _name_settings(folder: Path) -> str:
 def _make_client_claim(folder: Path, kind: _NoiseKind, settings: Mapping[str, Any]) -> Claim:
     where = _name_settings(folder)
     if kind.by_steps:
-        return make_claim(where, **_read_dp_sgd(where, kind, _read_settings(_DpSgdSettings, where, settings), folder))
+        return make_claim(
+            where, **_read_dp_sgd(where, kind, _read_settings(_DpTrainingSettings, where, settings), folder)
+        )
     if not kind.by_update:
         raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_advise_claim(folder)}")
     from fedattack.defences.guarantee import update_privacy
@@ -188,7 +190,7 @@ def _make_server_claim(where: str, settings: _CentralSettings) -> Claim:
     return make_claim(where, epsilon=_round_up(run.high, where), **values)
 
 
-def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpSgdSettings, folder: Path) -> dict[str, Any]:
+def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpTrainingSettings, folder: Path) -> dict[str, Any]:
     """Return the claim for the client that spends most."""
     from fedattack.privacy import ExampleSampling, privacy_spent
 

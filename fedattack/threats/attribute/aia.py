@@ -134,7 +134,7 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
     return beliefs, evidence if usable.all() else -math.inf
 
 
-class _Client(TypedDict):
+class _ClientFacts(TypedDict):
     client: Name
     share: Share | None
     weight: dict[Name, Finite | None] | None
@@ -143,7 +143,7 @@ class _Client(TypedDict):
 class _ModelBasedFacts(TypedDict):
     methods: list[Name]
     values: list[Name]
-    clients: list[_Client]
+    clients: list[_ClientFacts]
     targets: Name
 
 
@@ -206,12 +206,12 @@ class ModelBased(ModelBasedOptions, Attack):
             )
         final = _last_state(record)
         maps = {} if linear is None else dict(_maps(messages.values()))
-        answers = _Answers(model, linear, np.random.default_rng(seed))
+        answers = _Decisions(model, linear, np.random.default_rng(seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
         facts: list[dict[str, Any]] = []
         for name, rows in clients.items():
-            ours, optimum = messages.get(name, _Messages(name)), _Optimum()
+            ours, optimum = messages.get(name, _ClientMessages(name)), _Optimum()
             if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
@@ -231,7 +231,7 @@ class ModelBased(ModelBasedOptions, Attack):
         )
 
 
-class _Answers:
+class _Decisions:
     """Decisions (methods, n), beliefs (methods, n, v) and losses (methods, n, v), filled in client by client."""
 
     def __init__(self, model: "_AttributeModel", linear: "_LinearModel | None", generator: np.random.Generator) -> None:
@@ -244,7 +244,7 @@ class _Answers:
         self._generator = generator
 
     def fill_in_client(
-        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages", optimum: "_Optimum"
+        self, rows: NDArray[np.int64], final: State | None, messages: "_ClientMessages", optimum: "_Optimum"
     ) -> dict[str, float | None]:
         """Decide for a client's examples by every method, and return the attribute's weight in each one's model."""
         own: list[State] = []
@@ -414,7 +414,7 @@ def _derivative(model: _AttributeModel, x: NDArray[np.float32]) -> Array | None:
 
 
 @dataclass
-class _Messages:
+class _ClientMessages:
     """What one client received and returned, in the order of the rounds."""
 
     name: str
@@ -474,11 +474,11 @@ def _collect(
     memory: int,
     notes: list[str],
     progress: Progress,
-) -> dict[str, _Messages]:
+) -> dict[str, _ClientMessages]:
     """Read what each client received and returned, each common model once."""
     most = max(2, int(memory // (16 * model.size * len(clients))))
     short = f"only the last {most} rounds of each client are used: their models take {memory >> 20} MiB"
-    messages: dict[str, _Messages] = {}
+    messages: dict[str, _ClientMessages] = {}
     for done, round_ in enumerate(record):
         common: list[Array] = []
         for reply in filter(replied, round_.observations):
@@ -496,7 +496,7 @@ def _collect(
             elif not is_finite([received, returned]):
                 notes.append(f"{where}: its model is not finite")
             else:
-                ours = messages.setdefault(name, _Messages(name))
+                ours = messages.setdefault(name, _ClientMessages(name))
                 ours.add(round_.number, reply, state, received, returned)
                 if ours.drop_first(most) and short not in notes:
                     notes.append(short)
@@ -504,7 +504,9 @@ def _collect(
     return messages
 
 
-def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model: _AttributeModel) -> dict[str, Any]:
+def _describe_client(
+    ours: _ClientMessages, examples: int, optimum: "_Optimum", model: _AttributeModel
+) -> dict[str, Any]:
     """Say what of a client was decoded, and from how much."""
     return {
         "client": ours.name,
@@ -518,15 +520,15 @@ def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model:
     }
 
 
-def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
+def _maps(messages: Iterable[_ClientMessages]) -> Iterator[tuple[str, UpdateMap]]:
     """Fit the update maps of all clients, those that received the same models together."""
 
-    def received_models(ours: _Messages) -> tuple[bool, tuple[int, ...], str]:
+    def received_models(ours: _ClientMessages) -> tuple[bool, tuple[int, ...], str]:
         return ours.alone, tuple(ours.rounds), ours.name if ours.alone else ""
 
     for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
-        moves = np.stack([*map(_Messages.moves, members)])
+        moves = np.stack([*map(_ClientMessages.moves, members)])
         fits = fit_update_maps(np.stack(members[0].received), moves, max(ours.precision for ours in members))
         for ours, fit in zip(members, fits, strict=True):
             yield ours.name, fit
@@ -595,7 +597,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _reconstruct(
-    messages: _Messages,
+    messages: _ClientMessages,
     fit: UpdateMap | None,
     model: _AttributeModel,
     linear: _LinearModel | None,
@@ -620,7 +622,7 @@ def _reconstruct(
 
 
 def _decode(
-    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
+    messages: _ClientMessages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
     total = round(messages.examples or len(rows))
@@ -636,7 +638,7 @@ def _decode(
 
 
 def _choose_likeliest(
-    proposals: Sequence[_Optimum], messages: _Messages, model: _AttributeModel, rows: NDArray[np.int64]
+    proposals: Sequence[_Optimum], messages: _ClientMessages, model: _AttributeModel, rows: NDArray[np.int64]
 ) -> _Optimum:
     """Choose the proposal under which the client's examples are the likeliest."""
     states = [model.state(proposal.parameters, messages.last) for proposal in proposals]
@@ -657,7 +659,7 @@ def _decode_messages(
 
 
 def _decode_with_public(
-    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
+    messages: _ClientMessages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode with the public attributes of all the client's examples, and say whether the result is exact."""
     decoded = decode_with_public(

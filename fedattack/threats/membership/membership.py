@@ -128,7 +128,7 @@ class Membership(MembershipOptions, Attack):
         of_pieces: list[str] = []
         trained = 0
         for position, of_round in groupby(found, lambda part: part.position):
-            measured = _Measured.empty(len(knowledge.targets), record.nodes)
+            measured = _RoundMeasures.empty(len(knowledge.targets), record.nodes)
             for part in of_round:
                 if isinstance(part, OfReplies):
                     measured.add(part)
@@ -181,7 +181,7 @@ class Membership(MembershipOptions, Attack):
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
                 "likelihood ratio and RMIA are about these, and FedMIA about all"
             )
-        pieces = _Pieces(record, meter, local, notes, shadowed if player is not None else ())
+        pieces = _RecordPieces(record, meter, local, notes, shadowed if player is not None else ())
         return fan_out(
             meter,
             pieces,
@@ -220,7 +220,7 @@ class Membership(MembershipOptions, Attack):
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _RoundMeasures:
     """What one round shows of each target and client; NaN where a client was not seen.
 
     Attributes
@@ -245,7 +245,7 @@ class _Measured:
     references: dict[str, Floats]
 
     @classmethod
-    def empty(cls, targets: int, nodes: Sequence[str]) -> "_Measured":
+    def empty(cls, targets: int, nodes: Sequence[str]) -> "_RoundMeasures":
         """Return a round of which nothing is known yet."""
         columns = {node: column for column, node in enumerate(nodes)}
         losses, products, norms, last_norms = np.full((4, targets, len(nodes)), np.nan)
@@ -272,7 +272,7 @@ class _Measured:
             self.references[f"likelihood-ratio{ADAPTIVE}"] = below_others(own, logits_of(found.adaptive))
 
 
-class _Pieces:
+class _RecordPieces:
     """The pieces of a record, round by round: its replies, and then its shadow models."""
 
     def __init__(
@@ -325,7 +325,7 @@ class _Tally:
         self._seen: dict[str, NDArray[np.uint16]] = {}
         self._last: dict[str, Floats] = {}
 
-    def add(self, measured: _Measured) -> None:
+    def add(self, measured: _RoundMeasures) -> None:
         """Add a round."""
         with np.errstate(invalid="ignore", divide="ignore"):
             cosines = measured.products / (measured.norms * measured.lengths)

@@ -175,7 +175,7 @@ Features = tuple[list[Array], list[Array]]
 """Projections (clients, k) with and without the property, one array for each size of client."""
 
 
-class _Shadows(Protocol):
+class _ShadowSource(Protocol):
     """Where updates' means, covariance and projections are taken from."""
 
     def spaces(self) -> "Iterator[_Space]": ...
@@ -238,7 +238,7 @@ def fit_detectors(
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     width = sketch_width(setting, shadow.size)
     own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names) if width else None
-    shadows: _Shadows
+    shadows: _ShadowSource
     if setting.mode == "linear":
         shadows = _Linear(setting, shadow, common, number)
     else:
@@ -313,7 +313,7 @@ def steps_within(memory: float, size: int) -> int:
     return int(np.clip(_SPANNED * memory / (4 * size) - _BESIDE, 2, STEPS))
 
 
-def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array) -> Detector:
+def _fit(shadows: _ShadowSource, question: int, space: _Space, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
     chosen_on = _join_sizes(shadows.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
@@ -544,7 +544,7 @@ class _Exact(_Base):
 
     def _space_in_parts(self, question: int) -> _Space:
         room = self.room(1)
-        rows = _Sides(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
+        rows = _JoinedRows(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
         sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
         group = torch.cat(sides).to(self.start.device)
         means = group_means(rows, group, 2, self.columns)
@@ -650,7 +650,7 @@ class _ShadowRows:
 
 
 @dataclass(frozen=True)
-class _Sides:
+class _JoinedRows:
     """Rows with the property, and after them rows without."""
 
     plus: _ShadowRows
