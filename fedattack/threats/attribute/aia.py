@@ -119,8 +119,10 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
         return beliefs, -math.inf
     finite = losses[usable]
     tiny = np.finfo(float).tiny
-    variance = max(float(finite.min(axis=1).mean()), tiny) if gaussian else 0.5
-    for _ in range(50 if gaussian else 1):
+    variance, passes = 0.5, 1
+    if gaussian:
+        variance, passes = max(float(finite.min(axis=1).mean()), tiny), 50
+    for _ in range(passes):
         logits = log_prior - finite / (2 * variance)
         top = logits.max(axis=1, keepdims=True)
         weights = np.exp(logits - top)
@@ -131,7 +133,9 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
             evidence -= 0.5 * math.log(variance)
             variance = max(float((posterior * finite).sum(axis=1).mean()), tiny)
     beliefs[usable] = posterior
-    return beliefs, evidence if usable.all() else -math.inf
+    if not usable.all():
+        evidence = -math.inf
+    return beliefs, evidence
 
 
 class _ClientFacts(TypedDict):
@@ -205,7 +209,9 @@ class ModelBased(ModelBasedOptions, Attack):
                 f"holds none{why_left_out(notes)}; check that knowledge/nodes names the clients as partial.npz does"
             )
         final = _last_state(record)
-        maps = {} if linear is None else dict(_maps(messages.values()))
+        maps: dict[str, UpdateMap] = {}
+        if linear is not None:
+            maps = dict(_maps(messages.values()))
         answers = _Decisions(model, linear, np.random.default_rng(seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
@@ -215,8 +221,10 @@ class ModelBased(ModelBasedOptions, Attack):
             if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
-            fact = _describe_client(ours, len(rows), optimum, model)
-            facts.append(fact | {"weight": None if linear is None else weights})
+            fact = _describe_client(ours, len(rows), optimum, model) | {"weight": None}
+            if linear is not None:
+                fact["weight"] = weights
+            facts.append(fact)
         return Scores(
             attack=self.name,
             arrays={"decisions": answers.decisions, "beliefs": answers.beliefs, "losses": answers.losses},
@@ -293,7 +301,9 @@ class _AttributeModel:
         self.module = module = known.build()
         self.partial = partial
         values = len(partial.domain)
-        self.prior = np.full(values, 1 / values) if partial.prior is None else partial.prior
+        self.prior = np.full(values, 1 / values)
+        if partial.prior is not None:
+            self.prior = partial.prior
         self.gaussian = LOSSES.get(trust_given(known.loss)) is mean_squared_error
         self._loss = per_record_loss(trust_given(known.loss))
         self._device = device
@@ -454,7 +464,9 @@ def _last_state(record: Record) -> State | None:
     after = record.final
     if after is None:
         after = record.rounds[-1].common
-    return None if after is None else dict(after)
+    if after is None:
+        return None
+    return dict(after)
 
 
 def _flatten_received(reply: Observation, round_: Round, common: list[Array], model: _AttributeModel) -> Array | None:
@@ -463,7 +475,9 @@ def _flatten_received(reply: Observation, round_: Round, common: list[Array], mo
         return model.flat(reply.received)
     if not common and not reply.singled_out and round_.common is not None:
         common.append(model.flat(round_.common))
-    return common[0] if common else None
+    if not common:
+        return None
+    return common[0]
 
 
 def _collect(
@@ -524,7 +538,10 @@ def _maps(messages: Iterable[_ClientMessages]) -> Iterator[tuple[str, UpdateMap]
     """Fit the update maps of all clients, those that received the same models together."""
 
     def received_models(ours: _ClientMessages) -> tuple[bool, tuple[int, ...], str]:
-        return ours.alone, tuple(ours.rounds), ours.name if ours.alone else ""
+        name = ""
+        if ours.alone:
+            name = ours.name
+        return ours.alone, tuple(ours.rounds), name
 
     for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
@@ -552,11 +569,15 @@ class _Optimum:
     @property
     def undetermined(self) -> list[int]:
         """The flat parameters that the client's examples do not determine."""
-        return [] if self.problem is None else np.flatnonzero(~self.problem.determined).tolist()
+        if self.problem is None:
+            return []
+        return [*map(int, np.flatnonzero(~self.problem.determined))]
 
     def ones(self, records: int) -> int:
         """Return ⌈ρ·examples⌉; a share of whole examples is inexact, and must not be rounded up to one more."""
-        return 0 if self.share is None else math.ceil(self.share * records - 1e-9)
+        if self.share is None:
+            return 0
+        return math.ceil(self.share * records - 1e-9)
 
 
 _HOW = {
@@ -593,7 +614,10 @@ def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    listed = ", ".join(names[:5])
+    if len(names) > 5:
+        listed += " …"
+    return listed
 
 
 def _reconstruct(
@@ -655,7 +679,9 @@ def _decode_messages(
     if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
     problem = decode_least_squares(fit, lr=training.lr, steps=training.epochs, weight_decay=training.weight_decay)
-    return None if problem is None else _decode_best(problem, "messages", fit.rank, linear, total, total == known)
+    if problem is None:
+        return None
+    return _decode_best(problem, "messages", fit.rank, linear, total, total == known)
 
 
 def _decode_with_public(
