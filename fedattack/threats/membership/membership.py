@@ -162,12 +162,15 @@ class Membership(MembershipOptions, Attack):
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
         player = self._player(record, knowledge, notes)
+        frozen = None
+        if PROTOCOLS[record.protocol].sends_model:
+            frozen = tuple(knowledge.frozen or ())
         local = local_models(record, knowledge, seed=seed, device=device, notes=notes)
         meter = Meter(
             model=knowledge.model,
             targets=knowledge.targets,
             rebuild=local.rebuild,
-            frozen=tuple(knowledge.frozen or ()) if PROTOCOLS[record.protocol].sends_model else None,
+            frozen=frozen,
             player=player,
             shadows=self.shadows,
             step=_step(record),
@@ -181,7 +184,12 @@ class Membership(MembershipOptions, Attack):
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
                 "likelihood ratio and RMIA are about these, and FedMIA about all"
             )
-        pieces = _RecordPieces(record, meter, local, notes, shadowed if player is not None else ())
+        paths: Sequence[str] = ()
+        if player is None:
+            shadowed = []
+        elif player.defence is not None:
+            paths = player.defence.paths
+        pieces = _RecordPieces(record, meter, local, notes, shadowed)
         return fan_out(
             meter,
             pieces,
@@ -189,7 +197,7 @@ class Membership(MembershipOptions, Attack):
             workers=self.workers,
             memory=self.memory,
             carried=pieces.carried,
-            paths=player.defence.paths if player is not None and player.defence is not None else (),
+            paths=paths,
             device=device,
         )
 
@@ -284,7 +292,10 @@ class _RecordPieces:
         frozen = meter.frozen or ()
         size = sum(value.numel() for name, value in self._model.named_parameters() if name not in frozen)
         # What is rebuilt by training is so for a few at a time.
-        self._most = min(rows_at_once(size, meter.bound), local.together if local.together > 1 else len(record.nodes))
+        most = len(record.nodes)
+        if local.together > 1:
+            most = local.together
+        self._most = min(rows_at_once(size, meter.bound), most)
         self.carried = 4 * size * self._most
         self.count = count_groups(record, self._most) + len(self._shadowed)
 
@@ -294,18 +305,24 @@ class _RecordPieces:
             counts: list[float | None] = []
             shadowed = round_.number in self._shadowed
             for first, group in groups_of(position, round_, self._local, self._most):
-                received = None if self._meter.frozen is None else self._find_received(first)
+                received = None
+                if self._meter.frozen is not None:
+                    received = self._find_received(first)
                 is_last = tuple(last[node] == round_.number for node in group.nodes)
                 yield Replies(group, received, is_last, shadowed)
                 counts += group.counts
-            common = readable(round_.common) if counts and shadowed else None
+            if not counts or not shadowed:
+                continue
+            common = readable(round_.common)
             if common is not None:
                 yield Played(position, round_.number, common, self._typical(counts))
 
     def _find_received(self, reply: Observation) -> Arrays | None:
         received = readable(reply.received)
         where = f"what client {reply.node} was sent"
-        return received if received is not None and fits_model(self._model, received, where, self._notes) else None
+        if received is None or not fits_model(self._model, received, where, self._notes):
+            return None
+        return received
 
     def _typical(self, counts: Sequence[float | None]) -> int:
         """Return how many examples a client of the middle has; where none says it, as many as there are others."""
@@ -399,7 +416,9 @@ def _step(record: Record) -> float:
     In FedSGD the update is the server's step, of which the gradient is what the client sent.
     """
     lr = record.facts.get("lr")
-    return lr if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back else 1.0
+    if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back:
+        return lr
+    return 1.0
 
 
 def _last_rounds(record: Record) -> dict[str, int]:
