@@ -55,9 +55,7 @@ _FOR_GPU = _PieceSizes(scratch=256 * 2**20, squared=4096, merged=2**14)
 
 
 def _pieces(tensor: Tensor) -> _PieceSizes:
-    if tensor.device.type == "cpu":
-        return _FOR_CACHES
-    return _FOR_GPU
+    return _FOR_CACHES if tensor.device.type == "cpu" else _FOR_GPU
 
 
 class Block(Protocol):
