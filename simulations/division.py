@@ -70,8 +70,12 @@ def divide(data: Dataset, settings: StudySettings, *, public: Rows, positives: N
         If there are too few examples.
     """
     rows = np.arange(len(data.y_train))
-    single = singles(data)[0] if settings.has_auxiliary else rows[:0]
-    count = 2 * settings.targets if settings.has_targets else 0
+    single = rows[:0]
+    if settings.has_auxiliary:
+        single, *_ = singles(data)
+    count = 0
+    if settings.has_targets:
+        count = 2 * settings.targets
     if count > len(single):
         raise DataError(
             f"{count} target records, held and not held, do not fit into the {len(single)} training examples that "
@@ -100,7 +104,9 @@ def draw_positives(settings: StudySettings) -> NDArray[np.bool_]:
 
     Rows of membership are in the order of :attr:`Division.targets`, of which nobody holds the second half.
     """
-    rows = 2 * settings.targets if settings.has_targets else 1
+    rows = 1
+    if settings.has_targets:
+        rows = 2 * settings.targets
     rng = generator(settings.seed, POSITIVE_STREAM)
     positives = np.zeros((rows, settings.clients), dtype=np.bool_)
     for row in positives[: max(rows // 2, 1)]:
@@ -120,15 +126,17 @@ def dividing_column(data: Dataset, settings: StudySettings) -> NDArray[Any] | No
 
 def _partition(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
     """Divide all of ``rows`` as the scheme says."""
-    column = dividing_column(data, settings)
+    scheme, column = settings.scheme, dividing_column(data, settings)
+    if column is not None:
+        scheme, column = "column", column[rows]
     labels, _ = data.labels
     parts = partition(
         labels[rows],
-        scheme=settings.scheme if column is None else "column",
+        scheme=scheme,
         clients=settings.clients,
         alpha=settings.alpha,
         seed=settings.seed,
-        column=None if column is None else column[rows],
+        column=column,
     )
     return [rows[part] for part in parts]
 

@@ -10,6 +10,7 @@ import io
 import sys
 import tokenize
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -96,17 +97,23 @@ def complexity(function: ast.FunctionDef) -> int:
     return total
 
 
+def shared_class_names(files: Iterable[Path]) -> list[str]:
+    """Return the names that more than one class has; an underscore before a name makes it no other one."""
+    classes: Counter[str] = Counter()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name.lstrip("_")] += 1
+    return sorted(name for name, count in classes.items() if count > 1)
+
+
 def print_house() -> None:
     """Print how many rooms there are, how many imports lead from one to another, and which classes share a name."""
     modules = modules_of_product(ROOT)
     rooms = {room_of(module) for module in modules} - {"", "__main__"}
     print(f"{len(rooms)} rooms, {len(arrows_of(modules))} arrows")
-    classes: Counter[str] = Counter()
-    for file in modules.values():
-        nodes = ast.walk(ast.parse(file.read_text()))
-        classes.update(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    shared = [name for name, count in classes.items() if count > 1]
-    print(f"{len(shared)} names of more than one class: {', '.join(sorted(shared))}")
+    shared = shared_class_names(modules.values())
+    print(f"{len(shared)} names of more than one class: {', '.join(shared)}")
 
 
 def main() -> None:

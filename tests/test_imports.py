@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.importing import arrows_of, circle_in, imported, imports_of, modules_of, modules_of_product, room_of
+from tests.shape import shared_class_names
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,6 +52,17 @@ def test_there_are_few_rooms_and_arrows():
     assert {room_of(module) for module in modules()} == {*ROOMS}
     assert len(ROOMS) <= 20
     assert len(arrows_of(modules())) <= 100
+
+
+def test_no_class_name_stands_for_more_than_one_class():
+    """Nor does a private one that differs by its underscore alone."""
+    assert shared_class_names(modules_of_product(ROOT).values()) == []
+
+
+def test_a_name_that_two_classes_share_is_noticed(tmp_path):
+    (tmp_path / "a.py").write_text("class Batch: ...\nclass Group: ...\n")
+    (tmp_path / "b.py").write_text("def f():\n    class _Batch: ...\n")
+    assert shared_class_names(tmp_path.glob("*.py")) == ["Batch"]
 
 
 def test_attacks_see_neither_truth_nor_pages():

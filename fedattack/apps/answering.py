@@ -87,7 +87,7 @@ class Interview:
             If no reply can be asked about.
         """
         passes = self._request["passes"] or [0]
-        found = [_Found() for _ in passes]
+        found = [_AnswerArrays() for _ in passes]
         total, done = sum(1 for _ in _replies(self._record)), 0
         for round_ in self._record:
             asked: dict[str, list[tuple[Arrays, NDArray[np.float64]]]] = {}
@@ -103,7 +103,7 @@ class Interview:
             raise DataError("; ".join(self._reasons) or "no reply holds arrays")
         return self._put_together(passes, found)
 
-    def _put_together(self, passes: Sequence[int], found: Sequence["_Found"]) -> dict[str, NDArray[Any]]:
+    def _put_together(self, passes: Sequence[int], found: Sequence["_AnswerArrays"]) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {"notes": np.array(self._notes(), dtype=np.str_)}
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:
@@ -187,7 +187,7 @@ class Interview:
         seq: int,
         group: Sequence[Observation],
         asked: Mapping[str, Sequence[tuple[Arrays, NDArray[np.float64]]]],
-        found: Sequence["_Found"],
+        found: Sequence["_AnswerArrays"],
     ) -> None:
         """Add replies to one model, of each number of passes, with what gradients at this model say of them."""
         nodes = [reply.node for reply in group]
@@ -265,7 +265,7 @@ class Interview:
 
 
 @dataclass
-class _Found:
+class _AnswerArrays:
     """The arrays of :class:`~fedattack.attacks.knowledge.Answers`, reply by reply."""
 
     seqs: list[int] = field(default_factory=list)

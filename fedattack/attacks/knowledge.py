@@ -209,7 +209,9 @@ class KnownDefence:
         for value in self.settings.values():
             if isinstance(value, Asked):
                 raise value.refuse()
-        spec = _BUILT_IN_AT if self.spec == BUILT_IN else self.spec
+        spec = self.spec
+        if spec == BUILT_IN:
+            spec = _BUILT_IN_AT
         made: Defend = import_callable(spec, what="defence", known=(BUILT_IN,))(self.settings)
         return made
 
@@ -311,8 +313,11 @@ class Knowledge:
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
-        about = self.targets if self.targets is not None else self.partial
-        return about.fingerprint if about is not None else ""
+        if self.targets is not None:
+            return self.targets.fingerprint
+        if self.partial is not None:
+            return self.partial.fingerprint
+        return ""
 
     def asks(self) -> list[Asked]:
         """List what a folder asks for and nobody has trusted."""
@@ -444,7 +449,7 @@ class _SendsEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class _Entry(TypedDict):
+class _KnowledgeEntry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
     training: NotRequired[_TrainingEntry]
@@ -457,7 +462,7 @@ class _Entry(TypedDict):
     files: NotRequired[dict[Text, Text]]
 
 
-_ENTRY: TypeAdapter[_Entry] = TypeAdapter(_Entry)
+_ENTRY: TypeAdapter[_KnowledgeEntry] = TypeAdapter(_KnowledgeEntry)
 
 Context = TypeVar("Context")
 Content = TypeVar("Content")
@@ -511,7 +516,9 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
 
 def _entry_of_sends(sends: Sends) -> dict[str, Any]:
     entry: dict[str, Any] = {"arrays": [*sends.arrays]}
-    return entry if sends.factors is None else {**entry, "factors": dict(sends.factors)}
+    if sends.factors is not None:
+        entry["factors"] = dict(sends.factors)
+    return entry
 
 
 def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
@@ -545,40 +552,52 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     where = folder / KNOWLEDGE
     entry = read_sealed(where, _ENTRY, DataError, _HINT)
     model = _read_model(entry["model"], where, trusted)
-    training, question, defence = entry.get("training"), entry.get("property"), entry.get("defence")
     verify_files(folder, entry.get("files", {}), DataError, where)
     targets = _read_if_there(read_targets, folder / TARGETS, model)
     auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
     public = _read_if_there(read_public, folder / PUBLIC, model)
     partial = _read_if_there(read_partial, folder / PARTIAL, model)
     attributes = _read_if_there(read_attributes, folder / ATTRIBUTES, auxiliary)
-    asked: str | Asked | None = None
-    if question is not None:
-        known = [*PROPERTY_NAMES, *([question] if class_asked(question) else [])]
-        asked = asked_unless(question, known=known, trusted=trusted, what="property", where=str(where))
     return Knowledge(
         model=model,
         targets=targets,
         prior=entry["prior"],
         auxiliary=auxiliary,
-        training=None if training is None else LocalSGD(**training),
-        property=asked,
+        training=_read_training(entry.get("training")),
+        property=_read_property(entry.get("property"), where, trusted),
         positive_share=entry.get("positive_share", Knowledge.positive_share),
         public=public,
         partial=partial,
         nodes=read_nodes(folder, DataError, _HINT),
         attributes=attributes,
-        defence=None if defence is None else _read_defence(defence, folder, trusted),
-        limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
+        defence=_read_defence(entry.get("defence"), folder, trusted),
+        limits=_read_limits(entry.get("limits"), where, model),
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
         canaries=tuple(entry.get("canaries", ())),
         answers=_read_if_there(read_answers, folder / ANSWERS, targets),
         shadow_losses=_read_if_there(read_shadow_losses, folder / SHADOWS, targets),
-        sends=_read_sends(entry["sends"], where) if "sends" in entry else None,
+        sends=_read_sends(entry.get("sends"), where),
     )
 
 
-def _read_sends(entry: _SendsEntry, where: Path) -> Sends:
+def _read_training(entry: _TrainingEntry | None) -> LocalSGD | None:
+    if entry is None:
+        return None
+    return LocalSGD(**entry)
+
+
+def _read_property(name: str | None, where: Path, trusted: Collection[str]) -> str | Asked | None:
+    if name is None:
+        return None
+    known = [*PROPERTY_NAMES]
+    if class_asked(name):
+        known.append(name)
+    return asked_unless(name, known=known, trusted=trusted, what="property", where=str(where))
+
+
+def _read_sends(entry: _SendsEntry | None, where: Path) -> Sends | None:
+    if entry is None:
+        return None
     factors = entry.get("factors")
     for node, factor in (factors or {}).items():
         if not factor:
@@ -587,9 +606,13 @@ def _read_sends(entry: _SendsEntry, where: Path) -> Sends:
 
 
 def _read_limits(
-    limits: list[list[float]], where: Path, model: ModelKnowledge | None
-) -> tuple[tuple[float, float], ...]:
-    channels = len(limits) if model is None else (model.input_shape or (0,))[0]
+    limits: list[list[float]] | None, where: Path, model: ModelKnowledge | None
+) -> tuple[tuple[float, float], ...] | None:
+    if limits is None:
+        return None
+    channels = len(limits)
+    if model is not None:
+        channels = (model.input_shape or (0,))[0]
     if not limits or len(limits) != channels or any(low > high for low, high in limits):
         raise DataError(
             f"{where}: limits are {short(str(limits))}; expected the least and the largest input of each of {channels} "
@@ -599,7 +622,9 @@ def _read_limits(
 
 
 def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context: Context) -> Content | None:
-    return read(path, context) if path.exists() else None
+    if not path.exists():
+        return None
+    return read(path, context)
 
 
 def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
@@ -625,7 +650,9 @@ def _read_name(what: str, name: str, known: Collection[str], trusted: Collection
     return asked_unless(name, known=known, trusted=trusted, what=what, where=str(where))
 
 
-def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) -> KnownDefence:
+def _read_defence(value: _DefenceEntry | None, folder: Path, trusted: Collection[str]) -> KnownDefence | None:
+    if value is None:
+        return None
     where = folder / KNOWLEDGE
     spec = value["spec"]
     run = _run_folder(folder).resolve()
@@ -638,14 +665,18 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
             settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=str(where))
     for key, relative in value["files"].items():
         path = (folder / relative).resolve()
-        inside = path.is_relative_to(run) or str(path) in trusted
-        settings[key] = str(path) if inside else Asked(key, str(path), str(where))
+        if path.is_relative_to(run) or str(path) in trusted:
+            settings[key] = str(path)
+        else:
+            settings[key] = Asked(key, str(path), str(where))
     asked = asked_unless(spec, known=(BUILT_IN,), trusted=trusted, what="defence", where=str(where))
     return KnownDefence(asked, settings)
 
 
 def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
-    form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
+    form = _OF_UPDATES
+    if settings.get("defence") == "dp-sgd":
+        form = _PRIVATE_TRAINING
     checked = dict(validate(form, settings, f"{where}: the defence", DataError, _HINT))
     if "loss" in checked:
         checked["loss"] = _read_name("loss", checked["loss"], LOSSES, trusted, where)
@@ -691,7 +722,9 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
     if not names:
         raise DataError(f"{path} has no attribute; {hint}")
-    count = len(auxiliary) if auxiliary is not None else 0
+    count = 0
+    if auxiliary is not None:
+        count = len(auxiliary)
     attributes = {}
     for name in names:
         codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))
@@ -725,7 +758,9 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     _check_records(path, x, model, "target")
     if model is not None and model.loss == "cross-entropy":
         _check_classes(path, y, model.classes)
-    return Targets(x if fields(x) else np.ascontiguousarray(x, dtype=np.float32), y=_labels(y))
+    if not fields(x):
+        x = np.ascontiguousarray(x, dtype=np.float32)
+    return Targets(x, y=_labels(y))
 
 
 def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -771,7 +806,9 @@ def _check_classes(path: Path, y: NDArray[Any], classes: int) -> None:
 
 
 def _labels(y: NDArray[Any]) -> NDArray[Any]:
-    return y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
+    if np.issubdtype(y.dtype, np.integer):
+        return y.astype(np.int64)
+    return y
 
 
 def _arrays_of_partial(partial: PartialRecords) -> dict[str, NDArray[Any]]:
@@ -810,9 +847,12 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
         raise DataError(f"{path}: expected one name and one share for each of {len(domain)} values")
     if prior is not None and not (np.all(prior >= 0) and abs(prior.sum() - 1) < 1e-6):
         raise DataError(f"{path}: prior is {prior.tolist()}; expected shares that sum to one")
+    y = records.y
+    if y.dtype != np.int64:
+        y = y.astype(np.float32)
     return PartialRecords(
         x=x,
-        y=records.y if records.y.dtype == np.int64 else records.y.astype(np.float32),
+        y=y,
         clients=clients.astype(np.str_),
         columns=tuple(map(int, columns)),
         domain=domain.astype(np.float32),

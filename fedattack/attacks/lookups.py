@@ -43,8 +43,10 @@ def used_rows(
         that uses it; and ``whole`` (clients,), the clients that are spoken of. ``None`` where the model has no table,
         or cannot be built or called.
     """
+    model = None
     try:
-        model = None if knowledge.model is None else knowledge.model.build()
+        if knowledge.model is not None:
+            model = knowledge.model.build()
         tables = tables_of(model, knowledge, record)
     except FedAttackError:
         return None
@@ -117,23 +119,29 @@ def trained_sequences(
         (sequences,), and ``whole`` (clients,), the clients that are spoken of. ``None`` where examples hold no ids that
         a table of the model takes.
     """
+    model = None
     try:
-        model = None if knowledge.model is None else knowledge.model.build()
+        if knowledge.model is not None:
+            model = knowledge.model.build()
     except FedAttackError:
         return None
     tokens: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
     for client, x in examples:
-        found = None if model is None or not len(x) else find_ids(model, x)
+        if model is None or not len(x):
+            return None
+        found = find_ids(model, x)
         if found is None:
             return None
         ids = leaves_of(x)[found[0]]
-        mask = np.asarray(x[MASK]) if MASK in fields(x) else None
+        masks = _mask_of(x)
         whole.append(client)
         for row in range(len(ids)):
-            own = _keep_unmasked(ids[row], None if mask is None else mask[row])
-            tokens.append(own.astype(np.int64))
+            mask = None
+            if masks is not None:
+                mask = masks[row]
+            tokens.append(_keep_unmasked(ids[row], mask).astype(np.int64))
             owners.append(client)
     if not whole:
         return None
@@ -150,14 +158,22 @@ def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | N
     for name in sorted(fields(x), key=lambda name: name != "input_ids"):
         ids = np.asarray(x[name])
         if name != MASK and ids.dtype.kind in "iu" and ids.size and 0 <= ids.min() <= ids.max() < len(table.rows):
-            mask = np.asarray(x[MASK]) if MASK in fields(x) else None
-            return [np.unique(_keep_unmasked(ids, mask)).astype(np.int64)]
+            return [np.unique(_keep_unmasked(ids, _mask_of(x))).astype(np.int64)]
     return None
+
+
+def _mask_of(x: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the mask of examples; ``None`` where they have none."""
+    if MASK not in fields(x):
+        return None
+    return np.asarray(x[MASK])
 
 
 def _keep_unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]:
     """Return the ids (m,) that no mask hides."""
-    return ids.reshape(-1) if mask is None or mask.shape != ids.shape else ids[mask > 0]
+    if mask is None or mask.shape != ids.shape:
+        return ids.reshape(-1)
+    return ids[mask > 0]
 
 
 def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) -> list[NDArray[np.int64]] | None:
@@ -168,7 +184,7 @@ def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) 
         seen = _see_ids(model, tables, part)
         if seen is None:
             return None
-        mask = np.asarray(part[MASK]) if MASK in fields(part) else None
+        mask = _mask_of(part)
         for place, table in enumerate(tables):
             if table.by_column:
                 used[place].update(np.flatnonzero((part != 0).any(axis=0)).tolist())

@@ -34,7 +34,7 @@ _PROBE_SECONDS = 120.0
 _CAUSE = 100
 
 
-class _Chosen:
+class _ClusterChoice:
     """The cluster of this command, set anew by each that takes --cluster; and the one that this process uses."""
 
     address = ""
@@ -56,13 +56,13 @@ def choose(address: str) -> str:
     """
     if address and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"--cluster {short(address, 80)}: expected auto, HOST:PORT or ray://HOST:PORT")
-    _Chosen.address = address
+    _ClusterChoice.address = address
     return address
 
 
 def chosen() -> str:
     """Return the address that was chosen; empty for this machine alone."""
-    return _Chosen.address
+    return _ClusterChoice.address
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     import ray
 
     if ray.is_initialized():
-        if address not in ("auto", _Chosen.connected):
+        if address not in ("auto", _ClusterChoice.connected):
             raise ConfigError(f"--cluster {address}: this process uses another Ray cluster; end that by ray.shutdown()")
     else:
         try:
@@ -118,7 +118,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, ValueError, RuntimeError) as cause:
             raise ConfigError(f"--cluster {address}: {_why_not(cause)}") from None
-        _Chosen.connected = address
+        _ClusterChoice.connected = address
     try:
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
         asked = [(node, _ask(node["NodeID"], paths)) for node in machines]

@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Named(Protocol):
+class RegistryItem(Protocol):
     """What a registry holds."""
 
     @property
@@ -23,7 +23,7 @@ class Named(Protocol):
         """By what it is called."""
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=RegistryItem)
 
 
 class Registry(Mapping[str, N], Generic[N]):

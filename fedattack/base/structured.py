@@ -145,7 +145,9 @@ def fault(x: NDArray[Any]) -> str:
         if x.dtype.kind not in "biuf":
             return f"values that are no numbers (dtype {x.dtype})"
         # Of these a few bytes may be any number of examples.
-        return "examples without any number" if x.shape[:1] != (0,) and not x.size else ""
+        if x.shape[:1] != (0,) and not x.size:
+            return "examples without any number"
+        return ""
     if x.ndim != 1 or len(fields(x)) > MOST:
         return f"an array of {x.ndim} axes with {len(fields(x))} fields; expected one axis and at most {MOST}"
     for place in fields(x):
@@ -177,13 +179,19 @@ def contents(x: NDArray[Any]) -> Iterator[bytes]:
     """Give the bytes of each example, without padding, and as float32 and int64: what two of it have in common."""
     leaves = {}
     for place, leaf in sorted(leaves_of(x).items()):
-        leaves[place] = np.ascontiguousarray(leaf, dtype=np.float32 if leaf.dtype.kind == "f" else np.int64)
+        if leaf.dtype.kind == "f":
+            leaves[place] = np.ascontiguousarray(leaf, dtype=np.float32)
+        else:
+            leaves[place] = np.ascontiguousarray(leaf, dtype=np.int64)
     width, lengths = _width(x.dtype), _lengths(x)
     for row in range(len(x)):
         parts = []
         for leaf in leaves.values():
             padded = width is not None and leaf.shape[1:2] == (width,)
-            parts.append(leaf[row, : lengths[row]].tobytes() if padded else leaf[row].tobytes())
+            values = leaf[row]
+            if padded:
+                values = values[: lengths[row]]
+            parts.append(values.tobytes())
         yield b"".join(parts)
 
 
@@ -238,7 +246,11 @@ def _padding(rows: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> dict[str, An
             continue
         for place in sequences:
             found.setdefault(place, row[place][-1])
-    defaults = {place: UNLABELLED if place in LABELS else 0 for place in sequences}
+    defaults = {}
+    for place in sequences:
+        defaults[place] = 0
+        if place in LABELS:
+            defaults[place] = UNLABELLED
     return defaults | found
 
 
@@ -252,7 +264,9 @@ def _mask(dtype: np.dtype[Any]) -> str | None:
 def _width(dtype: np.dtype[Any]) -> int | None:
     """Return how long the sequences are padded to, if there are any."""
     mask = _mask(dtype)
-    return None if mask is None else int(dtype[mask].shape[0])
+    if mask is None:
+        return None
+    return int(dtype[mask].shape[0])
 
 
 def _lengths(x: NDArray[Any]) -> NDArray[np.int64]:
@@ -271,5 +285,7 @@ def _form(dtype: np.dtype[Any]) -> list[tuple[str, np.dtype[Any], tuple[int, ...
     form = []
     for place in dtype.names or ():
         base, shape = dtype[place].base, dtype[place].shape
-        form.append((place, base, (0, *shape[1:]) if width is not None and shape[:1] == (width,) else shape))
+        if width is not None and shape[:1] == (width,):
+            shape = (0, *shape[1:])
+        form.append((place, base, shape))
     return form

@@ -127,7 +127,9 @@ def _count_stored(descriptor: int, status: os.stat_result) -> int:
             stored += at - begin
     except OSError as cause:
         # What says so has only a hole after it; all else says that this system cannot tell.
-        return stored if cause.errno == errno.ENXIO else size
+        if cause.errno == errno.ENXIO:
+            return stored
+        return size
     finally:
         os.lseek(descriptor, 0, os.SEEK_SET)
     return stored
@@ -138,8 +140,10 @@ def read_bytes(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) ->
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            # Some files of the system have no size and no end.
-            content = file.read(size + 1) if size <= limit else b""
+            content = b""
+            if size <= limit:
+                # Some files of the system have no size and no end.
+                content = file.read(size + 1)
     except FileNotFoundError:
         raise error(f"{path} is not there; {hint}") from None
     except OSError as cause:
@@ -345,7 +349,9 @@ def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = mat
         raise error(f"{path} is not there; {hint}") from None
     # Of a damaged archive zipfile raises whatever comes.
     except Exception as cause:
-        reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+        reason = str(cause)
+        if isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror
         raise error(
             f"{path} cannot be read as an .npz of plain arrays ({short(reason or type(cause).__name__, 120)}); {hint}"
         ) from None
@@ -434,8 +440,12 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     count = math.prod(shape)  # of Python's integers, which do not overflow
     if count * dtype.itemsize != len(content) - head.tell():
         raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
-    flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count) if count else np.zeros(0, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    flat = np.zeros(0, dtype)
+    if count:
+        flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count)
+    if fortran:
+        return flat.reshape(shape, order="F")
+    return flat.reshape(shape)
 
 
 def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:

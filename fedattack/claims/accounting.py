@@ -88,7 +88,9 @@ def _bound_multipliers(claim: Claim) -> tuple[float, float]:
     if claim.largest_share is not None and claim.clients is not None:
         best = worst = claim.largest_share * claim.clients
     elif claim.weights == "examples":
-        worst = math.inf if claim.clients is None else float(claim.clients)
+        worst = math.inf
+        if claim.clients is not None:
+            worst = float(claim.clients)
     most, least = multiplier / best, multiplier * claim.clip_falls / worst
     if claim.count_noise is not None:
         most, least = (with_count(each, claim.count_noise, claim.relation) for each in (most, least))
@@ -101,10 +103,14 @@ def _compute_stated(claim: Claim) -> float | None:
     if not claim.deviation:
         return math.inf
     ratio = claim.sensitivity / claim.deviation
-    count = claim.rounds if claim.epsilon_of == "run" else 1
+    count = 1
+    if claim.epsilon_of == "run":
+        count = claim.rounds
     if claim.mechanism == "laplace":
         # By δ, a run has less than the sum.
-        return ratio if count == 1 else None
+        if count != 1:
+            return None
+        return ratio
     return epsilon_of(ratio * math.sqrt(count), claim.delta)
 
 
@@ -146,13 +152,18 @@ def _list_assumptions(claim: Claim) -> tuple[str, ...]:
 
 
 def _describe_distance(claim: Claim) -> str:
-    moved = "an example's gradient" if claim.mechanism == DP_SGD else "an update"
+    moved = "an update"
+    if claim.mechanism == DP_SGD:
+        moved = "an example's gradient"
     if claim.relation == "replace":
         return f"{moved} of norm C may be replaced by any other, which is 2C away at most"
     return f"{moved} of norm C may be missing, which is as zeros, C away; how many there are is known"
 
 
 def _describe_sampler(claim: Claim) -> str:
-    drawn = "examples" if claim.mechanism == DP_SGD else "clients"
-    how = "each by a coin of its own" if claim.sampling_method == "poisson" else "a fixed number of them"
+    drawn, how = "clients", "a fixed number of them"
+    if claim.mechanism == DP_SGD:
+        drawn = "examples"
+    if claim.sampling_method == "poisson":
+        how = "each by a coin of its own"
     return f"{drawn} are drawn {how}, at random and anew in each step, and which is not known"

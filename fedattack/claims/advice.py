@@ -154,7 +154,9 @@ def _advise_more_noise(claim: Claim) -> list[NextStep]:
 
 
 def _describe_replaced(value: float | None) -> str:
-    return "" if value is None else f" in place of {value:.3g}"
+    if value is None:
+        return ""
+    return f" in place of {value:.3g}"
 
 
 def multiplier_for(claim: Claim) -> float | None:
@@ -203,7 +205,9 @@ def _advise_another_number(claim: Claim, finding: ClaimFinding) -> list[NextStep
 def _bound_rounds(claim: Claim, rounds: int) -> float:
     """Return the ε of what is configured for so many rounds, at most; infinite if it cannot be worked out."""
     run = compute_epsilon(claim.model_copy(update={"rounds": rounds})).run
-    return math.inf if run is None else run.high
+    if run is None:
+        return math.inf
+    return run.high
 
 
 def _advise_fewer_rounds(claim: Claim, rounds: int) -> NextStep:
@@ -233,7 +237,9 @@ def _advise_search(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> l
     if finding.name == RECORDED:
         explains.append(MISSING)
     explained = any(name in by_name and by_name[name].verdict == CONTRADICTED for name in explains)
-    return [] if explained or finding.name not in _LOOK_FOR else [NextStep(*_LOOK_FOR[finding.name])]
+    if explained or finding.name not in _LOOK_FOR:
+        return []
+    return [NextStep(*_LOOK_FOR[finding.name])]
 
 
 def _advise_key(answer: ClaimAnswer) -> list[NextStep]:

@@ -82,7 +82,9 @@ def _find_small_sensitivity(claim: Claim, found: Configured) -> list[str]:
     """Say how far the stated sensitivity is below what clipping allows for, and what ε would be with it."""
     if claim.clip is None or claim.sensitivity is None or claim.mechanism not in UPDATE:
         return []
-    apart = claim.clip * (2 if claim.relation == "replace" else 1)
+    apart = claim.clip
+    if claim.relation == "replace":
+        apart *= 2
     if claim.sensitivity >= _FAR_BELOW * apart:
         return []
     times = _write_ratio(apart / claim.sensitivity)
@@ -91,12 +93,16 @@ def _find_small_sensitivity(claim: Claim, found: Configured) -> list[str]:
     ]
     if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
         said = f"even with the sensitivity that is stated, ε of {scope_of(claim)} is {in_figures(found.stated)}"
-        notes.append(f"{said}: {_FORMULA}" if claim.mechanism == "flower-localdp" else said)
+        if claim.mechanism == "flower-localdp":
+            said += f": {_FORMULA}"
+        notes.append(said)
     return notes
 
 
 def _write_ratio(ratio: float) -> str:
-    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+    if ratio >= 100:
+        return f"{ratio:,.0f}"
+    return f"{ratio:.3g}"
 
 
 def describe_configured(claim: Claim, found: Configured) -> str:
@@ -106,6 +112,10 @@ def describe_configured(claim: Claim, found: Configured) -> str:
         return f"What is configured cannot be worked out: {found.lacks}."
     if math.isinf(message.low):
         return "What is configured guarantees nothing."
-    released = "a released model" if claim.central else "a message"
+    released = "a message"
+    if claim.central:
+        released = "a released model"
     text = f"What is configured gives {released} {equation(message)}"
-    return f"{text}, and the run of {claim.rounds} rounds {equation(run)}." if claim.rounds > 1 else f"{text}."
+    if claim.rounds > 1:
+        text += f", and the run of {claim.rounds} rounds {equation(run)}"
+    return f"{text}."

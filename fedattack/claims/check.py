@@ -190,5 +190,7 @@ def load_mechanism(spec: str) -> object:
 
 
 def _describe_declared(claim: Claim) -> str:
-    who = "The run claims" if claim.epsilon_of == "run" else "Each message is claimed to have"
+    who = "Each message is claimed to have"
+    if claim.epsilon_of == "run":
+        who = "The run claims"
     return f"{who} ε = {claim.epsilon:g} (δ = {claim.delta:g})."

@@ -222,12 +222,16 @@ class Claim(BaseModel):
         """What neighbours are: ``replace`` or ``add-remove``."""
         if self.neighbours is not None:
             return self.neighbours
-        return "replace" if self.mechanism in UPDATE else "add-remove"
+        if self.mechanism in UPDATE:
+            return "replace"
+        return "add-remove"
 
     @property
     def deviation(self) -> float | None:
         """σ, or Laplace's b, in units of what the noise is added to; None if the claim does not say."""
-        return self._implied_deviation() if self.sigma is None else self.sigma
+        if self.sigma is not None:
+            return self.sigma
+        return self._implied_deviation()
 
     @property
     def multiplier(self) -> float | None:
@@ -238,7 +242,9 @@ class Claim(BaseModel):
             return None
         if not self.central:
             return self.deviation / self.clip
-        return None if self.clients is None else self.deviation * self.clients / self.clip
+        if self.clients is None:
+            return None
+        return self.deviation * self.clients / self.clip
 
 
 def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

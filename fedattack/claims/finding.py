@@ -88,13 +88,17 @@ class ClaimFinding:
     def low(self) -> float | None:
         """The lower bound in the scope that is claimed."""
         bounds = self._in_scope
-        return None if bounds is None else bounds.low
+        if bounds is None:
+            return None
+        return bounds.low
 
     @property
     def high(self) -> float | None:
         """The upper bound in the scope that is claimed."""
         bounds = self._in_scope
-        return None if bounds is None else bounds.high
+        if bounds is None:
+            return None
+        return bounds.high
 
     @property
     def consequence(self) -> str:
@@ -103,8 +107,10 @@ class ClaimFinding:
             return ""
         if self.name == MISSING or self.value is None or self.value > WORTH:
             return BREAKS
+        if self.name == CONFIGURED:
+            return WEAKENS
         # A lower bound does not say how much more there is.
-        return WEAKENS if self.name == CONFIGURED else f"at least {WEAKENS}"
+        return f"at least {WEAKENS}"
 
     @property
     def _in_scope(self) -> Epsilon | None:
@@ -150,7 +156,8 @@ def verdict_of(verdicts: Sequence[str]) -> str:
 
 def checks_by_chance(names: Collection[str]) -> list[str]:
     """List the checks that rest on chance, by the names of their findings; each errs by :data:`ERROR` at most."""
-    return [check for check, findings in _BY_CHANCE.items() if any(name in names for name in findings)]
+    there = {*names}
+    return [check for check, findings in _BY_CHANCE.items() if there & {*findings}]
 
 
 def sure_of(verdicts: Mapping[str, str]) -> str:
@@ -166,7 +173,9 @@ def sure_of(verdicts: Mapping[str, str]) -> str:
     checks = checks_by_chance(verdicts)
     if not checks:
         return "Arithmetic does not err by accident. It looks at what is claimed, and at no run."
-    said = "" if CONTRADICTED in verdicts.values() else "No check proves a claim: it may see too little. "
+    said = ""
+    if CONTRADICTED not in verdicts.values():
+        said = "No check proves a claim: it may see too little. "
     said += f"By accident a claim that is true is contradicted in at most {len(checks) * ERROR:.0%} of runs"
     if len(checks) == 1:
         return f"{said}, by {checks[0]}."
@@ -176,10 +185,14 @@ def sure_of(verdicts: Mapping[str, str]) -> str:
 def scope_of(claim: Claim) -> str:
     """Say in words what the declared ε speaks of."""
     if claim.epsilon_of == "message":
-        return "a released model" if claim.central else "one message"
+        if claim.central:
+            return "a released model"
+        return "one message"
     return run_of(claim.rounds)
 
 
 def run_of(rounds: int) -> str:
     """Name a run by its rounds."""
-    return "the run" if rounds == 1 else f"the run of {rounds} rounds"
+    if rounds == 1:
+        return "the run"
+    return f"the run of {rounds} rounds"

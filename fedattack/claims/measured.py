@@ -47,9 +47,13 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
         raise ConfigError("a test of a mechanism needs clip in the claim: it plays updates of that norm")
     if trial.sampled and claim.sampling == 1:
         raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
-    inside = claim.sampling if trial.sampled else 1.0
-    # Zeros are one of the units that may replace another.
-    relation = "add-remove" if claim.sampling < 1 else claim.relation
+    inside, rate = 1.0, claim.sampling
+    if trial.sampled:
+        inside, rate = claim.sampling, 1.0
+    relation = claim.relation
+    if claim.sampling < 1:
+        # Zeros are one of the units that may replace another.
+        relation = "add-remove"
     play = Play(
         clip=claim.clip,
         relation=relation,
@@ -57,7 +61,7 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
         draws=trial.draws,
         clipped=trial.clipped,
         inside=inside,
-        rate=1.0 if trial.sampled else claim.sampling,
+        rate=rate,
         message=claim.steps,
         run=claim.steps * claim.rounds,
     )
@@ -67,7 +71,9 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
 def judge_measured(claim: Claim, measured: Measured) -> ClaimFinding:
     """Hold a test of a mechanism against the claim; the finding is ``claim.epsilon-measured``."""
     bound = choose_scope(claim, measured.bound.message, measured.bound.run)
-    shape = "scores that passed the tests of a Gaussian" if measured.method != "counting" else "counts alone"
+    shape = "scores that passed the tests of a Gaussian"
+    if measured.method == "counting":
+        shape = "counts alone"
     said = f"at {LEVEL:.0%}, ε of {scope_of(claim)} is {in_figures(bound)} or more by {shape}"
     verdict, reason = judge_lower_bound(claim, bound, said)
     if bound <= claim.epsilon and measured.method == "counting" and claim.epsilon >= measured.ceiling:
@@ -114,6 +120,9 @@ def describe_measured(claim: Claim, measured: Measured) -> str:
     if measured.method == "counting":
         return f"{shown} by counting alone."
     draws = choose_scope(claim, claim.steps, claim.steps * claim.rounds)
-    one = "one step" if claim.steps > 1 else "one message"
-    counting = in_figures(measured.counting) + (f" for {one}" if draws > 1 else "")
+    counting = in_figures(measured.counting)
+    if claim.steps > 1:
+        counting += " for one step"
+    elif draws > 1:
+        counting += " for one message"
     return f"{shown} if the noise is Gaussian, as it looks; counting alone shows {counting}."

@@ -191,7 +191,9 @@ class _Scored:
             return 0.0
         # Rounding varies a little where there is no noise.
         scale = math.sqrt(variance)
-        return math.inf if scale <= 1e-12 * abs(distance) else distance / scale
+        if scale <= 1e-12 * abs(distance):
+            return math.inf
+        return distance / scale
 
 
 def measure(mechanism: Mechanism, play: Play, *, seed: int = 0) -> Measured:
@@ -227,7 +229,9 @@ def measure(mechanism: Mechanism, play: Play, *, seed: int = 0) -> Measured:
     found = _Scored(sign * found.left, sign * found.right)
     _check_steady(mechanism, found)
     measured = _judge_scores(pilot, found, play, pair.name, name)
-    return measured if repeatable else replace(measured, notes=(*measured.notes, _OWN_SEED))
+    if not repeatable:
+        measured = replace(measured, notes=(*measured.notes, _OWN_SEED))
+    return measured
 
 
 def _list_pairs(size: int, play: Play) -> list[_Pair]:
@@ -252,7 +256,9 @@ def _list_pairs(size: int, play: Play) -> list[_Pair]:
             _Pair("all entries alike", spread, nothing),
         ]
         far = _Pair(f"one entry, {_FAR:g} times the norm", _FAR * first, nothing)
-    return pairs if play.clipped else [*pairs, far]
+    if not play.clipped:
+        pairs.append(far)
+    return pairs
 
 
 def _count_pair_draws(play: Play) -> int:
@@ -286,7 +292,9 @@ def _choose_pair(
 
 def _compute_error(apart: float, count: int) -> float:
     """Return the standard error of a distance in standard deviations between two means of so many."""
-    return math.sqrt(2 / count + apart**2 / (4 * count)) if math.isfinite(apart) else 0.0
+    if not math.isfinite(apart):
+        return 0.0
+    return math.sqrt(2 / count + apart**2 / (4 * count))
 
 
 def _list_scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Score]]:
@@ -314,7 +322,9 @@ def _weigh_entries(left: Vector, right: Vector) -> Vector:
     plain = np.abs(distance) > _PREFERRED * np.sqrt(2 * variance / len(left))
     weights = np.where(plain, distance / variance, 0.0)
     length = float(np.linalg.norm(weights))
-    return weights / length if length else weights
+    if length:
+        weights /= length
+    return weights
 
 
 def _check_steady(mechanism: Mechanism, found: _Scored) -> None:
@@ -355,7 +365,9 @@ def _judge_scores(pilot: _Scored, found: _Scored, play: Play, pair: str, score: 
     if mu is not None:
         shaped = _bound_by_shape(mu, play)
         if shaped.draw >= counting.draw:
-            bound, method = shaped, "gaussian" if play.inside == 1 else "sampled gaussian"
+            bound, method = shaped, "sampled gaussian"
+            if play.inside == 1:
+                method = "gaussian"
     return Measured(
         bound=bound,
         method=method,
@@ -374,13 +386,17 @@ def _judge_scores(pilot: _Scored, found: _Scored, play: Play, pair: str, score: 
 def _bound_below(k: int, n: int) -> float:
     from scipy import stats
 
-    return float(stats.beta.ppf((1 - LEVEL) / 4, k, n - k + 1)) if k else 0.0
+    if k == 0:
+        return 0.0
+    return float(stats.beta.ppf((1 - LEVEL) / 4, k, n - k + 1))
 
 
 def _bound_above(k: int, n: int) -> float:
     from scipy import stats
 
-    return float(stats.beta.ppf(1 - (1 - LEVEL) / 4, k + 1, n - k)) if k < n else 1.0
+    if k == n:
+        return 1.0
+    return float(stats.beta.ppf(1 - (1 - LEVEL) / 4, k + 1, n - k))
 
 
 def _choose_threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
@@ -401,8 +417,11 @@ def _choose_threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
         value = np.where(least > 0, np.log(np.maximum(least, 1e-300) / most), -math.inf)
         index = int(value.argmax())
         if value[index] > best[0]:
-            best = (float(value[index]), high_is_left, float(cuts[index] if high_is_left else -cuts[index]))
-    return best[1], best[2]
+            best = (float(value[index]), high_is_left, float(cuts[index]))
+    _, high_is_left, threshold = best
+    if not high_is_left:
+        threshold = -threshold
+    return high_is_left, threshold
 
 
 def _bound_by_counting(true: float, false: float, play: Play) -> ScopedBound:
@@ -432,9 +451,11 @@ def composed_rates(true: float, false: float, count: int, delta: float) -> float
 def _bound_by_shape(mu: float, play: Play) -> ScopedBound:
     if not mu:
         return ScopedBound(0.0, 0.0, 0.0)
-    factor = 2.0 if play.relation == "replace" else 1.0
+    multiplier = 1 / mu
+    if play.relation == "replace":
+        multiplier = 2 / mu
     values = [
-        gaussian_epsilon(factor / mu, play.relation, count, play.delta, rate=play.rate * play.inside).low
+        gaussian_epsilon(multiplier, play.relation, count, play.delta, rate=play.rate * play.inside).low
         for count in (1, play.message, play.run)
     ]
     return ScopedBound(*values)

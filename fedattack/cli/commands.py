@@ -232,7 +232,7 @@ def attack(
     declared.check_words()
     find_parts(folder)
     (chosen,) = _choose([name], given, device)
-    trusted = _trust_knowledge(folder if trust else None)
+    trusted = _trust_knowledge(folder, trust)
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -272,7 +272,7 @@ def report(
     conditions = _conditions(fail_if)
     check_device(device)
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
-    trusted = _trust_knowledge(folder if trust else None)
+    trusted = _trust_knowledge(folder, trust)
     if filed:
         from fedattack.report.filed import add_words, read_words
 
@@ -472,14 +472,17 @@ def resume(
         from fedattack.runs.pipeline import list_unscored
 
         names = list_unscored(find_parts(folder), names)
-        findings = None if names else _read_report(folder)
-        if findings is not None:
-            _finish(folder, findings, conditions, as_json)
-            return
+        if not names:
+            findings = _read_report(folder)
+            if findings is not None:
+                _finish(folder, findings, conditions, as_json)
+                return
     check_cluster(names)
     chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
-    trusted = _trust(asked) if trust else set()
+    trusted: set[str] = set()
+    if trust:
+        trusted = _trust(asked)
     with _resumable(folder, _resume(folder, trust=bool(asked))), watch_bars() as watch:
         go_on(folder, command=_command(), watch=watch, trusted=trusted)
     for item in chosen:
@@ -523,14 +526,18 @@ def observe(
     for name, value, known in (("--view", view or VIEWS[0], VIEWS), ("--protocol", protocol, PROTOCOLS)):
         if value not in known:
             raise ConfigError(f"{name} {value}: expected one of {', '.join(known)}")
-    options: dict[str, Any] = {"protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    options: dict[str, Any] = {"protocol": protocol}
+    if lr is not None:
+        options["facts"] = {"lr": lr}
     if view is not None:
         options["view"] = view
     keep = _keep(every, clients, layers, sketch)
     if keep.kinds:
         options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "sketch": sketch}
     rounds = observe_command(command, out, options)
-    done = "Being recorded" if rounds is None else f"{rounds} rounds"
+    done = f"{rounds} rounds"
+    if rounds is None:
+        done = "Being recorded"
     tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
 
 
@@ -552,7 +559,9 @@ def check(
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
-    wanted = None if signer is None else read_signer(signer)
+    wanted = None
+    if signer is not None:
+        wanted = read_signer(signer)
     paths = [folder]
     lost: dict[Path, str] = {}
     asks: list[str] = []
@@ -579,7 +588,9 @@ def check(
 
 def _find_run(folder: Path | None) -> Path | None:
     """Return a folder if it is that of a run, and no record."""
-    return folder if folder is not None and (folder / "record").is_dir() else None
+    if folder is not None and (folder / "record").is_dir():
+        return folder
+    return None
 
 
 def _refusals(path: Path) -> list[str]:
@@ -617,10 +628,13 @@ def _print_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> N
 
 def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
     for path, record_check in checks.items():
-        state = "[green]whole[/green]" if record_check.whole else "[red]not whole[/red]"
-        size = f"{record_check.rounds} readable rounds, {record_check.size / 1e6:.1f} MB"
-        signed = f", signed by {record_check.signer}" if record_check.signer else ""
-        out_console.print(f"{escape(path)}: {state}, {size}{signed}")
+        state = "[red]not whole[/red]"
+        if record_check.whole:
+            state = "[green]whole[/green]"
+        said = f"{state}, {record_check.rounds} readable rounds, {record_check.size / 1e6:.1f} MB"
+        if record_check.signer:
+            said += f", signed by {record_check.signer}"
+        out_console.print(f"{escape(path)}: {said}")
         for line in (*record_check.problems, *record_check.notes, *record_check.remarks):
             out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
     for line in asks:
@@ -678,14 +692,18 @@ def claim(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
     conditions = _conditions(fail_if, of_claim=True)
-    claim_read = None if declared is None else read_claim(declared)
+    claim_read = None
+    if declared is not None:
+        claim_read = read_claim(declared)
     from fedattack.claims.check import check_claim, load_mechanism
     from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
 
-    tested = None if mechanism is None else load_mechanism(mechanism)
+    tested = None
+    if mechanism is not None:
+        tested = load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    trusted = _trust_knowledge(run if trust else None)
+    trusted = _trust_knowledge(run, trust)
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
         claim_read,
@@ -728,7 +746,10 @@ def _keep_answer(
     from fedattack.report.claim import write_claim
 
     given = Given(str(folder or ""), str(declared or ""), mechanism or "")
-    return write_claim(out, sheet_of(answer, given, trial=trial if mechanism else None, command=_command()))
+    tried = None
+    if mechanism:
+        tried = trial
+    return write_claim(out, sheet_of(answer, given, trial=tried, command=_command()))
 
 
 def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
@@ -862,7 +883,9 @@ def compare(
     from fedattack.report.compare import compare_runs, read_compared
     from fedattack.report.worse import find_changes
 
-    changes = find_changes(*(read_compared(folder).findings for folder in folders)) if fail_if else None
+    changes = None
+    if fail_if:
+        changes = find_changes(*(read_compared(folder).findings for folder in folders))
     page = compare_runs(folders, out, by, changes)
     if as_json:
         told: dict[str, Any] = {"page": str(page)}
@@ -1021,8 +1044,8 @@ def tradeoff(
     tell(results, f"Results: [bold]{escape(str(name))}.md[/bold], .svg, .json and .html", as_json)
     if not as_json:
         show_page("Page", Path(f"{name}.html"))
-    for line in [] if as_json else results["summary"]:
-        out_console.print(f"- {escape(line)}", soft_wrap=True)
+        for line in results["summary"]:
+            out_console.print(f"- {escape(line)}", soft_wrap=True)
     failed = {cell["defence"] for cell in results["cells"] if cell["state"] != "done"}
     if failed and (defences or "none" in failed):
         raise typer.Exit(BAD_INPUT)
@@ -1138,16 +1161,21 @@ def _trust(asked: Sequence["Asked"]) -> set[str]:
     return {item.value for item in asked}
 
 
-def _trust_knowledge(folder: Path | None) -> set[str]:
-    """Trust what the knowledge in a run folder asks for; nothing without a folder."""
+def _trust_knowledge(folder: Path | None, trust: bool) -> set[str]:
+    """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder."""
     from fedattack.runs.asked import asked_of_knowledge
 
-    return set() if folder is None else _trust(asked_of_knowledge(folder))
+    if folder is None or not trust:
+        return set()
+    return _trust(asked_of_knowledge(folder))
 
 
 def _resume(out: Path, *, trust: bool) -> str:
     """Return the command by which a preset's run goes on; ``trust``: whether its settings name something outside."""
-    return " ".join(["fedattack resume", in_command(out), *(["--trust"] if trust else [])])
+    command = f"fedattack resume {in_command(out)}"
+    if trust:
+        command += " --trust"
+    return command
 
 
 @contextmanager
@@ -1182,7 +1210,9 @@ def _attack(
 
     def knowledge(part: "Part") -> "Knowledge":
         known = known_to(part, trusted)
-        return known if declared is None else declared.on_top_of(known)
+        if declared is None:
+            return known
+        return declared.on_top_of(known)
 
     with watch_bars() as watch:
         return attack_folder(
@@ -1316,8 +1346,10 @@ def _show_error(problem: Exception) -> None:
 def _in_one_line(problem: click.ClickException) -> str:
     """Say what of the command line is wrong as everything else is said, and not in a box below the usage."""
     context = getattr(problem, "ctx", None)
-    hint = "" if context is None else f"; see `{context.command_path} --help`"
-    return problem.format_message().rstrip(".") + hint
+    said = problem.format_message().rstrip(".")
+    if context is not None:
+        said += f"; see `{context.command_path} --help`"
+    return said
 
 
 def _print_page(page: Path, as_json: bool) -> None:

@@ -136,7 +136,9 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     Where the terminal is too narrow for that, what belongs to a name stands below it.
     """
     out_console.print(Text(title, style="italic"))
-    widths = [max(len(row[column]) for row in [columns, *rows]) for column in range(names)]
+    widths = []
+    for place in range(names):
+        widths.append(max(len(row[place]) for row in [columns, *rows]))
     if out_console.width - sum(widths) - 3 * names < _NARROW * (len(columns) - names):
         for row in rows:
             out_console.print(Text(" ".join(row[:names]), style="bold"), soft_wrap=True)

@@ -278,7 +278,9 @@ def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
         If a column is missing or there twice. If a value is missing, outside the domain, or no number where one is
         needed. The message names column and example.
     """
-    target = declared.target if declared.header or _TARGET not in frame else _TARGET
+    target = declared.target
+    if not declared.header and _TARGET in frame:
+        target = _TARGET
     inputs = list(declared.columns)
     if not inputs:
         inputs = [name for name in frame if name != target and name not in declared.groups]
@@ -337,7 +339,9 @@ def _fill(series: pd.Series[Any], name: str, declared: Declaration, where: str) 
     is_text = not pd.api.types.is_numeric_dtype(series)
     if is_text:
         series = series.astype(str).str.strip()
-    missing = series.isin(MISSING) if is_text else series.isna()
+    missing = series.isna()
+    if is_text:
+        missing = series.isin(MISSING)
     if not missing.any():
         return series
     row = int(np.flatnonzero(missing)[0])
@@ -353,7 +357,9 @@ def _fill(series: pd.Series[Any], name: str, declared: Declaration, where: str) 
     numbers = pd.to_numeric(present, errors="coerce")
     by_median = numbers.notna().all() and name not in declared.categorical and numbers.nunique() > 2
     value = numbers.median() if by_median else present.mode().iloc[0]
-    return series.mask(missing, str(value) if is_text else value)
+    if is_text:
+        value = str(value)
+    return series.mask(missing, value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -266,7 +266,7 @@ def _silence(content: RecordDict) -> None:
 
 
 @dataclass
-class _Message:
+class _BareMessage:
     """As much of a message as Flower's mod looks at; a real one exists only within a run."""
 
     content: RecordDict
@@ -326,8 +326,8 @@ class FlowerLocalDP:
         for name, array in sent.items():
             flat[name] = array.ravel()
             zeros[name] = np.zeros_like(flat[name])
-        request = _Message(RecordDict({"arrays": _record_of(zeros)}))
-        reply = _Message(RecordDict({"arrays": _record_of(flat)}))
+        request = _BareMessage(RecordDict({"arrays": _record_of(zeros)}))
+        reply = _BareMessage(RecordDict({"arrays": _record_of(flat)}))
         context = Context(run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config={})
         try:
             with global_draws(rng.integers(2**32, size=8).tolist()):

@@ -37,7 +37,7 @@ Windows = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class _Search:
+class _PerturbationSearch:
     """One attribute of one update: what a variant looks for its perturbation with."""
 
     start: Windows
@@ -67,7 +67,7 @@ class _Search:
         windows[self.rows, largest] += np.float32(size) * np.sign(direction)
 
 
-def _meta(search: _Search) -> Windows:
+def _meta(search: _PerturbationSearch) -> Windows:
     """Meta-train and meta-test (eqs. 5 to 8), α = β = ε/T."""
     size = search.budget / search.iterations
     windows = search.start.copy()
@@ -83,14 +83,14 @@ def _meta(search: _Search) -> Windows:
     return windows
 
 
-def _one_step(search: _Search) -> Windows:
+def _one_step(search: _PerturbationSearch) -> Windows:
     """Step once by ε against one model (eq. 10)."""
     windows = search.start.copy()
     search.step(windows, search.draw()[0], search.budget)
     return windows
 
 
-def _average(search: _Search) -> Windows:
+def _average(search: _PerturbationSearch) -> Windows:
     """Average the steps by ε against n models, each from the update itself (eq. 11)."""
     total = np.zeros(len(search.start), dtype=np.float32)
     for network in search.draw():
@@ -101,7 +101,7 @@ def _average(search: _Search) -> Windows:
     return windows
 
 
-def _iterative(search: _Search) -> Windows:
+def _iterative(search: _PerturbationSearch) -> Windows:
     """Step by ε/n against each of n models in turn (eq. 12)."""
     windows = search.start.copy()
     for network in search.draw():
@@ -109,7 +109,7 @@ def _iterative(search: _Search) -> Windows:
     return windows
 
 
-def _momentum(search: _Search) -> Windows:
+def _momentum(search: _PerturbationSearch) -> Windows:
     """Step by ε/n along the accumulated gradients of n models in turn, each over its L1 norm (eqs. 13 and 14)."""
     size = np.float32(search.budget / search.models)
     windows = search.start.copy()
@@ -123,7 +123,7 @@ def _momentum(search: _Search) -> Windows:
     return windows
 
 
-VARIANTS: Mapping[str, Callable[[_Search], Windows]] = {
+VARIANTS: Mapping[str, Callable[[_PerturbationSearch], Windows]] = {
     "recup": _meta,
     "one-step": _one_step,
     "average": _average,
@@ -270,7 +270,7 @@ class RecUP:
         if value is None:
             value = _likeliest(zoo, start)
         rows = np.arange(len(start))
-        search = _Search(start, zoo, value, self.budget, self.iterations, self.models, rng, rows)
+        search = _PerturbationSearch(start, zoo, value, self.budget, self.iterations, self.models, rng, rows)
         return VARIANTS[self.variant](search)
 
 

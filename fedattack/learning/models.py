@@ -156,7 +156,7 @@ DECODER_WORDS = 256
 """Words that the built-in decoder knows, by their numbers from 0."""
 
 
-class _Block(nn.Module):
+class _TransformerBlock(nn.Module):
     """Self-attention that looks back only, and a network of one hidden layer; each adds to what it is given."""
 
     def __init__(self, width: int) -> None:
@@ -188,7 +188,7 @@ class _Decoder(nn.Module):
         super().__init__()
         self.words = nn.Embedding(DECODER_WORDS, width)
         self.places = nn.Embedding(places, width)
-        self.blocks = nn.ModuleList([_Block(width), _Block(width)])
+        self.blocks = nn.ModuleList([_TransformerBlock(width), _TransformerBlock(width)])
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, classes)
 

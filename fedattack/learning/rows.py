@@ -487,9 +487,15 @@ def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], *
 
     def keep(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
         inputs[name] = given[0]
-        outputs[name] = output if output.requires_grad else output.requires_grad_()
-        # A copy, because what comes next may change its input in place. Poolings are faster with channels last.
-        return output.clone(memory_format=torch.channels_last if last and output.ndim == 4 else torch.preserve_format)
+        if not output.requires_grad:
+            output.requires_grad_()
+        outputs[name] = output
+        layout = torch.preserve_format
+        if last and output.ndim == 4:
+            # Poolings are faster so.
+            layout = torch.channels_last
+        # A copy, because what comes next may change its input in place.
+        return output.clone(memory_format=layout)
 
     return keep
 
@@ -539,7 +545,9 @@ class _Product:
     @property
     def totals(self) -> Tensor:
         """What comes back to all positions together, (n, outputs): a bias's gradients."""
-        return self.deltas[:, 0] if self.layer.positions == 1 else self.deltas.sum(dim=1)
+        if self.layer.positions == 1:
+            return self.deltas[:, 0]
+        return self.deltas.sum(dim=1)
 
     def _parts(self, numbers: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, inputs (m, positions, inputs) and deltas, few enough that ``numbers`` for each of them fit."""
@@ -623,7 +631,10 @@ class LayerBlock:
 
     @property
     def _first(self) -> Tensor:
-        return self.columns[0][1] if self.columns else self.products[0].deltas
+        if not self.columns:
+            return self.products[0].deltas
+        _, matrix = self.columns[0]
+        return matrix
 
     def multiplied_out(self) -> Tensor:
         """Return the gradients (n, size) themselves."""
@@ -753,7 +764,9 @@ class GradientRows(KeptRows[LayerBlock]):
         self.large = tuple(layer for layer in model.layers if layer.positions > 1 or layer in self.small)
         each = 4 * numbers_kept(model)
         more = 4 * numbers_kept(model, self.large) - each
-        self.multiplied = len(x) if more <= 0 else int(max(0, room - each * len(x)) // more)
+        self.multiplied = len(x)
+        if more > 0:
+            self.multiplied = int(max(0, room - each * len(x)) // more)
         at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, self.large))
         self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
         self._merged: list[tuple[slice, LayerBlock]] = []
@@ -806,5 +819,8 @@ def numbers_kept(model: LayerModel, multiplied: Sequence[Layer] = ()) -> int:
     """Return how many numbers are kept of an example if the gradients of some layers are multiplied out."""
     total = model.dense
     for layer in model.layers:
-        total += layer.size if layer in multiplied else min(layer.numbers, layer.size)
+        if layer in multiplied:
+            total += layer.size
+        else:
+            total += min(layer.numbers, layer.size)
     return total

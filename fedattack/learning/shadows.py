@@ -198,7 +198,7 @@ class ShadowModel:
         """
         for first in range(0, len(x), chunk):
             last = min(first + chunk, len(x))
-            seed = int(torch.randint(2**31, (), generator=generator)) if self._draws else 0
+            seed = self._draw_seed(generator)
             steps: Iterable[ShadowStep] = self.schedule(last - first, x.shape[1], training, generator)
             if together is not None and together < last - first:
                 steps = list(steps)
@@ -221,7 +221,15 @@ class ShadowModel:
 
     def _drawing(self, seed: int) -> AbstractContextManager[None]:
         """Seed the dropout that a model draws itself, if there is any; torch draws it from its global generators."""
-        return seeded(seed, self.device) if self._draws else nullcontext()
+        if not self._draws:
+            return nullcontext()
+        return seeded(seed, self.device)
+
+    def _draw_seed(self, generator: torch.Generator) -> int:
+        """Draw what :meth:`_drawing` takes; nothing is drawn for a model that draws no dropout itself."""
+        if not self._draws:
+            return 0
+        return int(torch.randint(2**31, (), generator=generator))
 
     def record_gradients(
         self,
@@ -272,12 +280,17 @@ class ShadowModel:
         """
         of_one = grad(self.loss_of)
         if not self.one_by_one:
-            many = vmap(of_one, in_dims=(0 if apart else None, 0, 0, 0), randomness="different")
+            along = None
+            if apart:
+                along = 0
+            many = vmap(of_one, in_dims=(along, 0, 0, 0), randomness="different")
             together: dict[str, Tensor] = many(parameters, x, y, masks)
             return together
         found: dict[str, list[Tensor]] = {name: [] for name in self.names}
         for row in range(len(y)):
-            own = {name: value[row] for name, value in parameters.items()} if apart else parameters
+            own = parameters
+            if apart:
+                own = {name: value[row] for name, value in parameters.items()}
             for name, gradient in of_one(own, x[row], y[row], tuple(mask[row] for mask in masks)).items():
                 # That of an embedding may be sparse.
                 found[name].append(gradient.to_dense())
@@ -289,7 +302,7 @@ class ShadowModel:
         """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``, ``chunk`` at a time."""
         masks = tuple(mask[0] for mask in self.draw_masks((1, len(y)), generator))
         parameters, chunk = self.unflatten(start), chunk or len(y)
-        seed = int(torch.randint(2**31, (), generator=generator)) if self._draws else 0
+        seed = self._draw_seed(generator)
         total: Tensor | None = None
         for first in range(0, len(y), chunk):
             rows = slice(first, first + chunk)
@@ -300,7 +313,9 @@ class ShadowModel:
             if chunk < len(y):
                 part *= len(y[rows]) / len(y)
             total = part if total is None else total.add_(part)
-        return torch.zeros_like(start) if total is None else total
+        if total is None:
+            return torch.zeros_like(start)
+        return total
 
     def _train(
         self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[ShadowStep], maximise: bool

@@ -224,8 +224,9 @@ class RoundTracker:
         self.recorder.leave_out(model.type, model.way, arrays=model.named, messages=model.messages)
 
     def _note(self, message: Message, known: int | None) -> None:
-        stated = _round_number(message)
-        number = known if stated is None else stated
+        number = _round_number(message)
+        if number is None:
+            number = known
         before = self._asked.get(message.metadata.dst_node_id)
         if number is None:
             number = self._next_number(message, again=before is not None)
@@ -255,7 +256,9 @@ class RoundTracker:
             # The groups are of something else.
             self._grouped = False
         # It goes on to the next round once it asks a node again, or has all replies.
-        return self._last if self._is_waiting() and not again else self._last + 1
+        if self._is_waiting() and not again:
+            return self._last
+        return self._last + 1
 
     def _is_waiting(self) -> bool:
         """Say whether a node has not replied yet."""
@@ -434,7 +437,9 @@ def _plain_values(content: RecordDict) -> dict[str, Any]:
                 values[f"{key}.message"] = record["message"]
             continue
         for name, value in record.items():
-            values[f"{key}.{name}" if name in values else name] = value
+            if name in values:
+                name = f"{key}.{name}"
+            values[name] = value
     return values
 
 

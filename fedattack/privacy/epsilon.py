@@ -59,8 +59,16 @@ class _Steps:
     @property
     def mu(self) -> float:
         """How many standard deviations apart neighbours are, if they take part."""
-        factor = 2.0 if self.relation == "replace" else 1.0
-        return factor / self.multiplier if self.multiplier else math.inf
+        if not self.multiplier:
+            return math.inf
+        return _factor_of(self.relation) / self.multiplier
+
+
+def _factor_of(relation: str) -> float:
+    """Return how many times the clipping norm neighbours are apart at most."""
+    if relation == "replace":
+        return 2.0
+    return 1.0
 
 
 def with_count(multiplier: float, count_noise: float, relation: str) -> float:
@@ -71,7 +79,7 @@ def with_count(multiplier: float, count_noise: float, relation: str) -> float:
     """
     if not multiplier:
         return 0.0
-    factor = 2.0 if relation == "replace" else 1.0
+    factor = _factor_of(relation)
     length = math.hypot(factor / multiplier, 1 / count_noise)
     return factor / length
 
@@ -194,10 +202,9 @@ def laplace_epsilon(multiplier: float, relation: str, count: int, delta: float, 
     entries
         Numbers in an update, if known.
     """
-    factor = 2.0 if relation == "replace" else 1.0
     if not multiplier:
         return NONE
-    ratio = factor / multiplier
+    ratio = _factor_of(relation) / multiplier
     high = _by_orders(ratio * math.sqrt(count), delta)
     low = max(0.0, ratio + 2 * math.log1p(-delta))
     spreads = [1]

@@ -35,21 +35,21 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 @with_config(_STRICT)
-class _Control(TypedDict):
+class _ControlEntry(TypedDict):
     kind: Literal["trained", "stepped", "planted"]
     amount: _Whole
     is_seen: bool
 
 
 @with_config(_STRICT)
-class _Study(TypedDict, total=False):
+class _StudyEntry(TypedDict, total=False):
     preset: _Text
     app: _Text
     code: _Text
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
     unanswered: _Text
-    controls: dict[_Text, _Control]
+    controls: dict[_Text, _ControlEntry]
     attacks: list[_Text]
     settings: dict[_Text, _Value]
     seeds: list[_Seed]
@@ -71,7 +71,7 @@ class _Runs(TypedDict):
     runs: list[dict[_Text, _Value]]
 
 
-_STUDY: TypeAdapter[_Study] = TypeAdapter(_Study)
+_STUDY: TypeAdapter[_StudyEntry] = TypeAdapter(_StudyEntry)
 _RESUMPTION: TypeAdapter[_Resumption] = TypeAdapter(_Resumption)
 _RUNS: TypeAdapter[_Runs] = TypeAdapter(_Runs)
 

@@ -71,14 +71,18 @@ class Keep:
         sketch: int = 0,
     ) -> "Keep":
         """Take a user's choices as they come: one name or several, and a seed or none."""
-        names = (layers,) if isinstance(layers, str) else tuple(layers)
-        share = clients if isinstance(clients, int | float | str) else tuple(map(str, clients))
-        return cls(every, share, names, seed or 0, sketch)  # type: ignore[arg-type]  # text is refused by name
+        if isinstance(layers, str):
+            layers = [layers]
+        if not isinstance(clients, int | float | str):
+            clients = tuple(map(str, clients))
+        return cls(every, clients, tuple(layers), seed or 0, sketch)  # type: ignore[arg-type]  # text is refused by name
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any] | None) -> "Keep":
         """Read the manifest's ``kept``; all is kept where there is none."""
-        return cls.chosen(**entry) if entry else cls()
+        if not entry:
+            return cls()
+        return cls.chosen(**entry)
 
     def to_entry(self) -> dict[str, Any]:
         """Return what the manifest says of it."""
@@ -165,20 +169,25 @@ class Keep:
             raise ConfigError(f"{refused[0]}: this record keeps {other.describe('sketch')}; leave the option out")
         if self.some_clients and other.some_clients:
             raise ConfigError(f"clients: this record keeps {other.describe('clients')} already; leave the option out")
-        clients = other.clients if other.some_clients else self.clients
-        drawn = other.some_clients or other.sketch
+        clients, seed = self.clients, self.seed
+        if other.some_clients:
+            clients = other.clients
+        if other.some_clients or other.sketch:
+            seed = other.seed
         return Keep(
             math.lcm(self.every, other.every),
             clients,
             self.layers or other.layers,
-            other.seed if drawn else self.seed,
+            seed,
             self.sketch or other.sketch,
         )
 
 
 def _ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+    return f"{number}{ending}"
 
 
 @dataclass
@@ -222,17 +231,23 @@ class Thinning:
                 config={},
                 others=(),
             )
-        sampled = [reply.node for reply in exchange.replies if reply.status != "late"]
-        nodes = self.keep.nodes(sampled) if self.keep.some_clients else {reply.node for reply in exchange.replies}
+        common = self.model(exchange.common)
+        replies = self._reduce_replies(exchange.replies)
         aggregate = exchange.aggregate
-        return replace(
-            exchange,
-            common=self.model(exchange.common),
-            replies=[self._reply(reply, reply.node in nodes) for reply in exchange.replies],
-            aggregate=None if aggregate is None else self.keep.split(aggregate)[0],
+        if aggregate is not None:
+            aggregate, _ = self.keep.split(aggregate)
+        mean = exchange.mean
+        if not self.keep.exact_replies:
             # The mean of other replies than the server took is no common model.
-            mean=exchange.mean if self.keep.exact_replies else None,
-        )
+            mean = None
+        return replace(exchange, common=common, replies=replies, aggregate=aggregate, mean=mean)
+
+    def _reduce_replies(self, replies: Sequence[Reply]) -> list[Reply]:
+        """Return what is kept of a round's replies."""
+        if not self.keep.some_clients:
+            return [self._reply(reply, kept=True) for reply in replies]
+        nodes = self.keep.nodes([reply.node for reply in replies if reply.status != "late"])
+        return [self._reply(reply, kept=reply.node in nodes) for reply in replies]
 
     def model(self, arrays: Arrays | None) -> dict[str, NDArray[Any]] | None:
         """Return the kept arrays of a model, and watch the others."""
@@ -243,14 +258,17 @@ class Thinning:
             self._watch(name, array)
         return kept
 
-    def _reply(self, reply: Reply, kept: bool) -> Reply:
+    def _reply(self, reply: Reply, *, kept: bool) -> Reply:
         arrays = reply.arrays
         if not kept or (arrays is None and reply.sketch is None):
             return replace(reply, arrays=None, received=None, sketch=None)
         if arrays is None:
             return reply
-        # A gradient is no model, and has nothing to compare.
-        sent = self.model(arrays) if self.sends_back and reply.status == "ok" else self.keep.split(arrays)[0]
+        if self.sends_back and reply.status == "ok":
+            sent = self.model(arrays)
+        else:
+            # A gradient is no model, and has nothing to compare.
+            sent, _ = self.keep.split(arrays)
         return replace(reply, arrays=sent, received=self.model(reply.received))
 
     def _watch(self, name: str, array: NDArray[Any]) -> None:

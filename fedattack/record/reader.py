@@ -175,7 +175,9 @@ class Observation:
         self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
         stored = round_.stored(f"reply/{index}", entry.get("arrays"))
         self.sketch = round_.as_sketch(stored)
-        self.arrays: Arrays | None = None if self.sketch is not None else round_.whole(stored, reply=True)
+        self.arrays: Arrays | None = None
+        if self.sketch is None:
+            self.arrays = round_.whole(stored, reply=True)
         self._index = index
         if round_.sends_differences:
             self.arrays = round_.moved(self.node, self.received, self.arrays)
@@ -242,7 +244,9 @@ class Observation:
                 continue
             after = self.arrays.get(name)
             if after is None or after.shape != before.shape:
-                got = "nothing" if after is None else f"shape {after.shape}"
+                got = "nothing"
+                if after is not None:
+                    got = f"shape {after.shape}"
                 raise RecordError(
                     f"{self._round.where}, node {self.node}, {name}: expected shape {before.shape}, got {got}"
                 )
@@ -381,8 +385,11 @@ class Round:
     @property
     def after(self) -> Arrays | None:
         """The common model after the round, if the server is known to have made one."""
+        seq = self.seq
         exchanges = self._record.exchanges.get(self.number)
-        return self.whole(self._record.common_after(exchanges[-1].seq if exchanges else self.seq))
+        if exchanges:
+            seq = exchanges[-1].seq
+        return self.whole(self._record.common_after(seq))
 
     def stored(self, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
@@ -596,14 +603,18 @@ class Record:
         words = [self.keep.describe(kind) for kind in self.keep.kinds]
         if "layers" in self.keep.kinds:
             trained = sum(digest is None for digest in self.left_out.values())
-            state = f"{trained} of them trained" if trained else "all of them frozen"
+            state = "all of them frozen"
+            if trained:
+                state = f"{trained} of them trained"
             words.append(f"not {len(self.left_out)} other arrays, {state}")
         return " and ".join(words)
 
     @property
     def remarks(self) -> list[str]:
         """What a reader should know, or cannot: what was left out, who wrote the record, whether it was changed."""
-        thinned = [f"the record does not hold all that the server saw: it keeps {self.kept}"] if self.kept else []
+        thinned = []
+        if self.kept:
+            thinned.append(f"the record does not hold all that the server saw: it keeps {self.kept}")
         if self.sketch_plan is not None and self.sketch_plan.remark:
             thinned.append(self.sketch_plan.remark)
         return [*thinned, *self._origins()]
@@ -654,8 +665,10 @@ class Record:
         if not self._lines or not all(round_.empty for round_ in self):
             return ""
         reasons = [observation.reason for observation in self.rounds[0].observations if observation.reason]
-        reason = f": {reasons[0]}".rstrip(": ") if reasons else ""
-        return short(f"no client answered a training message in any of {len(self)} rounds{reason}")
+        said = f"no client answered a training message in any of {len(self)} rounds"
+        if reasons:
+            said += f": {reasons[0]}".rstrip(": ")
+        return short(said)
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -721,7 +734,9 @@ class Record:
         def read(name: str) -> NDArray[Any]:
             if name in stored:
                 return stored[name]
-            return np.zeros_like(self._frozen[name]) if zero else self._frozen[name].copy()
+            if zero:
+                return np.zeros_like(self._frozen[name])
+            return self._frozen[name].copy()
 
         names = dict.fromkeys([*(parameter.name for parameter in self.parameters), *stored])
         return StoredArrays(read, {name: name for name in names if name in stored or name in self._frozen})

@@ -56,7 +56,9 @@ class Size:
             message += array.size * wide
         averages = PROTOCOLS[protocol].sends_back and not summed
         # The model before a kept round is no mean that is there, unless the round before is kept; the one after may be.
-        models = 0 if averages and keep.exact_replies else 1
+        models = 1
+        if averages and keep.exact_replies:
+            models = 0
         if keep.every > 1:
             models += 1
         return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every, remark)
@@ -79,7 +81,9 @@ class Size:
         each = f"{self.messages} x {in_bytes(self.message)}"
         if self.models:
             each += f" + {in_bytes(self.models)}"
-        of_rounds = f"1 of {self.every} rounds" if self.every > 1 else "each round"
+        of_rounds = "each round"
+        if self.every > 1:
+            of_rounds = f"1 of {self.every} rounds"
         room = f"{in_bytes(free)} are free"
         if rounds is None:
             return f"{of_rounds} will write about {in_bytes(self.round)} ({each}); {room}, {self._enough(free)}", True
@@ -102,4 +106,6 @@ def in_bytes(size: float) -> str:
     while size >= 1000 and len(units) > 1:
         size /= 1000
         del units[0]
-    return f"{size:.2g} {units[0]}" if size < 10 else f"{size:.0f} {units[0]}"
+    if size < 10:
+        return f"{size:.2g} {units[0]}"
+    return f"{size:.0f} {units[0]}"

@@ -142,7 +142,11 @@ class RecordWriter:
         self.path = path
         known_out = {entry["name"]: dict(entry) for entry in left_out}
         self._thinning = Thinning(keep, PROTOCOLS[protocol].sends_back, known_out)
-        self._key = None if key is None else read_private_key(Path(key))
+        self._key = None
+        signer = None
+        if key is not None:
+            self._key = read_private_key(Path(key))
+            signer = signer_of(self._key)
         self.unrecorded = Unrecorded(unrecorded)
         self._seq = 0
         self._last_common: tuple[int, Arrays] | None = None
@@ -171,7 +175,7 @@ class RecordWriter:
             "ended": None,
             "id": secrets.token_hex(16),
             "head": None,
-            "signer": None if self._key is None else signer_of(self._key),
+            "signer": signer,
             "kept": keep.to_entry() if keep.kinds else None,
             "left_out": [*known_out.values()],
         }
@@ -261,7 +265,9 @@ class RecordWriter:
                     f"{short(str(new[name]), 60)}; give this run a folder of its own"
                 )
         if old["signer"] != new["signer"]:
-            begun = "with another key, or without one" if new["signer"] else "with a key"
+            begun = "with a key"
+            if new["signer"]:
+                begun = "with another key, or without one"
             raise RecordError(f"{self.path} was begun {begun}; go on with it in the same way ({SIGNING_KEY})")
 
     @property
@@ -374,8 +380,10 @@ class RecordWriter:
                 source = {"source": "stored", "names": list(final), **digests}
             self._manifest["final"] = source
         self._note_left_out(write=False)
-        self._manifest["status"] = "complete" if error is None else "cut short"
-        self._manifest["error"] = None if error is None else short(error)
+        if error is None:
+            self._manifest |= {"status": "complete", "error": None}
+        else:
+            self._manifest |= {"status": "cut short", "error": short(error)}
         self._manifest["rounds"] = self._seq
         self._manifest["ended"] = _stamp(time.time())
         self._manifest["head"] = self._previous
@@ -410,7 +418,10 @@ class RecordWriter:
         for reply in exchange.replies:
             sketch = reply.sketch
             if sketch is None and reply.arrays is not None:
-                sketch = plan.sketch(reply.arrays, exchange.common if reply.received is None else reply.received)
+                received = reply.received
+                if received is None:
+                    received = exchange.common
+                sketch = plan.sketch(reply.arrays, received)
             failed = reply.status == "ok" and reply.arrays is not None and sketch is None
             if failed:
                 reply = replace(reply, status="failed", reason=_NO_SKETCH)

@@ -67,22 +67,34 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
     known = attack_names()
     for name in names:
         if name not in known:
-            why = f" ({THREATS.left_out[name]})" if name in THREATS.left_out else ""
+            why = ""
+            if name in THREATS.left_out:
+                why = f" ({THREATS.left_out[name]})"
             raise ConfigError(f"unknown attack {name!r}{why}: {instead(name, known)}")
     allowed = {name: options_of_attack(name) for name in names}
     there = sorted(set(chain.from_iterable(allowed.values())))
     for key, text in options.items():
         if key not in there:
-            have = "have" if len(names) > 1 else "has"
-            who = " and ".join(names) if len(names) <= _FEW else f"all {len(names)} attacks"
-            words = f"no option {key!r}: {instead(key, there, listed=False)}" if there else "no options"
-            raise ConfigError(f"--option {key}: {who} {have} {words}")
+            raise ConfigError(f"--option {key}: {_describe_options(key, names, there)}")
         for name in names:
             if key in allowed[name]:
                 try:
                     allowed[name][key].read(text)
                 except ConfigError as cause:
                     raise ConfigError(f"--option {key}={text}: {cause}") from None
+
+
+def _describe_options(key: str, names: Sequence[str], there: Sequence[str]) -> str:
+    """Say that these attacks have no such option, and which one comes closest."""
+    who = " and ".join(names)
+    if len(names) > _FEW:
+        who = f"all {len(names)} attacks"
+    have = "has"
+    if len(names) > 1:
+        have = "have"
+    if not there:
+        return f"{who} {have} no options"
+    return f"{who} {have} no option {key!r}: {instead(key, there, listed=False)}"
 
 
 def options_among(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -182,7 +194,9 @@ def check_conditions(conditions: Sequence[Condition], attacks: Collection[str], 
             raise ConfigError(f"--fail-if {condition.text}: there are no findings of {attack!r}; attacks here: {there}")
         if not can_find(attack, metric):
             metrics = findings_of(attack)
-            words = instead(metric, metrics, listed=False) if metrics else "others are compared with it"
+            words = "others are compared with it"
+            if metrics:
+                words = instead(metric, metrics, listed=False)
             raise ConfigError(f"--fail-if {condition.text}: {attack} finds no {metric!r}: {words}")
 
 
@@ -200,4 +214,6 @@ def findings_of(attack: str) -> Sequence[str]:
     from fedattack.audit.judge import judge_of
 
     judge = judge_of(attack)
-    return judge.metrics() if judge else ()
+    if not judge:
+        return ()
+    return judge.metrics()

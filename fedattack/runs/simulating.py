@@ -1,6 +1,7 @@
 """Run a preset's federated training into a run folder, and go on with one that was stopped."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -266,8 +267,14 @@ def _batches(
         return [([part], config) for part, config in jobs]
     parts, configs = zip(*jobs, strict=True)
     first, runs = configs[0], out / DEALT / "runs.json"
-    common = {key: value for key, value in first.items() if all(config.get(key) == value for config in configs)}
+    common = {}
+    for key, value in first.items():
+        if all(config.get(key) == value for config in configs):
+            common[key] = value
     # A seed that starts anew has nothing to go on with, and another may have.
-    own = {key for config in configs for key in config} - common.keys()
-    write_runs(runs, [{key: config.get(key, "") for key in sorted(own)} for config in configs])
+    own = sorted({*chain.from_iterable(configs)} - common.keys())
+    of_each = []
+    for config in configs:
+        of_each.append({key: config.get(key, "") for key in own})
+    write_runs(runs, of_each)
     return [([*parts], {**common, "runs": str(runs)})]

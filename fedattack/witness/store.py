@@ -38,7 +38,7 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @with_config(_STRICT)
-class _Examples(TypedDict):
+class _ExamplesEntry(TypedDict):
     total: _Count
     counts: dict[Text, _Count]
 
@@ -73,7 +73,7 @@ _Names = Annotated[list[Text], Field(max_length=100_000)]
 
 
 @with_config(_STRICT)
-class _Asked(TypedDict):
+class _AskedEntry(TypedDict):
     type: Text
     arrays: dict[Text, _Names]
     configs: dict[Text, dict[Text, _Plain | list[_Plain]]]
@@ -94,15 +94,15 @@ class _SentEntry(TypedDict):
 class _About(TypedDict):
     node: Text
     client: Text
-    trained: _Examples
-    evaluated: _Examples
+    trained: _ExamplesEntry
+    evaluated: _ExamplesEntry
     model: _WitnessModel | None
     training: _Training | None
     mods: list[Text]
     notes: list[Text]
     run: Text
     private: dict[Text, Text | _Count | _Number]
-    asked: _Asked | None
+    asked: _AskedEntry | None
     sends: Annotated[list[_SentEntry], Field(max_length=MOST_ARRAYS)]
 
 
@@ -223,7 +223,7 @@ def read_memory(path: Path, *names: str) -> dict[str, NDArray[Any]]:
     return {name: arrays[f"memory_{name}"] for name in names}
 
 
-def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDArray[Any]]) -> SeenExamples:
+def _examples(path: Path, role: str, about: _ExamplesEntry, arrays: Mapping[str, NDArray[Any]]) -> SeenExamples:
     x, y, hashes = arrays[f"{role}_x"], arrays[f"{role}_y"], arrays[f"{role}_hashes"]
     if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != HASH:
         raise ConfigError(f"{path}: {role}_hashes: expected uint8 (n, {HASH}), got {hashes.dtype} {hashes.shape}")
@@ -283,7 +283,7 @@ def _model(about: _WitnessModel | None, folder: Path) -> WitnessedModel | None:
     )
 
 
-def _read_asked(about: _Asked | None) -> AskedToTrain | None:
+def _read_asked(about: _AskedEntry | None) -> AskedToTrain | None:
     if about is None:
         return None
     arrays = {name: tuple(names) for name, names in about["arrays"].items()}

@@ -43,7 +43,9 @@ def measure_clients(record: Record, canaries: Canaries, claim: Claim, accountant
     inside = products.of_first(count)
     scores, out = inside.scores(0), products.scores(0)[count:]
     shift = shift_from_null(scores, inside.freedom)
-    by_shape = -math.inf if shift is None else epsilon_of(shift, claim.delta)
+    by_shape = -math.inf
+    if shift is not None:
+        by_shape = epsilon_of(shift, claim.delta)
     bounds = BoundPair(by_shape, bound_by_ranks(scores, inside.freedom, claim.delta), "ranks")
     message = None
     if shift is not None and claim.sampling == 1:

@@ -109,17 +109,20 @@ def score_examples(
         total[update.rows] += gradients.scores(update)
         seen[update.rows] += 1
     if not seen.any():
-        raise NeedsError(
-            f"{record.path}: no reply of a client with canaries, and no move of the common model, is there"
-            + (f" but those that are not finite: {_join_names(left_out)}" if left_out else "")
-        )
+        said = f"{record.path}: no reply of a client with canaries, and no move of the common model, is there"
+        if left_out:
+            said += f" but those that are not finite: {_join_names(left_out)}"
+        raise NeedsError(said)
     # A canary whose client never took part has a score of 0, and its coin is a guess.
     return np.asarray(total / np.sqrt(np.maximum(seen, 1)))
 
 
 def _join_names(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f", and {more} more" if more > 0 else "")
+    if more > 0:
+        listed += f", and {more} more"
+    return listed
 
 
 def _estimate_epsilon(inside: Scores, outside: Scores, delta: float) -> float:

@@ -92,9 +92,12 @@ class CanaryMod:
             raise ConfigError(
                 f"CanaryMod: {self.count} canaries of {config[_PARTITIONS]} nodes leave no client; start more nodes"
             )
-        canary = None if partition < clients else partition - clients
+        canary = None
         config[_PARTITIONS] = clients
-        config[_PARTITION] = partition if canary is None else canary % clients
+        config[_PARTITION] = partition
+        if partition >= clients:
+            canary = partition - clients
+            config[_PARTITION] = canary % clients
         seen = Context(
             run_id=context.run_id,
             node_id=context.node_id,

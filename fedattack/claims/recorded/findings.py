@@ -58,7 +58,9 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
     message = _bound_epsilon(claim, min(map(min, multipliers)), claim.steps)
     if claim.mechanism != "laplace" and claim.sampling == 1:
         # Shifts of Gaussians add up in squares.
-        apart = (2.0 if claim.relation == "replace" else 1.0) * math.sqrt(claim.steps)
+        apart = math.sqrt(claim.steps)
+        if claim.relation == "replace":
+            apart *= 2
         run = epsilon_of(apart * max(map(_add_shifts, multipliers)), claim.delta)
         return message, max(message, run)
     # More messages tell more, and so does less noise in the one that has most.
@@ -86,13 +88,13 @@ def _bound_epsilon(claim: Claim, multiplier: float, count: int) -> float:
 def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
     exposed = [party.multipliers for party in testimony.clients.values() if party.multipliers]
     if not exposed:
-        lacks = testimony.lacks or testimony.expected.lacks or (_NO_NUMBERS if testimony.expected.reach else _NO_REACH)
-        return _make_unchecked(claim, RECORDED, lacks)
+        return _make_unchecked(claim, RECORDED, _say_what_lacks(testimony))
     message, run = recorded_epsilon(claim, exposed)
     value = choose_scope(claim, message, run)
     count = max(map(len, exposed))
-    more = count if claim.epsilon_of == "run" and count > claim.rounds else None
-    if more:
+    more: int | None = None
+    if claim.epsilon_of == "run" and count > claim.rounds:
+        more = count
         said = f"{_describe_rounds(claim, more)}; by the record ε of {run_of(more)} is {in_figures(value)} or more"
         _, first = recorded_epsilon(claim, [multipliers[: claim.rounds] for multipliers in exposed])
         said += f" ({in_figures(first)} or more after {claim.rounds})"
@@ -115,6 +117,16 @@ def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
     )
 
 
+def _say_what_lacks(testimony: Testimony) -> str:
+    """Say why the record shows no ε."""
+    lacks = testimony.lacks or testimony.expected.lacks
+    if lacks:
+        return lacks
+    if not testimony.expected.reach:
+        return _NO_REACH
+    return _NO_NUMBERS
+
+
 def _describe_rounds(claim: Claim, rounds: int) -> str:
     return f"the claim is of {_count_rounds(claim.rounds)}, and a client of the record takes part in {rounds}"
 
@@ -124,7 +136,9 @@ def _count_rounds(rounds: int) -> str:
 
 
 def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
-    kind = "Laplace" if claim.mechanism == "laplace" else "Gaussian"
+    kind = "Gaussian"
+    if claim.mechanism == "laplace":
+        kind = "Laplace"
     assumes = [f"at 97.5 %; the noise is {kind}, as large in all entries of an array, and independent of the update"]
     if claim.mechanism == DP_SGD:
         assumes.append("the optimizer is SGD, with momentum or without, and all steps have the noise of the last one")
@@ -143,15 +157,21 @@ def _judge_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
     named = [party for party in testimony.parties if party.faults]
     nodes = tuple(party.node for party in named if party.node)
     verdict, reason = _find_missing(claim, testimony, named)
+    value = None
+    if verdict != UNCHECKED:
+        value = float(len(named))
+    assumes: tuple[str, ...] = ()
+    if claim.central:
+        assumes = (_STEP,)
     return ClaimFinding(
         name=MISSING,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
-        value=None if verdict == UNCHECKED else float(len(named)),
+        value=value,
         verdict=verdict,
         reason=reason,
         notes=tuple(_describe_noticed(testimony)),
-        assumes=(_STEP,) if claim.central else (),
+        assumes=assumes,
         clients=nodes,
     )
 
@@ -161,7 +181,9 @@ def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) ->
     hidden = _join_names(_list_unexamined(claim, testimony))
     if named:
         listed = _join_names([f"{_name_party(claim, party)}: {party.in_words[0]}" for party in named])
-        return CONTRADICTED, f"{listed}; {hidden}" if hidden else listed
+        if hidden:
+            listed += f"; {hidden}"
+        return CONTRADICTED, listed
     if testimony.expected.scale is None:
         return UNCHECKED, testimony.expected.lacks
     if hidden:
@@ -181,7 +203,9 @@ def _describe_unseen(testimony: Testimony) -> str:
     if not unseen:
         return ""
     bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
-    who = "the server" if testimony.servers else f"{len(unseen):,} of {len(watched):,} clients"
+    who = f"{len(unseen):,} of {len(watched):,} clients"
+    if testimony.servers:
+        who = "the server"
     return (
         f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
         "most): noise that is missing there would not be noticed"
@@ -189,8 +213,10 @@ def _describe_unseen(testimony: Testimony) -> str:
 
 
 def _join_names(texts: Sequence[str]) -> str:
-    more = [f"and {len(texts) - _NAMED:,} more"] if len(texts) > _NAMED else []
-    return "; ".join([*texts[:_NAMED], *more])
+    named = [*texts[:_NAMED]]
+    if len(texts) > _NAMED:
+        named.append(f"and {len(texts) - _NAMED:,} more")
+    return "; ".join(named)
 
 
 def _list_unexamined(claim: Claim, testimony: Testimony) -> list[str]:
@@ -208,10 +234,15 @@ def _list_unexamined(claim: Claim, testimony: Testimony) -> list[str]:
 
 
 def _name_party(claim: Claim, party: Party) -> str:
-    who = f"client {party.node}" if party.node else "the sums"
-    if claim.central and not party.node:
+    if party.node:
+        who = f"client {party.node}"
+    elif claim.central:
         who = "the server"
-    return f"{who} of {party.run}" if party.run else who
+    else:
+        who = "the sums"
+    if party.run:
+        who += f" of {party.run}"
+    return who
 
 
 def _describe_noticed(testimony: Testimony) -> list[str]:
@@ -222,9 +253,11 @@ def _describe_noticed(testimony: Testimony) -> list[str]:
     if not rest or not noticed:
         return []
     shown = ", ".join(rest[:_NAMED])
+    if len(rest) > _NAMED:
+        shown += " …"
     return [
         f"in {len(noticed):,} of {len(testimony.arrays):,} arrays noise that is missing would be noticed; the others "
-        f"are too small, or move too far: {shown}{' …' if len(rest) > _NAMED else ''}"
+        f"are too small, or move too far: {shown}"
     ]
 
 
@@ -238,12 +271,15 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
     clients = []
     for party in testimony.clients.values():
         clients.append(_describe_client(party))
+    noise = testimony.expected.scale
+    if testimony.servers:
+        noise = None
     return {
         "view": first.view,
         "protocol": first.protocol,
         "rounds": sum(len(record) for record in records.values()),
         "clients": clients,
-        "noise_claimed": None if testimony.servers else testimony.expected.scale,
+        "noise_claimed": noise,
         "tests": [asdict(test) for test in testimony.tests.values()],
         "server": _describe_server(list(testimony.servers.values())),
         "notes": list(testimony.notes),
@@ -251,13 +287,15 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
 
 
 def _describe_client(party: Party) -> dict[str, Any]:
-    lowest = party.lowest
+    noise, where = None, None
+    if party.lowest is not None:
+        noise, where = party.lowest.scale, party.lowest.where
     return {
         "run": party.run,
         "node": party.node,
         "updates": len(party.bounds) or len(party.multipliers),
-        "noise_at_most": None if lowest is None else lowest.scale,
-        "where": None if lowest is None else lowest.where,
+        "noise_at_most": noise,
+        "where": where,
         "norm_most": party.norm_most or None,
         "faults": party.in_words,
     }
@@ -299,4 +337,6 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
 def _name_culprits(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> str:
     if named[0].node:
         return f"What {len(named):,} of {len(testimony.clients):,} clients sent contradicts"
-    return "What the server released contradicts" if claim.central else "The sums contradict"
+    if claim.central:
+        return "What the server released contradicts"
+    return "The sums contradict"

@@ -107,7 +107,7 @@ def repeats_in(kept: Sequence[UpdateHeads], draws: Draws, scale: float, error: f
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ArrayGroup:
     """Arrays of the same length that are compared with each other."""
 
     of: Sequence[UpdateHeads]
@@ -119,7 +119,7 @@ Pairs = NDArray[np.bool_]
 """(first, second): which are compared."""
 
 
-def _list_comparisons(kept: Sequence[UpdateHeads]) -> Iterator[tuple[_Group, Pairs]]:
+def _list_comparisons(kept: Sequence[UpdateHeads]) -> Iterator[tuple[_ArrayGroup, Pairs]]:
     """Give what is compared; the second one's noise is no older than the first update."""
     by_round: dict[int, list[UpdateHeads]] = {}
     by_node: dict[str, list[UpdateHeads]] = {}
@@ -135,16 +135,16 @@ def _list_comparisons(kept: Sequence[UpdateHeads]) -> Iterator[tuple[_Group, Pai
         yield from _pair_arrays(in_turn[0])
 
 
-def _group_by_array(updates: Sequence[UpdateHeads]) -> Iterator[_Group]:
+def _group_by_array(updates: Sequence[UpdateHeads]) -> Iterator[_ArrayGroup]:
     names = dict.fromkeys(name for update in updates for name in update.heads)
     for name in names:
         having = [update for update in updates if name in update.heads]
         heads = [update.heads[name] for update in having]
         if len(having) > 1 and heads[0].values.size >= LEAST:
-            yield _Group(having, [name] * len(having), heads)
+            yield _ArrayGroup(having, [name] * len(having), heads)
 
 
-def _pair_arrays(update: UpdateHeads) -> Iterator[tuple[_Group, Pairs]]:
+def _pair_arrays(update: UpdateHeads) -> Iterator[tuple[_ArrayGroup, Pairs]]:
     """Compare each array with those that are no shorter, as far as both go."""
     names = [name for name, head in update.heads.items() if head.values.size >= LEAST]
     names.sort(key=lambda name: update.heads[name].values.size)
@@ -154,7 +154,7 @@ def _pair_arrays(update: UpdateHeads) -> Iterator[tuple[_Group, Pairs]]:
         heads = [Head(update.heads[each].values[:length], update.heads[each].slack) for each in longer]
         pairs = np.zeros((len(longer), len(longer)), dtype=bool)
         pairs[0, 1:] = pairs[1:, 0] = True
-        yield _Group([update] * len(longer), longer, heads), pairs
+        yield _ArrayGroup([update] * len(longer), longer, heads), pairs
 
 
 def _squares_across(stack: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,7 +32,9 @@ class Message:
     def sent(self, name: str) -> NDArray[Any] | None:
         """Return what was sent under a name; None if nothing was."""
         arrays = self.observation.arrays
-        return None if arrays is None or name not in arrays else np.asarray(arrays[name])
+        if arrays is None or name not in arrays:
+            return None
+        return np.asarray(arrays[name])
 
 
 def messages_of(round_: Round) -> list[Message]:
@@ -64,8 +66,12 @@ def received_of(round_: Round, message: Message, name: str) -> NDArray[Any] | No
     """Return what a message's client had received under a name; None in FedSGD, and if nobody knows."""
     if round_.protocol == "fedsgd":
         return None
-    model = message.observation.received if message.observation.singled_out else round_.common
-    return None if model is None or name not in model else model[name]
+    model = round_.common
+    if message.observation.singled_out:
+        model = message.observation.received
+    if model is None or name not in model:
+        return None
+    return model[name]
 
 
 def hindrance(round_: Round, parameter: Parameter, sent: NDArray[Any], before: NDArray[Any] | None) -> str:

@@ -87,7 +87,9 @@ class RoundReplies:
                 update = _subtract(sent, before)
                 squares[message.index] += float(np.vdot(update, update))
         counts = [message.observation.count for message in messages]
-        known = None if None in counts else np.array(counts, dtype=np.float64)
+        known = None
+        if None not in counts:
+            known = np.array(counts, dtype=np.float64)
         return cls(messages, np.sqrt(np.array([*squares.values()])), clip, known)
 
     def shares(self, weights: str) -> NDArray[np.float64] | None:
@@ -338,7 +340,9 @@ def norm_of(claim: Claim, round_: Round) -> float | None:
 def claimed_scale(claim: Claim, norm: float, replies: int) -> float | None:
     """Return the σ that a claim says a mean gets."""
     if claim.noise_multiplier is not None:
-        clients = replies if claim.clients is None else claim.clients
+        clients = replies
+        if claim.clients is not None:
+            clients = claim.clients
         return claim.noise_multiplier * norm * claim.clip_falls / clients
     if claim.deviation is None or claim.clip is None:
         return claim.deviation

@@ -66,7 +66,7 @@ class _CentralSettings(_UpdateSettings):
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
-class _DpSgdSettings(_UpdateSettings):
+class _DpTrainingSettings(_UpdateSettings):
     dp_clip: Size
     lr: Size
     batch_size: _Number
@@ -107,7 +107,9 @@ def claimed_besides(folder: Path) -> str:
     kind, settings = _read_kind(folder)
     if not kind.central_noise or not (kind.by_steps or kind.by_update):
         return ""
-    noise = "DP-SGD by the clients" if kind.by_steps else "noise on each client's update"
+    noise = "noise on each client's update"
+    if kind.by_steps:
+        noise = "DP-SGD by the clients"
     said = f"the settings claim {noise}, too, which is not checked here"
     try:
         claim = _make_client_claim(folder, kind, settings)
@@ -115,7 +117,9 @@ def claimed_besides(folder: Path) -> str:
         return f"{said}: {problem}"
     keys = []
     for key, value in claim.model_dump(by_alias=True, exclude_unset=True).items():
-        keys.append(f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}")
+        if isinstance(value, str):
+            value = f'"{value}"'
+        keys.append(f"{key} = {value}")
     return (
         f"{said}: ε = {claim.epsilon:g} (δ = {claim.delta:g}) for one {claim.protects}. To check it give --claim a "
         f"claim.toml with these keys, a line each: {', '.join(keys)}"
@@ -132,7 +136,9 @@ def _read_kind(folder: Path) -> tuple[_NoiseKind, Mapping[str, Any]]:
 def _advise_claim(folder: Path) -> str:
     """Ask for a claim, by the file that lies in the folder if there is one; nobody says that it is about this run."""
     file = folder / "claim.toml"
-    return f"give --claim {in_command(file)}" if file.is_file() else _ASK
+    if file.is_file():
+        return f"give --claim {in_command(file)}"
+    return _ASK
 
 
 def _name_settings(folder: Path) -> str:
@@ -142,15 +148,20 @@ def _name_settings(folder: Path) -> str:
 def _make_client_claim(folder: Path, kind: _NoiseKind, settings: Mapping[str, Any]) -> Claim:
     where = _name_settings(folder)
     if kind.by_steps:
-        return make_claim(where, **_read_dp_sgd(where, kind, _read_settings(_DpSgdSettings, where, settings), folder))
+        return make_claim(
+            where, **_read_dp_sgd(where, kind, _read_settings(_DpTrainingSettings, where, settings), folder)
+        )
     if not kind.by_update:
         raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_advise_claim(folder)}")
     from fedattack.defences.guarantee import update_privacy
 
     run = _read_settings(_UpdateSettings, where, settings)
+    mechanism = "gaussian"
+    if kind.defence == "dp-laplace":
+        mechanism = "laplace"
     return make_claim(
         where,
-        mechanism="laplace" if kind.defence == "dp-laplace" else "gaussian",
+        mechanism=mechanism,
         clip=kind.defence_clip,
         sigma=kind.defence_strength,
         epsilon=_round_up(update_privacy(settings, rounds=run.rounds).epsilon_run, where),
@@ -188,7 +199,7 @@ def _make_server_claim(where: str, settings: _CentralSettings) -> Claim:
     return make_claim(where, epsilon=_round_up(run.high, where), **values)
 
 
-def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpSgdSettings, folder: Path) -> dict[str, Any]:
+def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpTrainingSettings, folder: Path) -> dict[str, Any]:
     """Return the claim for the client that spends most."""
     from fedattack.privacy import ExampleSampling, privacy_spent
 
@@ -201,10 +212,14 @@ def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpSgdSettings, folder:
     if not sizes:
         raise ConfigError(f"{folder}: no client says on how many examples it trained; {_advise_claim(folder)}")
     noise = kind.dp_noise or kind.defence_strength
-    batch = 0 if records[0].protocol == "fedsgd" else settings.batch_size
+    batch, epochs = settings.batch_size, settings.local_epochs
+    if records[0].protocol == "fedsgd":
+        batch = 0
+    if not batch:
+        epochs = 1
     most, sampling = 0.0, ExampleSampling(1.0, 1)
     for size in sizes:
-        each = ExampleSampling.of(size, batch_size=batch, epochs=settings.local_epochs if batch else 1)
+        each = ExampleSampling.of(size, batch_size=batch, epochs=epochs)
         spent = privacy_spent(noise, each, rounds=settings.rounds, delta=settings.dp_delta).epsilon_run
         if spent > most:
             most, sampling = spent, each

@@ -67,7 +67,9 @@ class SumWatch(NoiseWatch):
                 return []
             least_step = step.least
         for node, share in zip(round_.participants, shares.tolist(), strict=True):
-            of_client = None if reach is None else usable_amount(reach * share)
+            of_client = None
+            if reach is not None:
+                of_client = usable_amount(reach * share)
             self.testimony.client(self.run, node).expose(numbers.bound, of_client)
         if claimed is not None:
             self.claimed.append(claimed)
@@ -87,8 +89,11 @@ class SumWatch(NoiseWatch):
         for name in float_arrays(self.record):
             if name not in noisy or (before is not None and name not in before):
                 continue
-            start = None if before is None else before[name]
-            arrays = [noisy[name]] if start is None else [noisy[name], start]
+            start = None
+            arrays = [noisy[name]]
+            if before is not None:
+                start = before[name]
+                arrays.append(start)
             if not alike(self.record, name, *arrays):
                 party.skip(round_, 0, f"{name} changes its form")
                 continue
@@ -117,10 +122,13 @@ class SumWatch(NoiseWatch):
         """Return how far a unit moves what has the noise, before its share; and the noise that is claimed."""
         if self.claim.central:
             norm = norm_of(self.claim, round_)
-            return norm, None if norm is None else claimed_scale(self.claim, norm, len(shares))
+            if norm is None:
+                return None, None
+            return norm, claimed_scale(self.claim, norm, len(shares))
         expected = self.testimony.expected
-        claimed = None if expected.scale is None else expected.scale * math.sqrt(float((shares**2).sum()))
-        return expected.reach, claimed
+        if expected.scale is None:
+            return expected.reach, None
+        return expected.reach, expected.scale * math.sqrt(float((shares**2).sum()))
 
     def describe_missing(self, round_: Round, bound: float, where: str, expected: Expected) -> str:
         """Say that there is less noise than claimed, and how many clients can have added theirs."""
@@ -142,11 +150,15 @@ def _read_noisy(round_: Round, claim: Claim) -> tuple[Arrays, Arrays | None] | N
     if aggregate is None:
         return None
     if claim.central:
+        if round_.after is None:
+            return None
         # What the server released, beside the mean that it got.
-        return None if round_.after is None else (round_.after, aggregate)
+        return round_.after, aggregate
     if round_.protocol == "fedsgd":
         return aggregate, None
-    return None if round_.common is None else (aggregate, round_.common)
+    if round_.common is None:
+        return None
+    return aggregate, round_.common
 
 
 def _is_still(round_: Round, name: str, value: NDArray[Any]) -> bool:

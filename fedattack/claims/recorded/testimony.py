@@ -53,17 +53,28 @@ class Expected:
 
 def usable_amount(value: float | None) -> float | None:
     """Return a product of amounts as it is; None in place of one by which nothing can be divided: 0, or not finite."""
-    return value if value is not None and SMALL**2 <= value <= LARGE**2 else None
+    if value is not None and SMALL**2 <= value <= LARGE**2:
+        return value
+    return None
 
 
 def expected_of(claim: Claim, protocol: str) -> Expected:
     """Say what the noise of a client does to its message, by a claim about noise that clients add."""
     if claim.mechanism == DP_SGD:
-        return _expect_last_step(claim, 1.0 if protocol == "fedsgd" else claim.learning_rate)
-    draws: Draws = LaplaceDraws() if claim.mechanism == "laplace" else GaussianDraws()
-    # The server's noise is worked out round by round, by its number of replies.
-    scale = claim.multiplier if claim.central and claim.noise_multiplier else claim.deviation
-    lacks = "" if scale else "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
+        rate = claim.learning_rate
+        if protocol == "fedsgd":
+            rate = 1.0
+        return _expect_last_step(claim, rate)
+    draws: Draws = GaussianDraws()
+    if claim.mechanism == "laplace":
+        draws = LaplaceDraws()
+    scale = claim.deviation
+    if claim.central and claim.noise_multiplier:
+        # The server's noise is worked out round by round, by its number of replies.
+        scale = claim.multiplier
+    lacks = ""
+    if not scale:
+        lacks = "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
     return Expected(draws, scale or None, claim.clip, claim.clip, lacks)
 
 
@@ -82,12 +93,16 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
         # Too small or too large for a number: as if the claim had neither.
         lacks = f"by learning-rate and batch-size a step of {claim.clip or 1:g} moves an update by {step:g} times that"
         return Expected(draws, None, None, lacks=lacks)
-    lacks = "" if scale else "the claim lacks clip, or the noise: sigma or noise-multiplier"
+    lacks = ""
+    if not scale:
+        lacks = "the claim lacks clip, or the noise: sigma or noise-multiplier"
     return Expected(draws, scale, reach, lacks=lacks)
 
 
 def _scale_amount(amount: float | None, step: float) -> float | None:
-    return None if amount is None else usable_amount(amount * step)
+    if amount is None:
+        return None
+    return usable_amount(amount * step)
 
 
 @dataclass(frozen=True)
@@ -156,8 +171,10 @@ class Party:
         """Note the most noise in a message, as a share of how far a unit moves it; nothing if that is not told."""
         if reach is None:
             return
-        share = scale / reach
-        self.multipliers.append(0.0 if share < SMALL else min(share, LARGE))
+        share = min(scale / reach, LARGE)
+        if share < SMALL:
+            share = 0.0
+        self.multipliers.append(share)
 
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""
@@ -172,7 +189,12 @@ class Party:
     @property
     def in_words(self) -> list[str]:
         """Its faults, a sentence each."""
-        return [f"{first} ({count:,} times)" if count > 1 else first for count, first in self.faults.values()]
+        said = []
+        for count, first in self.faults.values():
+            if count > 1:
+                first += f" ({count:,} times)"
+            said.append(first)
+        return said
 
 
 @dataclass

@@ -108,12 +108,12 @@ class _Costs(TypedDict):
     defences: dict[str, _Refused | _DefenceCost]
 
 
-class _Kept(TypedDict):
+class _CostEntry(TypedDict):
     job: dict[str, Any]
     cost: _Costs
 
 
-KEPT_COST: TypeAdapter[_Kept] = TypeAdapter(_Kept)
+KEPT_COST: TypeAdapter[_CostEntry] = TypeAdapter(_CostEntry)
 """The form of the file in which a study keeps what :func:`measure_cost` gave."""
 
 

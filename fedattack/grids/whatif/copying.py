@@ -22,11 +22,11 @@ _KNOWLEDGE += [knowledge.ATTRIBUTES, knowledge.FROZEN]
 
 
 @with_config(ConfigDict(extra="ignore", strict=True))
-class _Listing(TypedDict, total=False):
+class _SealedFiles(TypedDict, total=False):
     files: dict[Annotated[str, StringConstraints(pattern=f"^{PLAIN.pattern}$")], str]
 
 
-_LISTING: TypeAdapter[_Listing] = TypeAdapter(_Listing)
+_LISTING: TypeAdapter[_SealedFiles] = TypeAdapter(_SealedFiles)
 
 
 def copy_truth(part: Part, to: Part) -> None:

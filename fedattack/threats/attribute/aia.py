@@ -119,8 +119,10 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
         return beliefs, -math.inf
     finite = losses[usable]
     tiny = np.finfo(float).tiny
-    variance = max(float(finite.min(axis=1).mean()), tiny) if gaussian else 0.5
-    for _ in range(50 if gaussian else 1):
+    variance, passes = 0.5, 1
+    if gaussian:
+        variance, passes = max(float(finite.min(axis=1).mean()), tiny), 50
+    for _ in range(passes):
         logits = log_prior - finite / (2 * variance)
         top = logits.max(axis=1, keepdims=True)
         weights = np.exp(logits - top)
@@ -131,10 +133,12 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
             evidence -= 0.5 * math.log(variance)
             variance = max(float((posterior * finite).sum(axis=1).mean()), tiny)
     beliefs[usable] = posterior
-    return beliefs, evidence if usable.all() else -math.inf
+    if not usable.all():
+        evidence = -math.inf
+    return beliefs, evidence
 
 
-class _Client(TypedDict):
+class _ClientFacts(TypedDict):
     client: Name
     share: Share | None
     weight: dict[Name, Finite | None] | None
@@ -143,7 +147,7 @@ class _Client(TypedDict):
 class _ModelBasedFacts(TypedDict):
     methods: list[Name]
     values: list[Name]
-    clients: list[_Client]
+    clients: list[_ClientFacts]
     targets: Name
 
 
@@ -205,18 +209,22 @@ class ModelBased(ModelBasedOptions, Attack):
                 f"holds none{why_left_out(notes)}; check that knowledge/nodes names the clients as partial.npz does"
             )
         final = _last_state(record)
-        maps = {} if linear is None else dict(_maps(messages.values()))
-        answers = _Answers(model, linear, np.random.default_rng(seed))
+        maps: dict[str, UpdateMap] = {}
+        if linear is not None:
+            maps = dict(_maps(messages.values()))
+        answers = _Decisions(model, linear, np.random.default_rng(seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
         facts: list[dict[str, Any]] = []
         for name, rows in clients.items():
-            ours, optimum = messages.get(name, _Messages(name)), _Optimum()
+            ours, optimum = messages.get(name, _ClientMessages(name)), _Optimum()
             if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
-            fact = _describe_client(ours, len(rows), optimum, model)
-            facts.append(fact | {"weight": None if linear is None else weights})
+            fact = _describe_client(ours, len(rows), optimum, model) | {"weight": None}
+            if linear is not None:
+                fact["weight"] = weights
+            facts.append(fact)
         return Scores(
             attack=self.name,
             arrays={"decisions": answers.decisions, "beliefs": answers.beliefs, "losses": answers.losses},
@@ -231,7 +239,7 @@ class ModelBased(ModelBasedOptions, Attack):
         )
 
 
-class _Answers:
+class _Decisions:
     """Decisions (methods, n), beliefs (methods, n, v) and losses (methods, n, v), filled in client by client."""
 
     def __init__(self, model: "_AttributeModel", linear: "_LinearModel | None", generator: np.random.Generator) -> None:
@@ -244,7 +252,7 @@ class _Answers:
         self._generator = generator
 
     def fill_in_client(
-        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages", optimum: "_Optimum"
+        self, rows: NDArray[np.int64], final: State | None, messages: "_ClientMessages", optimum: "_Optimum"
     ) -> dict[str, float | None]:
         """Decide for a client's examples by every method, and return the attribute's weight in each one's model."""
         own: list[State] = []
@@ -293,7 +301,9 @@ class _AttributeModel:
         self.module = module = known.build()
         self.partial = partial
         values = len(partial.domain)
-        self.prior = np.full(values, 1 / values) if partial.prior is None else partial.prior
+        self.prior = np.full(values, 1 / values)
+        if partial.prior is not None:
+            self.prior = partial.prior
         self.gaussian = LOSSES.get(trust_given(known.loss)) is mean_squared_error
         self._loss = per_record_loss(trust_given(known.loss))
         self._device = device
@@ -414,7 +424,7 @@ def _derivative(model: _AttributeModel, x: NDArray[np.float32]) -> Array | None:
 
 
 @dataclass
-class _Messages:
+class _ClientMessages:
     """What one client received and returned, in the order of the rounds."""
 
     name: str
@@ -454,7 +464,9 @@ def _last_state(record: Record) -> State | None:
     after = record.final
     if after is None:
         after = record.rounds[-1].common
-    return None if after is None else dict(after)
+    if after is None:
+        return None
+    return dict(after)
 
 
 def _flatten_received(reply: Observation, round_: Round, common: list[Array], model: _AttributeModel) -> Array | None:
@@ -463,7 +475,9 @@ def _flatten_received(reply: Observation, round_: Round, common: list[Array], mo
         return model.flat(reply.received)
     if not common and not reply.singled_out and round_.common is not None:
         common.append(model.flat(round_.common))
-    return common[0] if common else None
+    if not common:
+        return None
+    return common[0]
 
 
 def _collect(
@@ -474,11 +488,11 @@ def _collect(
     memory: int,
     notes: list[str],
     progress: Progress,
-) -> dict[str, _Messages]:
+) -> dict[str, _ClientMessages]:
     """Read what each client received and returned, each common model once."""
     most = max(2, int(memory // (16 * model.size * len(clients))))
     short = f"only the last {most} rounds of each client are used: their models take {memory >> 20} MiB"
-    messages: dict[str, _Messages] = {}
+    messages: dict[str, _ClientMessages] = {}
     for done, round_ in enumerate(record):
         common: list[Array] = []
         for reply in filter(replied, round_.observations):
@@ -496,7 +510,7 @@ def _collect(
             elif not is_finite([received, returned]):
                 notes.append(f"{where}: its model is not finite")
             else:
-                ours = messages.setdefault(name, _Messages(name))
+                ours = messages.setdefault(name, _ClientMessages(name))
                 ours.add(round_.number, reply, state, received, returned)
                 if ours.drop_first(most) and short not in notes:
                     notes.append(short)
@@ -504,7 +518,9 @@ def _collect(
     return messages
 
 
-def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model: _AttributeModel) -> dict[str, Any]:
+def _describe_client(
+    ours: _ClientMessages, examples: int, optimum: "_Optimum", model: _AttributeModel
+) -> dict[str, Any]:
     """Say what of a client was decoded, and from how much."""
     return {
         "client": ours.name,
@@ -518,15 +534,18 @@ def _describe_client(ours: _Messages, examples: int, optimum: "_Optimum", model:
     }
 
 
-def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
+def _maps(messages: Iterable[_ClientMessages]) -> Iterator[tuple[str, UpdateMap]]:
     """Fit the update maps of all clients, those that received the same models together."""
 
-    def received_models(ours: _Messages) -> tuple[bool, tuple[int, ...], str]:
-        return ours.alone, tuple(ours.rounds), ours.name if ours.alone else ""
+    def received_models(ours: _ClientMessages) -> tuple[bool, tuple[int, ...], str]:
+        name = ""
+        if ours.alone:
+            name = ours.name
+        return ours.alone, tuple(ours.rounds), name
 
     for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
-        moves = np.stack([*map(_Messages.moves, members)])
+        moves = np.stack([*map(_ClientMessages.moves, members)])
         fits = fit_update_maps(np.stack(members[0].received), moves, max(ours.precision for ours in members))
         for ours, fit in zip(members, fits, strict=True):
             yield ours.name, fit
@@ -550,11 +569,15 @@ class _Optimum:
     @property
     def undetermined(self) -> list[int]:
         """The flat parameters that the client's examples do not determine."""
-        return [] if self.problem is None else np.flatnonzero(~self.problem.determined).tolist()
+        if self.problem is None:
+            return []
+        return [*map(int, np.flatnonzero(~self.problem.determined))]
 
     def ones(self, records: int) -> int:
         """Return ⌈ρ·examples⌉; a share of whole examples is inexact, and must not be rounded up to one more."""
-        return 0 if self.share is None else math.ceil(self.share * records - 1e-9)
+        if self.share is None:
+            return 0
+        return math.ceil(self.share * records - 1e-9)
 
 
 _HOW = {
@@ -591,11 +614,14 @@ def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    listed = ", ".join(names[:5])
+    if len(names) > 5:
+        listed += " …"
+    return listed
 
 
 def _reconstruct(
-    messages: _Messages,
+    messages: _ClientMessages,
     fit: UpdateMap | None,
     model: _AttributeModel,
     linear: _LinearModel | None,
@@ -620,7 +646,7 @@ def _reconstruct(
 
 
 def _decode(
-    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
+    messages: _ClientMessages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
     total = round(messages.examples or len(rows))
@@ -636,7 +662,7 @@ def _decode(
 
 
 def _choose_likeliest(
-    proposals: Sequence[_Optimum], messages: _Messages, model: _AttributeModel, rows: NDArray[np.int64]
+    proposals: Sequence[_Optimum], messages: _ClientMessages, model: _AttributeModel, rows: NDArray[np.int64]
 ) -> _Optimum:
     """Choose the proposal under which the client's examples are the likeliest."""
     states = [model.state(proposal.parameters, messages.last) for proposal in proposals]
@@ -653,11 +679,13 @@ def _decode_messages(
     if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
     problem = decode_least_squares(fit, lr=training.lr, steps=training.epochs, weight_decay=training.weight_decay)
-    return None if problem is None else _decode_best(problem, "messages", fit.rank, linear, total, total == known)
+    if problem is None:
+        return None
+    return _decode_best(problem, "messages", fit.rank, linear, total, total == known)
 
 
 def _decode_with_public(
-    messages: _Messages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
+    messages: _ClientMessages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode with the public attributes of all the client's examples, and say whether the result is exact."""
     decoded = decode_with_public(

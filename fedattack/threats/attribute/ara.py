@@ -179,20 +179,20 @@ class GradientMatching(GradientMatchingOptions, Attack):
         clients: Sequence[str],
         prior: NDArray[np.float64] | None,
         notes: list[str],
-    ) -> list["_Case"]:
+    ) -> list["_NamedVictim"]:
         """Read the updates of all clients that can be attacked."""
         partial = knowledge.partial
         if partial is None:
             raise AssertionError("checked by run")
         codes = attribute_codes(partial)
-        cases: list[_Case] = []
+        cases: list[_NamedVictim] = []
         for client in clients:
             rows = np.flatnonzero(partial.clients == client)
             updates = read_updates(record, knowledge, model, client, self.updates, len(rows), notes)
             if updates is not None:
                 y = partial.y[rows] if self.label == "known" else None
                 victim = Victim(partial.x[rows], y, codes, updates.received, updates.gradients, prior)
-                cases.append(_Case(client, rows, victim, updates))
+                cases.append(_NamedVictim(client, rows, victim, updates))
         if not cases:
             raise NeedsError(
                 f"attack {self.name} needs the updates of a client whose examples are known, and {record.path} holds "
@@ -202,14 +202,14 @@ class GradientMatching(GradientMatchingOptions, Attack):
 
     def _matches(
         self,
-        cases: Sequence["_Case"],
+        cases: Sequence["_NamedVictim"],
         model: ModelKnowledge,
         seed: int,
         device: torch.device,
         progress: Progress,
-    ) -> Iterator[tuple[int, "_Case", Match]]:
+    ) -> Iterator[tuple[int, "_NamedVictim", Match]]:
         """Match all cases by every method; yields the method's index, the case and its match."""
-        by_kind: dict[Weights, list[_Case]] = defaultdict(list)
+        by_kind: dict[Weights, list[_NamedVictim]] = defaultdict(list)
         for case in cases:
             by_kind[self._weights(case.updates.steps)].append(case)
         pieces: list[_AnswerPiece] = []
@@ -367,7 +367,7 @@ def _gradient_of(
 
 
 @dataclass(frozen=True)
-class _Case:
+class _NamedVictim:
     """A client under attack; ``rows`` says which of the known examples each of the victim's is, −1 for a decoy."""
 
     client: str
@@ -375,15 +375,15 @@ class _Case:
     victim: Victim
     updates: Seen
 
-    def only(self, chosen: NDArray[np.bool_]) -> "_Case":
+    def only(self, chosen: NDArray[np.bool_]) -> "_NamedVictim":
         """Return the case with some of its examples."""
         y = None if self.victim.y is None else self.victim.y[chosen]
         return replace(self, rows=self.rows[chosen], victim=replace(self.victim, x=self.victim.x[chosen], y=y))
 
 
 def _members_first(
-    cases: Sequence[_Case], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
-) -> tuple[list[_Case], dict[str, NDArray[Any]]]:
+    cases: Sequence[_NamedVictim], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
+) -> tuple[list[_NamedVictim], dict[str, NDArray[Any]]]:
     """Hide each client's examples among auxiliary ones, judge which are members, and keep those."""
     partial, public = knowledge.partial, knowledge.auxiliary
     if knowledge.model is None or partial is None:
@@ -392,7 +392,7 @@ def _members_first(
         raise NeedsError("option membership=unknown needs knowledge of auxiliary, the examples that no client holds")
     members = np.full(len(partial.y), np.nan)
     decoys, decoy_clients = [], []
-    kept: list[_Case] = []
+    kept: list[_NamedVictim] = []
     for number, case in enumerate(cases):
         mixed = _among_decoys(case, partial, public, np.random.default_rng((seed, 1, number)))
         candidates = mixed.victim.x + mixed.victim.codes[:, None]
@@ -423,7 +423,9 @@ def _members_first(
     return kept, arrays
 
 
-def _among_decoys(case: _Case, partial: PartialRecords, public: Targets, draw: np.random.Generator) -> _Case:
+def _among_decoys(
+    case: _NamedVictim, partial: PartialRecords, public: Targets, draw: np.random.Generator
+) -> _NamedVictim:
     """Add as many auxiliary records, without their attribute, to a client's examples."""
     if case.victim.y is None:
         raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")

@@ -226,7 +226,9 @@ class _MatchingProblem:
         self._bases: list[Tensor | None] = []
         inputs, codes, masks, states, gradients = [], [], [], [], []
         for victim in victims:
-            basis = None if self._layer is None else _basis(victim, records)
+            basis = None
+            if self._layer is not None:
+                basis = _basis(victim, records)
             self._bases.append(basis)
             inputs.append(_within(victim.x, basis))
             codes.append(_within(victim.codes, basis))
@@ -264,7 +266,9 @@ class _MatchingProblem:
         matches = []
         for row, victim in enumerate(self._victims):
             objectives = results["objective"][row]
-            best = int(objectives.argmin() if how.method == "l2" else objectives.argmax())
+            best = int(objectives.argmax())
+            if how.method == "l2":
+                best = int(objectives.argmin())
             n, rounds = len(victim.x), len(victim.states)
             beliefs = _unit(results["shares"][row, best, :n])
             codes = victim.codes.astype(np.float64)
@@ -285,7 +289,9 @@ class _MatchingProblem:
         free = [{"params": [value], "lr": _RATES[name]} for name, value in variables.items() if value.requires_grad]
         optimizer = torch.optim.Adam(free, betas=_BETAS)
         for _ in range(how.steps):
-            noise = self._gumbel(variables["logits"], draws) if how.relaxation == "gumbel" else None
+            noise = None
+            if how.relaxation == "gumbel":
+                noise = self._gumbel(variables["logits"], draws)
             objective = self._objective(variables, how, noise)["objective"]
             optimizer.zero_grad()
             (-objective.sum()).backward()
@@ -325,7 +331,9 @@ class _MatchingProblem:
                 known = _pad([soft_targets(self._kind, victim.y, self._outputs)], self._records)
                 labels.append(known.expand(how.restarts, *known.shape[1:]).clone())
         unknown = self._victims[0].y is None
-        rounds = self._rounds if how.weights == "round" else 1
+        rounds = 1
+        if how.weights == "round":
+            rounds = self._rounds
         shape = (len(self._victims), how.restarts, rounds, self._records)
         return {
             "logits": torch.stack(logits).to(self._device).requires_grad_(),
@@ -338,7 +346,9 @@ class _MatchingProblem:
         return torch.from_numpy(noise).to(like)
 
     def _objective(self, variables: dict[str, Tensor], how: Matching, noise: Tensor | None) -> dict[str, Tensor]:
-        logits = variables["logits"] if noise is None else variables["logits"] + noise
+        logits = variables["logits"]
+        if noise is not None:
+            logits = logits + noise
         shares = (logits / how.temperature).softmax(dim=-1)
         labels = variables["labels"]
         if labels.requires_grad and self._kind == "cross-entropy":
@@ -436,7 +446,9 @@ def groups_of(
     victims: Sequence[Victim], how: Matching, memory: int, device: torch.device
 ) -> Iterator[dict[int, Victim]]:
     """Yield by index the victims attacked together: those that fit into memory, or single ones for L-BFGS."""
-    most = (_MOST_ON_CPU if device.type == "cpu" else _MOST_ON_GPU) // how.restarts
+    most = _MOST_ON_GPU // how.restarts
+    if device.type == "cpu":
+        most = _MOST_ON_CPU // how.restarts
     group: dict[int, Victim] = {}
     room = float(memory)
     for index, victim in enumerate(victims):
@@ -489,7 +501,9 @@ def _basis(victim: Victim, records: int) -> Tensor | None:
 
 def _within(rows: NDArray[Any] | Tensor, basis: Tensor | None) -> Tensor:
     tensor = to_tensor(rows, dtype=torch.float32)
-    return tensor if basis is None else tensor @ basis
+    if basis is None:
+        return tensor
+    return tensor @ basis
 
 
 def entries(arrays: Arrays) -> int:

@@ -297,7 +297,10 @@ class _UpdateReader:
     def look(self, update: _FirstLayerUpdate) -> None:
         """Read one update."""
         number = len(self.facts)
-        whose = -1 if update.is_sum else self.nodes[update.nodes[0]]
+        whose, client = -1, "all"
+        if not update.is_sum:
+            client = update.nodes[0]
+            whose = self.nodes[client]
         steps = self._count_steps(update)
         is_active = self.layer.is_relu and steps == 1
         if self.numbers <= _MOST_NUMBERS:
@@ -308,7 +311,6 @@ class _UpdateReader:
         self.batches.setdefault(whose, []).append((number, apart, steps))
         self.seen[[self.nodes[node] for node in update.nodes]] = True
         self.participants.append(update.nodes)
-        client = "all" if update.is_sum else update.nodes[0]
         self.facts.append(
             {
                 "round": update.number,
@@ -406,7 +408,9 @@ class _UpdateReader:
                 neurons.append(neuron)
                 for example in np.concatenate([neuron.before, neuron.later]):
                     found.seen[example] |= {number}
-        return group_examples(len(found.x), neurons if self.layer.is_relu else [])
+        if not self.layer.is_relu:
+            neurons = []
+        return group_examples(len(found.x), neurons)
 
     def _trace(self, found: _FoundExamples, groups: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return whose examples of sums are: of whoever took part in all sums that hold one of the group, or −1."""
@@ -439,7 +443,9 @@ def _add(found: _FoundExamples, x: Floats, error: float, number: int, known: Kno
 def _epsilon(array: NDArray[np.generic]) -> float:
     """Return the rounding of an array's numbers."""
     values = np.asarray(array)
-    return float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
+    if values.dtype.kind != "f":
+        return 0.0
+    return float(np.finfo(values.dtype).eps)
 
 
 def _find_noise(moved: Floats) -> float:

@@ -84,7 +84,7 @@ class TakenApart:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TellingNeurons:
     """The neurons of an update that tell something.
 
     Attributes
@@ -186,7 +186,7 @@ def take_apart(
     if steps == 1:
         outputs = start[tells] @ right[:rank].T
         outputs /= np.linalg.norm(outputs, axis=1, keepdims=True) + 1e-300
-    rows = _Rows(basis[tells] / lengths[tells, None], limits[tells], moved[tells], start[tells], outputs)
+    rows = _TellingNeurons(basis[tells] / lengths[tells, None], limits[tells], moved[tells], start[tells], outputs)
     weighted_right = np.diag(values[:rank]) @ right[:rank]
     best = refuse(inputs, f"no example explains which neurons are below zero, after up to {draws:,} draws")
     columns = 0
@@ -210,7 +210,7 @@ def _find_rank(values: Floats, batch: int, floor: float) -> int:
     return rank if rank and values[rank] <= values[rank - 1] / _GAP else 0
 
 
-def _find_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+def _find_columns(rows: _TellingNeurons, rank: int, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Draw directions that are orthogonal to more rows than were drawn; yield the sparsest (found, rank) so far."""
     if rank == 1:
         yield np.ones((1, 1))
@@ -261,7 +261,7 @@ def _are_lone(zero: Flags, directions: Floats, values: Floats, vectors: Floats) 
     return np.asarray((values[:, 1] > _LONE) & (own < 1 - _LONE))
 
 
-def _draw_columns(rows: _Rows, rank: int, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+def _draw_columns(rows: _TellingNeurons, rank: int, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Draw sets of neurons below zero, and yield the directions (n, rank) that are orthogonal to them."""
     biases = rows.moved[:, -1:]
     mixtures = rows.moved[:, :-1] / np.where(biases == 0, np.inf, biases)
@@ -310,7 +310,7 @@ def _choose_independent(found: Floats, rank: int) -> list[int]:
     return chosen
 
 
-def _solve(columns: Floats, rows: _Rows, right: Floats, noise: float, steps: int) -> TakenApart:
+def _solve(columns: Floats, rows: _TellingNeurons, right: Floats, noise: float, steps: int) -> TakenApart:
     """Find the examples that belong to the columns, and look whether they explain which neurons are below zero."""
     better = columns.copy()
     if len(columns) > 1:

@@ -65,7 +65,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
     def _name_values(self, name: str, adversary: str) -> Measurement:
         rate = Rate.of(self.each(lambda case: case.hits(name, adversary)))
-        exchange = _Exchange(
+        exchange = _ValueExchange(
             self.pool(lambda case: case.shares(name, adversary)),
             self.pool(lambda case: case.held(name)),
             np.repeat(np.arange(len(rate.sizes)), rate.sizes),
@@ -199,7 +199,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
 
 @dataclass(frozen=True)
-class _Exchange:
+class _ValueExchange:
     """Holds decisions against the values of other clients of the same run.
 
     Attributes

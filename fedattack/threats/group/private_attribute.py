@@ -53,13 +53,13 @@ STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
 _SHARE = 0.4
 
 
-class _Trainer(Protocol):
+class _AdversaryTrainer(Protocol):
     def __call__(
         self, features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
     ) -> Beliefs: ...
 
 
-def _network(*hidden: int) -> _Trainer:
+def _network(*hidden: int) -> _AdversaryTrainer:
     def train(
         features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
     ) -> Beliefs:
@@ -101,7 +101,7 @@ def _spread_beliefs(shares: NDArray[np.float64], classes: NDArray[np.int64], val
     return beliefs
 
 
-ADVERSARIES: Mapping[str, _Trainer] = {
+ADVERSARIES: Mapping[str, _AdversaryTrainer] = {
     "stru-nn": _network(*STRUCTURE_KNOWN),
     "unkwn-nn": _network(*STRUCTURE_UNKNOWN),
     "svm": _svm,
@@ -180,7 +180,7 @@ def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
 
 
 @dataclass(frozen=True)
-class _Pooled:
+class _UpdatePooling:
     """How updates are pooled: all of their entries, or the sums of their ``sketch``.
 
     ``whole`` is the pooling of updates, and ``pooling`` that of what clients' replies are seen as.
@@ -191,7 +191,7 @@ class _Pooled:
     sketch: Sketch | None
 
     @classmethod
-    def of(cls, architecture: nn.Module, sketch: Sketch | None) -> "_Pooled":
+    def of(cls, architecture: nn.Module, sketch: Sketch | None) -> "_UpdatePooling":
         shape = {name: np.zeros(value.shape, np.float32) for name, value in architecture.named_parameters()}
         whole = Pooling.of(shape)
         return cls(whole, whole if sketch is None else Pooling.of(sketch.of_update(shape)), sketch)
@@ -289,7 +289,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         pieces = len(chosen) * len(attributes)
         sketch = recorded_sketch(self.name, record, dict(architecture.named_parameters()))
-        what = _Pooled.of(architecture, sketch)
+        what = _UpdatePooling.of(architecture, sketch)
         adversaries = _Adversaries(made, what, attributes, defence, self.adversaries, self.epochs, seed)
         found = fan_out(
             adversaries,
@@ -346,7 +346,7 @@ class _RoundPiece:
 
 
 def _pieces(
-    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _Pooled
+    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _UpdatePooling
 ) -> Iterator[_RoundPiece]:
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
@@ -361,7 +361,7 @@ class _Adversaries:
     """Trains all adversaries of one attribute at the model of one round, in whatever process."""
 
     made: _Made
-    what: _Pooled
+    what: _UpdatePooling
     attributes: Mapping[str, AuxiliaryAttribute]
     defence: KnownDefence | None
     names: tuple[str, ...]

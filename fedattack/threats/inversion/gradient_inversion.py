@@ -247,7 +247,9 @@ class ClientModel:
         ) -> tuple[Tensor, dict[str, Tensor]]:
             self._seen = {}
             losses = self._loss(functional_call(self.model, {**current, **buffers}, (records,)), wanted)
-            return losses.mean() if part is None else losses @ part, self._seen
+            if part is None:
+                return losses.mean(), self._seen
+            return losses @ part, self._seen
 
         moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
         velocity: dict[str, Tensor] = dict(moved)
@@ -385,24 +387,30 @@ class _Problem:
         self._low, self._span = self._range()
         start = self._draw(draws, (records, *shape))
         # Inputs are searched for as shares of their range, so that steps have the same size whatever the range is.
-        self._shares = self._inside(start / self._span if how.box is None else 0.5 + start / 4)
+        if how.box is None:
+            self._shares = start / self._span
+        else:
+            self._shares = self._inside(0.5 + start / 4)
         if self._free:
             self._y = self._draw(draws, (records, outputs))
         else:
             known = torch.from_numpy(np.stack(labels)).to(device)
-            self._y = self._repeat(torch.eye(outputs, device=device)[known] if self._classes else known)
+            if self._classes:
+                known = torch.eye(outputs, device=device)[known]
+            self._y = self._repeat(known)
         sizes = client.sizes(records)
         self._sizes = torch.tensor(sizes, device=device)
         self._deals = how.order == "searched" and client.can_order(records)
         # Logarithms of the parts; none where the order is fixed.
-        dealt = (client.training.epochs, len(sizes), records) if self._deals else (0,)
-        self._parts = _ORDER_START * self._draw(draws, dealt)
+        dealt: tuple[int, ...] = (0,)
         # Which of examples, labels and parts move.
         self._searched = [0]
         if self._free:
             self._searched.append(1)
         if self._deals:
             self._searched.append(2)
+            dealt = (client.training.epochs, len(sizes), records)
+        self._parts = _ORDER_START * self._draw(draws, dealt)
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the least input and the span of inputs, in a shape that broadcasts with an example."""
@@ -413,7 +421,9 @@ class _Problem:
         return low, high - low
 
     def _inside(self, shares: Tensor) -> Tensor:
-        return shares if self._how.box is None else shares.clamp(0, 1)
+        if self._how.box is None:
+            return shares
+        return shares.clamp(0, 1)
 
     def _repeat(self, rows: Tensor) -> Tensor:
         return rows.repeat_interleave(self._how.restarts, dim=0)
@@ -437,7 +447,9 @@ class _Problem:
         known = self._batches[batch].labels
         if known is not None:
             return known
-        return (searched.argmax(dim=1) if self._classes else searched).cpu().numpy()
+        if self._classes:
+            searched = searched.argmax(dim=1)
+        return searched.cpu().numpy()
 
     def _ends(self) -> _Ends:
         """Return the starts, as long as no better point was found."""
@@ -486,7 +498,9 @@ class _Problem:
     def _lbfgs(self) -> _Ends:
         ends = self._ends()
         evaluations = max(self._how.iterations // self._how.restarts, 1)
-        limits = (None, None) if self._how.box is None else (0.0, 1.0)
+        limits: tuple[float | None, float | None] = (None, None)
+        if self._how.box is not None:
+            limits = (0.0, 1.0)
         for start in range(len(self._shares)):
             rows = torch.tensor([start], device=self._client.device)
             here = [self._shares[rows], self._y[rows], self._parts[rows]]
@@ -504,11 +518,15 @@ class _Problem:
     def _objectives(self, at: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Return the objectives (K,) of examples (K, n, …), as shares of their range, labels (K, n, …), and parts."""
         shares, y, parts = at
-        targets = y.softmax(dim=-1) if self._free and self._classes else y
+        targets = y
+        if self._free and self._classes:
+            targets = y.softmax(dim=-1)
         batches = rows // self._how.restarts
         parameters, buffers = _rows(self._parameters, batches), _rows(self._buffers, batches)
         x = self._low + self._span * shares
-        order = (dealt(parts, self._sizes),) if self._deals else ()
+        order = []
+        if self._deals:
+            order.append(dealt(parts, self._sizes))
         moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
         moved = scale_values(moved, self._scale[batches])
         if self._how.method == "cos":
@@ -633,7 +651,9 @@ def groups_of(
     for index, batch in enumerate(batches):
         statistics = frozenset(batch.statistics if how.statistics else ())
         alike[batch.records, batch.labels is None, statistics].append((index, batch))
-    most = _MOST_ON_CPU if device.type == "cpu" else _MOST_ON_GPU
+    most = _MOST_ON_GPU
+    if device.type == "cpu":
+        most = _MOST_ON_CPU
     for numbered in alike.values():
         room = max(min(_together(numbered[0][1], training, memory), most) // how.restarts, 1)
         for start in range(0, len(numbered), room):

@@ -97,7 +97,7 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
 _MOST_RECORDS = 4096
 
 
-class _Batch(TypedDict):
+class _BatchFacts(TypedDict):
     node: Name
     client: Name
     round: Number
@@ -105,7 +105,7 @@ class _Batch(TypedDict):
 
 
 class _InversionFacts(TypedDict):
-    batches: list[_Batch]
+    batches: list[_BatchFacts]
     targets: Name
 
 

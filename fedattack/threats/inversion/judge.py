@@ -48,7 +48,9 @@ class InversionJudge(Judge[InversionCase]):
         self.results = [case.results for case in cases]
         self.nulls = [case.nulls for case in cases]
         self.exchanged = [case.exchange(self.draws) for case in cases]
-        self.guesses = {name: [case.guesses[name] for case in cases] for name in (RANDOM, MEAN)}
+        self.guesses: dict[str, list[list[Compared]]] = {}
+        for name in (RANDOM, MEAN):
+            self.guesses[name] = [case.guesses[name] for case in cases]
 
     @measure("recognised", f"Examples reconstructed to {RECOGNISED:g} dB or better", headline=True)
     def recognise_examples(self) -> Measurement:

@@ -128,7 +128,7 @@ class Membership(MembershipOptions, Attack):
         of_pieces: list[str] = []
         trained = 0
         for position, of_round in groupby(found, lambda part: part.position):
-            measured = _Measured.empty(len(knowledge.targets), record.nodes)
+            measured = _RoundMeasures.empty(len(knowledge.targets), record.nodes)
             for part in of_round:
                 if isinstance(part, OfReplies):
                     measured.add(part)
@@ -162,12 +162,15 @@ class Membership(MembershipOptions, Attack):
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
         player = self._player(record, knowledge, notes)
+        frozen = None
+        if PROTOCOLS[record.protocol].sends_model:
+            frozen = tuple(knowledge.frozen or ())
         local = local_models(record, knowledge, seed=seed, device=device, notes=notes)
         meter = Meter(
             model=knowledge.model,
             targets=knowledge.targets,
             rebuild=local.rebuild,
-            frozen=tuple(knowledge.frozen or ()) if PROTOCOLS[record.protocol].sends_model else None,
+            frozen=frozen,
             player=player,
             shadows=self.shadows,
             step=_step(record),
@@ -181,7 +184,12 @@ class Membership(MembershipOptions, Attack):
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
                 "likelihood ratio and RMIA are about these, and FedMIA about all"
             )
-        pieces = _Pieces(record, meter, local, notes, shadowed if player is not None else ())
+        paths: Sequence[str] = ()
+        if player is None:
+            shadowed = []
+        elif player.defence is not None:
+            paths = player.defence.paths
+        pieces = _RecordPieces(record, meter, local, notes, shadowed)
         return fan_out(
             meter,
             pieces,
@@ -189,7 +197,7 @@ class Membership(MembershipOptions, Attack):
             workers=self.workers,
             memory=self.memory,
             carried=pieces.carried,
-            paths=player.defence.paths if player is not None and player.defence is not None else (),
+            paths=paths,
             device=device,
         )
 
@@ -220,7 +228,7 @@ class Membership(MembershipOptions, Attack):
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _RoundMeasures:
     """What one round shows of each target and client; NaN where a client was not seen.
 
     Attributes
@@ -245,7 +253,7 @@ class _Measured:
     references: dict[str, Floats]
 
     @classmethod
-    def empty(cls, targets: int, nodes: Sequence[str]) -> "_Measured":
+    def empty(cls, targets: int, nodes: Sequence[str]) -> "_RoundMeasures":
         """Return a round of which nothing is known yet."""
         columns = {node: column for column, node in enumerate(nodes)}
         losses, products, norms, last_norms = np.full((4, targets, len(nodes)), np.nan)
@@ -272,7 +280,7 @@ class _Measured:
             self.references[f"likelihood-ratio{ADAPTIVE}"] = below_others(own, logits_of(found.adaptive))
 
 
-class _Pieces:
+class _RecordPieces:
     """The pieces of a record, round by round: its replies, and then its shadow models."""
 
     def __init__(
@@ -284,7 +292,10 @@ class _Pieces:
         frozen = meter.frozen or ()
         size = sum(value.numel() for name, value in self._model.named_parameters() if name not in frozen)
         # What is rebuilt by training is so for a few at a time.
-        self._most = min(rows_at_once(size, meter.bound), local.together if local.together > 1 else len(record.nodes))
+        most = len(record.nodes)
+        if local.together > 1:
+            most = local.together
+        self._most = min(rows_at_once(size, meter.bound), most)
         self.carried = 4 * size * self._most
         self.count = count_groups(record, self._most) + len(self._shadowed)
 
@@ -294,18 +305,24 @@ class _Pieces:
             counts: list[float | None] = []
             shadowed = round_.number in self._shadowed
             for first, group in groups_of(position, round_, self._local, self._most):
-                received = None if self._meter.frozen is None else self._find_received(first)
+                received = None
+                if self._meter.frozen is not None:
+                    received = self._find_received(first)
                 is_last = tuple(last[node] == round_.number for node in group.nodes)
                 yield Replies(group, received, is_last, shadowed)
                 counts += group.counts
-            common = readable(round_.common) if counts and shadowed else None
+            if not counts or not shadowed:
+                continue
+            common = readable(round_.common)
             if common is not None:
                 yield Played(position, round_.number, common, self._typical(counts))
 
     def _find_received(self, reply: Observation) -> Arrays | None:
         received = readable(reply.received)
         where = f"what client {reply.node} was sent"
-        return received if received is not None and fits_model(self._model, received, where, self._notes) else None
+        if received is None or not fits_model(self._model, received, where, self._notes):
+            return None
+        return received
 
     def _typical(self, counts: Sequence[float | None]) -> int:
         """Return how many examples a client of the middle has; where none says it, as many as there are others."""
@@ -325,7 +342,7 @@ class _Tally:
         self._seen: dict[str, NDArray[np.uint16]] = {}
         self._last: dict[str, Floats] = {}
 
-    def add(self, measured: _Measured) -> None:
+    def add(self, measured: _RoundMeasures) -> None:
         """Add a round."""
         with np.errstate(invalid="ignore", divide="ignore"):
             cosines = measured.products / (measured.norms * measured.lengths)
@@ -399,7 +416,9 @@ def _step(record: Record) -> float:
     In FedSGD the update is the server's step, of which the gradient is what the client sent.
     """
     lr = record.facts.get("lr")
-    return lr if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back else 1.0
+    if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back:
+        return lr
+    return 1.0
 
 
 def _last_rounds(record: Record) -> dict[str, int]:

@@ -114,7 +114,7 @@ class Plaintext(PlaintextOptions, Attack):
 
 
 @dataclass
-class _Seen:
+class _SeenValues:
     """What was seen of one name: its values by client, and how they look."""
 
     kind: str
@@ -139,14 +139,14 @@ def _join_families(reply: Plain, families: Mapping[str, Sequence[str]]) -> dict[
 
 def _keys_of(replies: Sequence[Plain]) -> list[dict[str, Any]]:
     """Describe each name, or family of names, in the order in which they first came."""
-    seen: dict[tuple[str, str], _Seen] = {}
+    seen: dict[tuple[str, str], _SeenValues] = {}
     for reply in replies:
         families = families_of(reply.values)
         for name, value in _join_families(reply, families).items():
             kind, size = _kind_of(value)
             if name in families:
                 kind = "numbers"
-            key = seen.setdefault((name, reply.type), _Seen(kind, size, {}))
+            key = seen.setdefault((name, reply.type), _SeenValues(kind, size, {}))
             key.by_client.setdefault(reply.node, []).append(repr(value))
             key.replies += 1
             key.numbers = max(key.numbers, size)
@@ -154,7 +154,7 @@ def _keys_of(replies: Sequence[Plain]) -> list[dict[str, Any]]:
     return [_key_of(name, type_, of_name) for (name, type_), of_name in seen.items()]
 
 
-def _key_of(name: str, type_: str, seen: _Seen) -> dict[str, Any]:
+def _key_of(name: str, type_: str, seen: _SeenValues) -> dict[str, Any]:
     different: set[Hashable] = set()
     constant = True
     for values in seen.by_client.values():

@@ -175,7 +175,7 @@ Features = tuple[list[Array], list[Array]]
 """Projections (clients, k) with and without the property, one array for each size of client."""
 
 
-class _Shadows(Protocol):
+class _ShadowSource(Protocol):
     """Where updates' means, covariance and projections are taken from."""
 
     def spaces(self) -> "Iterator[_Space]": ...
@@ -231,14 +231,16 @@ def fit_detectors(
     """
     loss = mean_loss(trust_given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
-    columns = setting.sketch.width if setting.sketch else shadow.size
+    columns = _count_columns(setting, shadow)
     if bytes_needed(setting, columns, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     width = sketch_width(setting, shadow.size)
-    own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names) if width else None
-    shadows: _Shadows
+    own = None
+    if width:
+        own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names)
+    shadows: _ShadowSource
     if setting.mode == "linear":
         shadows = _Linear(setting, shadow, common, number)
     else:
@@ -246,7 +248,9 @@ def fit_detectors(
     detectors = []
     for question, space in enumerate(shadows.spaces()):
         detector = _fit(shadows, question, space, shares)
-        detectors.append(detector if own is None else _of_updates(detector, own))
+        if own is not None:
+            detector = _of_updates(detector, own)
+        detectors.append(detector)
     if not check:
         return detectors
     if setting.mode == "exact":
@@ -255,6 +259,13 @@ def fit_detectors(
     del shadows, space
     checker = _Exact(setting, shadow, common, number, count=_CHECKED, sketch=setting.sketch)
     return [_check_detector(checker, question, detector, shares) for question, detector in enumerate(detectors)]
+
+
+def _count_columns(setting: DetectorSetting, shadow: ShadowModel) -> int:
+    """Return how many columns there are of what is multiplied with: parameters, or sums of a recorded sketch."""
+    if setting.sketch:
+        return setting.sketch.width
+    return shadow.size
 
 
 def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
@@ -290,10 +301,17 @@ def bytes_needed(setting: DetectorSetting, size: int, *, random: bool) -> float:
     spaces = 2 * (STEPS + _BESIDE) * len(questions)
     if setting.mode == "exact":
         return 4.0 * size * (6 * records + TRAINED * CHUNK + spaces)
-    extra = [question.extra_count * (_MASKS["train"] if random else 1) for question in questions]
+    extra = [question.extra_count * _count_masks("train", random) for question in questions]
     sides = len({question.behaviour == "ascend" for question in questions} | {False})
     later = sides * (_points(setting) - 1) * _SHARES["test"] * records
     return 4.0 * size * (records + later + sum(extra) + 3 * max(extra) + 6 * CHUNK + spaces)
+
+
+def _count_masks(part: Part, random: bool) -> int:
+    """Return how many dropout masks are drawn for an example; one where the model has no dropout."""
+    if not random:
+        return 1
+    return _MASKS[part]
 
 
 def _points(setting: DetectorSetting) -> int:
@@ -313,7 +331,7 @@ def steps_within(memory: float, size: int) -> int:
     return int(np.clip(_SPANNED * memory / (4 * size) - _BESIDE, 2, STEPS))
 
 
-def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array) -> Detector:
+def _fit(shadows: _ShadowSource, question: int, space: _Space, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
     chosen_on = _join_sizes(shadows.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
@@ -433,8 +451,7 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = examples_of(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
-        # Columns of what is multiplied with: parameters, or sums of a recorded sketch.
-        self.columns = setting.sketch.width if setting.sketch else shadow.size
+        self.columns = _count_columns(setting, shadow)
         self.fits = bytes_needed(setting, self.columns, random=shadow.random) <= setting.memory
         self.steps = steps_within(setting.memory, self.columns)
 
@@ -544,7 +561,7 @@ class _Exact(_Base):
 
     def _space_in_parts(self, question: int) -> _Space:
         room = self.room(1)
-        rows = _Sides(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
+        rows = _JoinedRows(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
         sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
         group = torch.cat(sides).to(self.start.device)
         means = group_means(rows, group, 2, self.columns)
@@ -586,7 +603,9 @@ class _Exact(_Base):
             updates = self.shadow.updates(
                 self.start, x, y, self.setting.training, generator=masks, maximise=behaviour == "ascend"
             )
-            yield -updates if behaviour == "invert" else updates
+            if behaviour == "invert":
+                updates = -updates
+            yield updates
 
 
 class _ShadowRows:
@@ -645,12 +664,16 @@ class _ShadowRows:
                 maximise=behaviour == "ascend",
                 together=together,
             ):
-                made = updates if exact.sketch is None else exact.sketch.of(updates)
-                yield -made if behaviour == "invert" else made
+                made = updates
+                if exact.sketch is not None:
+                    made = exact.sketch.of(updates)
+                if behaviour == "invert":
+                    made = -made
+                yield made
 
 
 @dataclass(frozen=True)
-class _Sides:
+class _JoinedRows:
     """Rows with the property, and after them rows without."""
 
     plus: _ShadowRows
@@ -723,7 +746,9 @@ class _Linear(_Base):
         sketch = self.setting.sketch
         if not self.fits:
             whole, each = self._rooms
-            room = whole if training else again * each * len(x)
+            room = again * each * len(x)
+            if training:
+                room = whole
         elif sketch is not None:
             room = 4.0 * sketch.width * len(x)
         elif once:
@@ -747,7 +772,9 @@ class _Linear(_Base):
         train, choose, test = map(len, self.rows.values())
         extra = sum(question.extra_count for question in self.setting.questions) * self._masks_of("train")
         others = extra + self._several * (choose + test * (2 * _points(self.setting) - 1))
-        kept = self.columns if self.setting.sketch else numbers_kept(self._model)
+        kept = self.columns
+        if not self.setting.sketch:
+            kept = numbers_kept(self._model)
         each = min(4.0 * kept, room / (train + others))
         return room - each * others, each
 
@@ -758,7 +785,7 @@ class _Linear(_Base):
 
     def _masks_of(self, part: Part) -> int:
         """How many dropout masks are drawn for an example beside the auxiliary ones."""
-        return _MASKS[part] if self.shadow.random else 1
+        return _count_masks(part, self.shadow.random)
 
     def spaces(self) -> Iterator[_Space]:
         count = len(self.x)
@@ -829,7 +856,9 @@ class _Linear(_Base):
         clients = []
         for batches in self.batches(question, has, part, self.counts(_VIRTUAL[part]), numbers):
             features = self._assemble(projected, batches, part, numbers, ascend=behaviour == "ascend")
-            clients.append(-features if behaviour == "invert" else features)
+            if behaviour == "invert":
+                features = -features
+            clients.append(features)
         return clients
 
     def _weights(self, question: int, has: bool) -> Tensor:
@@ -892,8 +921,10 @@ class _Linear(_Base):
     def _along_path(self, question: int, part: Part, directions: Tensor, ascend: bool) -> _Projected:
         """Project gradients along the path."""
         auxiliary, extras, positions = [], [], []
+        points = [self.start]
         # What only decides between spaces need not follow the path.
-        points = self._path(ascend) if part == "test" else [self.start]
+        if part == "test":
+            points = self._path(ascend)
         for number, point in enumerate(points):
             gradients = self._later_gradients(ascend, number, point) if number else self._at_start[part]
             auxiliary.append(_project(gradients, directions))
@@ -902,7 +933,9 @@ class _Linear(_Base):
             if extra is not None:
                 features = _project(extra, directions).reshape(-1, self._masks_of(part), len(directions))
             extras.append(features)
-            moved = point if self.setting.sketch is None else self.setting.sketch.of(point[None])[0]
+            moved = point
+            if self.setting.sketch is not None:
+                moved = self.setting.sketch.of(point[None])[0]
             positions.append(_host(directions @ moved))
         return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 

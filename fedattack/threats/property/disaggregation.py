@@ -240,8 +240,8 @@ def posterior(
     for client in range(clients):
         rows = np.flatnonzero(A[:, client] > 0)
         weight, at = A[rows, client], (rows, client)
-        without = _Part.of(weight, densities.minus_mean[at], densities.minus_sd[at], lasting[1])
-        with_it = _Part.of(weight, densities.plus_mean[at], densities.plus_sd[at], lasting[0])
+        without = _Contribution.of(weight, densities.minus_mean[at], densities.minus_sd[at], lasting[1])
+        with_it = _Contribution.of(weight, densities.plus_mean[at], densities.plus_sd[at], lasting[0])
         present.append(rows)
         parts.append((without, with_it))
         mean[:, rows] += without.mean
@@ -279,7 +279,7 @@ def posterior(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Contribution:
     """A client's part in its rounds' sums, with or without the property: mean, lasting sd and variance, (rounds,)."""
 
     mean: Array
@@ -287,7 +287,7 @@ class _Part:
     variance: Array
 
     @classmethod
-    def of(cls, weight: Array, mean: Array, sd: Array, lasting: float) -> "_Part":
+    def of(cls, weight: Array, mean: Array, sd: Array, lasting: float) -> "_Contribution":
         return cls(weight * mean, weight * sd * np.sqrt(lasting), (weight * sd) ** 2)
 
     def shift_by(self, effect: Array) -> Array:

@@ -94,7 +94,9 @@ def _name_by(method: str) -> Measure:
 
     @measure(f"f1-{method.lower()}", f"F1 score, {method}")
     def name_by_method(judge: "PropertyJudge") -> Measurement | None:
-        return judge.measure_names("f1", METHODS.index(method)) if judge.decisions else None
+        if not judge.decisions:
+            return None
+        return judge.measure_names("f1", METHODS.index(method))
 
     return name_by_method
 
@@ -150,12 +152,16 @@ class PropertyJudge(Judge[PropertyCase]):
     @measure("precision", "Precision")
     def name_precisely(self) -> Measurement | None:
         """Count how many of the named clients have the property."""
-        return self.measure_names("precision", 0) if self.decisions else None
+        if not self.decisions:
+            return None
+        return self.measure_names("precision", 0)
 
     @measure("recall", "Recall")
     def name_all(self) -> Measurement | None:
         """Count how many of the clients with the property are named."""
-        return self.measure_names("recall", 0) if self.decisions else None
+        if not self.decisions:
+            return None
+        return self.measure_names("recall", 0)
 
     @measure("recall-at-far", f"Recall at {100 * _FALSE_ALARMS:.0f}% false alarms, {METHODS[0]}")
     def recall_at_false_alarms(self) -> Measurement | None:
@@ -211,12 +217,16 @@ class PropertyJudge(Judge[PropertyCase]):
         null = all(map(len, empty))
         alarms = []
         for case, questions in zip(self.cases, empty, strict=True):
-            chosen = questions if null else case.asked_of
+            chosen = case.asked_of
+            if null:
+                chosen = questions
             alarms.append(case.named[0, chosen, -1][case.observed[-1] & ~case.positives[chosen]])
         rate = Rate.of(alarms)
         if not all(rate.sizes):
             return None
-        whose = "for something that nobody has" if null else "without the property"
+        whose = "without the property"
+        if null:
+            whose = "for something that nobody has"
         return rate.measured(
             "a rate of errors, to read the others with; it is no leak by itself",
             label=f"False alarms: clients named {whose}",
@@ -366,11 +376,15 @@ class PropertyJudge(Judge[PropertyCase]):
         if len(by_seed) > 1:
             spread = t_interval(by_seed, corrected, bounds=(0.0, 1.0))
             low, high = min(low, spread[0]), max(high, spread[1])
-        return (low, high) if upwards else (1 - high, 1 - low)
+        if not upwards:
+            return 1 - high, 1 - low
+        return low, high
 
     def _series(self) -> dict[str, Any]:
         case = self.cases[0]
-        question = int(case.asked_of[0]) if len(case.asked_of) else 0
+        question = 0
+        if len(case.asked_of):
+            question = int(case.asked_of[0])
         series: dict[str, Any] = {
             "stability": self._measure_stability(),
             "overlap": self._overlap(),
@@ -405,7 +419,10 @@ class PropertyJudge(Judge[PropertyCase]):
             counts = _Counts.of(self.cases, method, window)
             for name, naming in _NAMINGS.items():
                 n = float(naming.trials(counts).sum())
-                curves[name].append(float(naming.read(counts.hits.sum() / n)) if n else None)
+                value = None
+                if n:
+                    value = float(naming.read(counts.hits.sum() / n))
+                curves[name].append(value)
         return dict(curves)
 
     def _measure_stability(self) -> dict[str, Any]:

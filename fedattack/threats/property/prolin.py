@@ -197,7 +197,7 @@ class Prolin(ProlinOptions, Attack):
             )
             setting = replace(setting, sketch=sketch)
             held = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
-            tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
+            tasks = [_RoundTask(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fitted = _Fitted.empty(len(properties), rounds)
             for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
                 fitted.add(detectors, partial(_products, sums.sums, memory=self.memory))
@@ -206,7 +206,7 @@ class Prolin(ProlinOptions, Attack):
         windows = _windows(rounds)
         evidence, answers = [], []
         for question in range(len(properties)):
-            of_question = _Evidence.of(fitted, question, sums.A, group, shares)
+            of_question = _QuestionEvidence.of(fitted, question, sums.A, group, shares)
             evidence.append(of_question)
             generator = np.random.default_rng((seed, question))
             answers.append(_decide(of_question, windows, knowledge.positive_share, generator))
@@ -259,7 +259,7 @@ class Prolin(ProlinOptions, Attack):
         return replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary), auxiliary
 
     def _fit(
-        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_Task"], held: float
+        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_RoundTask"], held: float
     ) -> Iterator[list[Detector]]:
         """Fit the detectors of each round; so many bytes are held meanwhile."""
         # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
@@ -315,7 +315,7 @@ def _count_unseen(auxiliary: Targets, seed: int, sizes: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _RoundTask:
     """One round to fit detectors for, with the parameters of :func:`fit_detectors`."""
 
     number: int
@@ -324,7 +324,7 @@ class _Task:
     check: bool
 
 
-def _detect(setting: DetectorSetting, asked: str, knowledge: Knowledge, task: _Task) -> list[Detector]:
+def _detect(setting: DetectorSetting, asked: str, knowledge: Knowledge, task: _RoundTask) -> list[Detector]:
     """Fit one round's detectors, in whatever process; the questions hold functions, which do not travel."""
     properties = questions(asked, setting.auxiliary, knowledge.targets)
     setting = replace(setting, questions=properties)
@@ -366,7 +366,7 @@ def _stack_attribute(detectors: Sequence[Detector], name: str) -> Array:
 
 
 @dataclass(frozen=True)
-class _Evidence:
+class _QuestionEvidence:
     """What one question's detectors make of the sums.
 
     Attributes
@@ -388,7 +388,9 @@ class _Evidence:
     lasting: tuple[float, float]
 
     @classmethod
-    def of(cls, fitted: _Fitted, question: int, A: Array, group: NDArray[np.int64], shares: Array) -> "_Evidence":
+    def of(
+        cls, fitted: _Fitted, question: int, A: Array, group: NDArray[np.int64], shares: Array
+    ) -> "_QuestionEvidence":
         """Look the features of clients up by their group; ``shares`` (rounds, groups) pool them over a round."""
         detectors = fitted.detectors[question]
         products = fitted.products[question]
@@ -419,7 +421,11 @@ class _Evidence:
 
 
 def _arrays(
-    fitted: _Fitted, evidence: Sequence[_Evidence], answers: Sequence[dict[str, Array]], A: Array, shown: list[int]
+    fitted: _Fitted,
+    evidence: Sequence[_QuestionEvidence],
+    answers: Sequence[dict[str, Array]],
+    A: Array,
+    shown: list[int],
 ) -> dict[str, NDArray[Any]]:
     """Put the scores' arrays together; see :class:`Prolin`."""
     arrays: dict[str, NDArray[Any]] = {}
@@ -438,7 +444,7 @@ def _arrays(
 
 
 def _decide(
-    evidence: _Evidence, windows: Sequence[int], share: float, generator: np.random.Generator
+    evidence: _QuestionEvidence, windows: Sequence[int], share: float, generator: np.random.Generator
 ) -> dict[str, Array]:
     """Decide after each window by each method; see :class:`Prolin` for the arrays."""
     A, G, clients = evidence.A, evidence.G, evidence.A.shape[1]
@@ -470,7 +476,7 @@ def _decide(
 
 
 def _by_methods(
-    evidence: _Evidence, A: Array, G: Array, v: Array, window: int, present: NDArray[np.int64]
+    evidence: _QuestionEvidence, A: Array, G: Array, v: Array, window: int, present: NDArray[np.int64]
 ) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
     densities = evidence.densities.of(window, present)
     # regressions with equal weights must not take the silence of a detector for an answer

@@ -193,7 +193,10 @@ class SourceJudge(Judge[SourceCase]):
         enough = smallest(lambda clients: math.factorial(clients) * needed >= 1)
         size = f"{min(holders)} clients with targets of their own"
         # Nobody is named where there is no such client.
-        return Reach(least_p(arrangements) if any(holders) else 1.0, size, f"{enough} clients", f"clients={enough}")
+        least = 1.0
+        if any(holders):
+            least = least_p(arrangements)
+        return Reach(least, size, f"{enough} clients", f"clients={enough}")
 
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every target with the client that was named for it."""
@@ -232,7 +235,9 @@ class SourceJudge(Judge[SourceCase]):
     def _chance(self) -> float:
         """Success of guessing, all rounds combined."""
         pooled = pool_seeds(self.each(lambda case: case.all_rounds))
-        return pooled.chance if pooled else 0.0
+        if not pooled:
+            return 0.0
+        return pooled.chance
 
     @property
     def _choices(self) -> int:
@@ -271,7 +276,10 @@ class SourceJudge(Judge[SourceCase]):
         runs = []
         for place, of_seed in enumerate(answers):
             if len(of_seed.held.rows):
-                runs.append((Holders.of(of_seed.held.by), named[place] if named else of_seed.named))
+                names = of_seed.named
+                if named:
+                    names = named[place]
+                runs.append((Holders.of(of_seed.held.by), names))
         return pooled.rate.measured(
             reason,
             test=test(runs, self.rng(_TESTS[metric])),
@@ -375,7 +383,9 @@ class SourceJudge(Judge[SourceCase]):
             if pooled is None or not all(len(of_seed.hits) for of_seed in answers):
                 continue
             entry = pooled.as_entry() | {"rounds": numbers[position]}
-            entry["null"] = pooled.null["value"] if pooled.null else None
+            entry["null"] = None
+            if pooled.null:
+                entry["null"] = pooled.null["value"]
             for key, column in by_round.items():
                 column.append(entry[key])
         return by_round

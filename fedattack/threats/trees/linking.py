@@ -56,6 +56,9 @@ def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str])
 
 def _deal(trees: Sequence[tuple[Cuts, int]], known: Sequence[Cuts], each: int) -> list[int]:
     """Return to which client each tree of a round is put, at most so many to each."""
-    shares = np.array([[len(cuts & own) / len(own) ** 0.5 for own in known] for cuts, _ in trees])
+    shares = np.zeros((len(trees), len(known)))
+    for row, (cuts, _) in enumerate(trees):
+        for column, own in enumerate(known):
+            shares[row, column] = len(cuts & own) / len(own) ** 0.5
     _, chosen = linear_sum_assignment(np.repeat(shares, each, axis=1), maximize=True)
     return [int(column) // each for column in chosen]
