@@ -213,6 +213,17 @@ def test_losses_and_gradients_are_those_of_an_example_alone(name):
         np.testing.assert_allclose(given, flat, rtol=toy.tolerance, atol=toy.tolerance)
 
 
+def test_of_an_output_that_is_squeezed_there_are_gradients_of_one_example_too():
+    """As MOON's models do: of a batch of one PyTorch computes a loss, and no gradient."""
+    toy = classifier(lambda model, batch: F.cross_entropy(model(batch["x"]).squeeze(), batch["y"]))
+    tape, leaves, parameters = read_tape(toy.run), toy.leaves(), [*toy.model.parameters()]
+    tape.prepare(leaves)
+    assert (tape.copies, tape.copies_learned) == (1, SIZE)
+    gradients = torch.autograd.grad(F.cross_entropy(toy.model(X[:1]), Y[:1]), parameters)
+    flat = torch.cat([one.reshape(-1) for one in gradients])
+    np.testing.assert_allclose(tape.gradient_of(leaves, 0, parameters), flat, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["classifier", "two heads", "LSTM", "dropout"])
 def test_many_examples_are_played_at_once_where_pytorch_can(name):
     toy = TOYS[name]()
