@@ -16,6 +16,7 @@ COUNT, TESTED, SIZE, FEATURES = 16, 8, 4, 6
 GENERATOR = torch.Generator().manual_seed(1)
 X = torch.randn(COUNT + TESTED, FEATURES, generator=GENERATOR)
 V = torch.randn(COUNT + TESTED, 2, generator=GENERATOR)
+LABEL = torch.arange(COUNT) % 2
 
 
 class Net(nn.Module):
@@ -120,6 +121,40 @@ def test_a_list_that_is_as_long_as_a_batch_by_accident_is_no_part_of_an_example(
     witness = witness_of(client, tmp_path)
     assert witness.trained.total == total
     assert any("classes, the same in each batch and as long as one" in note for note in witness.notes) == (total == 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"label": LABEL}, [8, 8]),
+        ({"label": LABEL, "labels": LABEL}, [16]),
+        ({"label": LABEL - 1}, [16]),
+        ({"kind": LABEL}, [16]),
+        ({"label": LABEL + 0.5}, [16]),
+    ],
+)
+def test_a_whole_number_that_is_called_a_label_is_the_class_of_an_example(labels, expected, tmp_path):
+    """As of HeteroFL's model, which takes a dict and masks the classes that its client lacks."""
+
+    class Masked(Net):
+        def forward(self, batch):
+            logits = super().forward(batch["x"]).masked_fill(batch["lacks"], 0)
+            return {"loss": sum(logits.gather(1, one.long()[:, None].relu()).mean() for one in batch["y"].values())}
+
+    lacks = torch.arange(FEATURES) == 5
+
+    def step(model, rows):
+        y = {name: one[rows] for name, one in labels.items()}
+        return model({"x": X[rows], "lacks": lacks, "y": y})["loss"]
+
+    witness = witness_of(lambda: train(Masked(), step), tmp_path)
+    assert witness.trained.total == COUNT
+    assert [*witness.trained.counts.values()] == expected
+
+
+def test_a_label_that_a_loss_outside_takes_is_the_class_of_an_example(tmp_path):
+    witness = witness_of(lambda: train(TwoHeads(), two, torch.arange(COUNT)), tmp_path)
+    assert witness.trained.counts == {0: 6, 1: 5, 2: 5}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
