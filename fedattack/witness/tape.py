@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
-from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, tensors_of
+from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, is_going_back, tensors_of
 from fedattack.witness.torch_source import unwrap
 
 _TRIED = 3
@@ -410,7 +410,7 @@ def _calls_read(reader: Reader) -> Iterator[None]:
     original = nn.Module.__call__
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if reader.inside or next(self.parameters(), None) is None:
+        if reader.inside or is_going_back() or next(self.parameters(), None) is None:
             return original(self, *args, **kwargs)
         step = reader.begin(self, args, kwargs)
         if step is not None:

@@ -26,7 +26,7 @@ from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, w
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label, hash_rows
-from fedattack.witness.step import MET, Reader, Step, as_array, count_examples, tensors_of
+from fedattack.witness.step import MET, Reader, Step, as_array, count_examples, is_going_back, tensors_of
 from fedattack.witness.watch import CallWatch, Pass, SeenModel, State, current, labels_of, places_in
 
 _LABELLED = {
@@ -133,7 +133,7 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
         if compiling():
             return original(self, *args, **kwargs)
         watch = watch_of()
-        if watch is None or watch.local.open is not None or not (self._parameters or self._modules):
+        if watch is None or watch.local.open is not None or not (self._parameters or self._modules) or is_going_back():
             return original(self, *args, **kwargs)
         begun = watch.guard("what a model was called with", _begin, self, args, kwargs)
         local = watch.local

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.base.structured import fields
@@ -150,6 +151,21 @@ def test_a_whole_number_that_is_called_a_label_is_the_class_of_an_example(labels
     witness = witness_of(lambda: train(Masked(), step), tmp_path)
     assert witness.trained.total == COUNT
     assert [*witness.trained.counts.values()] == expected
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda out, y: (out - F.one_hot(y, FEATURES)).abs().mean()])
+def test_what_a_checkpoint_computes_again_is_no_model_of_its_own(is_reentrant, loss, tmp_path):
+    class Checkpointed(Net):
+        def forward(self, x):
+            return checkpoint(self.layers[1:], self.layers[0](x), use_reentrant=is_reentrant)
+
+    def client():
+        return train(Checkpointed(), lambda model, rows: loss(model(X[rows]), LABEL[rows]))
+
+    witness = witness_of(client, tmp_path)
+    assert (witness.trained.total, witness.evaluated.total) == (COUNT, 0)
+    assert witness.notes == ()
 
 
 def test_a_label_that_a_loss_outside_takes_is_the_class_of_an_example(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.base.errors import DataError
@@ -171,6 +172,15 @@ def all_backward(loss):
     torch.autograd.backward([loss])
 
 
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = two_layers(out=8), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+
 TOYS = {
     "classifier": classifier,
     "criterion": lambda: classifier(lambda model, batch: CRITERION(model(batch["x"]), batch["y"])),
@@ -187,6 +197,7 @@ TOYS = {
     "dropout": lambda: classifier(cross_entropy, nn.Dropout(0.5)),
     "batch norm": with_statistics,
     "LSTM": recurrent,
+    "checkpoint": lambda: Toy(Checkpointed(), cross_entropy, CLASSIFIED, LABELLED),
     "proximal term": lambda: classifier(proximal, common=nearness),
     "functions of parameters": lambda: classifier(scaled),
     "accumulated": lambda: classifier(lambda model, batch: cross_entropy(model, batch) / 3),
