@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedattack.apps.player import Along, Form, Handler, Player, form_of
 from fedattack.attacks.replies import replied
+from fedattack.audit.numbers import count_words
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
 from fedattack.learning.importing import one_line
@@ -59,7 +60,8 @@ class Interview:
         self.auxiliary = _read_examples(request["auxiliary"]) if request["auxiliary"] else (self._x[:0], self._y[:0])
         self._app = load_app(request["clientapp"], DataError, request["folder"])
         self._players: dict[Form, Player] = {}
-        self._reasons: dict[str, str] = {}
+        # By why they could not be asked about: the round and the node of each reply.
+        self._left_out: dict[str, list[tuple[int, str]]] = {}
         self._without_gradients = ""
 
     def answer(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
@@ -94,13 +96,13 @@ class Interview:
             for reply in filter(_has_arrays, round_.observations):
                 say(f"{PROGRESS}{done} {total}")
                 done += 1
-                of_reply = self._try(reply)
+                of_reply = self._try(round_.number, reply)
                 if of_reply is not None:
                     asked[reply.node] = of_reply
             for group in _group_by_model([one for one in round_.observations if one.node in asked]):
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
-            raise DataError("; ".join(self._reasons) or "no reply holds arrays")
+            raise DataError("; ".join(self._left_out) or "no reply holds arrays")
         return self._put_together(passes, found)
 
     def _put_together(self, passes: Sequence[int], found: Sequence["_AnswerArrays"]) -> dict[str, NDArray[Any]]:
@@ -199,14 +201,14 @@ class Interview:
             losses = np.stack([asked[node][at][1] for node in nodes])
             one.add(seq, nodes, losses, None if along is None else along[at])
 
-    def _try(self, reply: Observation) -> list[tuple[Arrays, NDArray[np.float64]]] | None:
+    def _try(self, number: int, reply: Observation) -> list[tuple[Arrays, NDArray[np.float64]]] | None:
         """Ask about a reply; what the app's own code raises is a reason why it is left out."""
         try:
             return self._ask(reply)
         except FedAttackError as cause:
-            self._reasons.setdefault(str(cause), reply.node)
+            self._left_out.setdefault(str(cause), []).append((number, reply.node))
         except Exception as cause:
-            self._reasons.setdefault(one_line(cause), reply.node)
+            self._left_out.setdefault(one_line(cause), []).append((number, reply.node))
         return None
 
     def _try_along(self, reply: Observation, models: Sequence[Sequence[Arrays]]) -> list[Along] | None:
@@ -249,7 +251,7 @@ class Interview:
         return [(products[at : at + count], norms, lengths[at : at + count]) for at in range(0, len(updates), count)]
 
     def _notes(self) -> list[str]:
-        notes = [f"client {node} left out: {reason}" for reason, node in self._reasons.items()]
+        notes = [_count_left_out(reason, replies) for reason, replies in self._left_out.items()]
         if self._without_gradients:
             notes.append(
                 f"the app's step gives no gradients of single examples ({self._without_gradients}): losses alone"
@@ -293,6 +295,15 @@ class _AnswerArrays:
         common = float(np.median(medians))
         if min(medians) > 0:
             self.losses = [losses * common / median for losses, median in zip(self.losses, medians, strict=True)]
+
+
+def _count_left_out(reason: str, replies: Sequence[tuple[int, str]]) -> str:
+    """Say which replies were left out for a reason."""
+    rounds = dict.fromkeys(str(number) for number, _ in replies)
+    nodes = dict.fromkeys(node for _, node in replies)
+    of_rounds = f"{'round' if len(rounds) == 1 else 'rounds'} {short(', '.join(rounds), 60)}"
+    of_nodes = f"{'client' if len(nodes) == 1 else 'clients'} {short(', '.join(nodes), 60)}"
+    return f"{count_words(len(replies), 'reply', 'replies')} of {of_nodes} in {of_rounds} left out: {reason}"
 
 
 def _update(sent: Arrays, received: Arrays) -> Arrays:

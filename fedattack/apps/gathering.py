@@ -18,7 +18,7 @@ from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import Questions
 from fedattack.attacks import ModelKnowledge
 from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
-from fedattack.base.files import make_private
+from fedattack.base.files import make_private, sigterm_raises
 from fedattack.base.untrusted import check_folder
 from fedattack.record import Record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
@@ -122,7 +122,7 @@ def gather(
 def _making_whole(out: Path) -> Iterator[Path]:
     """Yield a folder that takes its place when all is in it; nothing is left of it if something fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         folder = Path(temporary) / "run"
         make_private(folder)
         yield folder

@@ -193,10 +193,16 @@ def _notes_of(alike: Sequence[_Read], others: Sequence[_Read], count: int) -> li
     if first.rest:
         rest = short(", ".join(f"{array.name} ({array.kind})" for array in first.rest), 200)
         notes.append(f"beside their model clients send {rest}, which no attack reads: it may leak, too")
-    if others:
+    shaped = [one for one in others if not one.unread and one.differences == first.differences]
+    if shaped:
         notes.append(
-            f"{len(others)} of {count} clients send something else than the others; whether their replies leak "
-            "cannot be told"
+            f"{len(shaped)} of {count} clients send models of another form: where the app is not asked, whether their "
+            "replies leak cannot be told"
+        )
+    if strange := len(others) - len(shaped):
+        notes.append(
+            f"{strange} of {count} clients send something else than the others; whether their replies leak cannot be "
+            "told"
         )
     return notes
 

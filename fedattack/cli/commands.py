@@ -1180,12 +1180,15 @@ def _resume(out: Path, *, trust: bool) -> str:
 
 @contextmanager
 def _resumable(out: Path, command: str) -> Iterator[None]:
-    """Say of a run that ends early by which command it goes on."""
+    """Say of a run that ends early, also by SIGTERM, by which command it goes on."""
+    from fedattack.base.files import sigterm_raises
     from fedattack.record.folder import STUDY
 
     try:
-        yield
-    except (RunError, KeyboardInterrupt):
+        # Examples of clients lie in temporary files, and processes of the app compute: neither outlives the command.
+        with sigterm_raises():
+            yield
+    except (RunError, KeyboardInterrupt, SystemExit):
         # Without it the preparation ended early, and there is nothing to go on with.
         if (out / STUDY).exists():
             err_console.print(escape(f"note: `{command}` goes on after what is recorded"), soft_wrap=True)

@@ -332,7 +332,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
         watch.received(),
         before=model.state_at_start(),
         after=after,
-        learns=model.learns() if model.learns is not None else [name for name, _ in after],
+        learns=model.learned(),
         mods=call.mods,
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
@@ -349,7 +349,7 @@ def _not_sent(
     arrays = _find_not_sent(model, call)
     if arrays is None:
         return before
-    learned = {*arrays} & {*(model.learns() if model.learns is not None else arrays)}
+    learned = {*arrays} & model.learned()
     if learned:
         watch.note(f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no whole model")
         return tuple(sorted(learned)), None

@@ -145,8 +145,14 @@ class Examples:
 
     @property
     def has_places(self) -> bool:
-        """Whether it is known of all where they stand in a loader's dataset."""
-        return bool(len(self.labels)) and all(key in self.places for key in self.labels)
+        """Whether it is known of all where they stand in a loader's dataset, which is the same one each time."""
+        # Who draws other examples in each round has examples of other labels at the same places.
+        labels: dict[int, Label] = {}
+        for key, label in self.labels.items.items():
+            place = self.places.get(key)
+            if place is None or labels.setdefault(place, label) != label:
+                return False
+        return bool(labels)
 
     @property
     def has_views(self) -> bool:

@@ -148,6 +148,11 @@ def count_examples(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     return len(tensors[0]) if tensors else 0
 
 
+def is_going_back() -> bool:
+    """Say whether gradients are computed right now: what is called meanwhile was called before, at a checkpoint."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def tensors_of(output: Any) -> list[Tensor]:
     """Return all tensors of what a model or a function returned."""
     return [value for value in tree_flatten(output)[0] if isinstance(value, Tensor)]

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
-from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, tensors_of
+from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, is_going_back, tensors_of
 from fedattack.witness.torch_source import unwrap
 
 _TRIED = 3
@@ -43,6 +43,8 @@ class Tape:
         The models that it calls, in the order of their calls.
     copies
         In how many copies an example is played, which together are one batch.
+    copies_learned
+        The same where a gradient is taken.
     together
         Whether many examples can be played at once, each for itself, by :func:`torch.vmap`.
     is_whole
@@ -57,7 +59,7 @@ class Tape:
         found = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
         self.models: list[nn.Module] = list(dict.fromkeys(found))
         self.rows = step.rows()
-        self.copies = step.count
+        self.copies = self.copies_learned = step.count
         self.together = False
 
     def play(self, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
@@ -123,7 +125,7 @@ class Tape:
     def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
         """Compute the gradient of one example's loss by these parameters, in a row; 0 where one does not matter."""
         with torch.enable_grad():
-            loss = self.play(_copy_row(leaves, row, self.copies))
+            loss = self.play(_copy_row(leaves, row, self.copies_learned))
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         parts = zip(gradients, parameters, strict=True)
         flat = [
@@ -152,6 +154,8 @@ class Tape:
         single = [self._try(leaves, row, 1) for row in tried]
         if np.allclose(whole, single, rtol=_CLOSE, atol=1e-7):
             self.copies = 1
+            if self._learns_from_one(leaves):
+                self.copies_learned = 1
         try:
             together = self._losses_together(leaves, slice(0, len(whole)))
         except Exception:  # what PyTorch cannot vectorise is played one by one
@@ -164,6 +168,16 @@ class Tape:
             return self._loss_in_copies(leaves, row, copies)
         except Exception:
             return math.nan
+
+    def _learns_from_one(self, leaves: Mapping[str, NDArray[Any]]) -> bool:
+        """Say whether one row has a gradient: of what a model squeezes a loss may be computed that has none."""
+        parameters = [one for model in self.models for one in model.parameters() if one.requires_grad]
+        try:
+            with torch.enable_grad():
+                torch.autograd.grad(self.play(_copy_row(leaves, 0, 1)), parameters, allow_unused=True)
+        except Exception:  # the app's own code may raise anything
+            return False
+        return True
 
     def _calm(self, leaves: Mapping[str, NDArray[Any]]) -> None:
         """Put the models into evaluation where the step also works so; else their dropout and batch norm alone."""
@@ -396,7 +410,7 @@ def _calls_read(reader: Reader) -> Iterator[None]:
     original = nn.Module.__call__
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if reader.inside or next(self.parameters(), None) is None:
+        if reader.inside or is_going_back() or next(self.parameters(), None) is None:
             return original(self, *args, **kwargs)
         step = reader.begin(self, args, kwargs)
         if step is not None:

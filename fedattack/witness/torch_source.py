@@ -26,7 +26,7 @@ from fedattack.base.structured import LABELS, SEPARATOR, fields, pack, places, w
 from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label, hash_rows
-from fedattack.witness.step import Reader, Step, as_array, count_examples, tensors_of
+from fedattack.witness.step import MET, Reader, Step, as_array, count_examples, is_going_back, tensors_of
 from fedattack.witness.watch import CallWatch, Pass, SeenModel, State, current, labels_of, places_in
 
 _LABELLED = {
@@ -64,6 +64,9 @@ _CALLS = 8
 _AHEAD = "_fedattack_ahead"
 
 _LARGEST = 2**40
+
+# Whole numbers below this may be classes.
+_CLASSES = 10_000
 
 _undo: list[Callable[[], Any]] = []
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
@@ -130,7 +133,7 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
         if compiling():
             return original(self, *args, **kwargs)
         watch = watch_of()
-        if watch is None or watch.local.open is not None or not (self._parameters or self._modules):
+        if watch is None or watch.local.open is not None or not (self._parameters or self._modules) or is_going_back():
             return original(self, *args, **kwargs)
         begun = watch.guard("what a model was called with", _begin, self, args, kwargs)
         local = watch.local
@@ -355,7 +358,7 @@ class StepReader(Reader):
             model.take_steps()
         watch.by_steps[model.kind] = fields(rows)
         one = model.start(rows, trains=True)
-        one.labels, one.differentiated, one.held_out = [0] * len(rows), True, step.held_out
+        one.labels, one.differentiated, one.held_out = _labels_in(rows), True, step.held_out
         one.places = step.places
 
     def _take_evaluated(self) -> None:
@@ -377,12 +380,24 @@ class StepReader(Reader):
             if not model.stepwise:
                 model.take_steps()
             one = model.start(pack({place: rows[place] for place in wanted}), trains=False)
-            one.labels = [0] * len(rows)
+            one.labels = _labels_in(rows)
 
     def end_reading(self) -> None:
         """Stop, and note what is under way."""
         self.remove()
         self._take_evaluated()
+
+
+def _labels_in(rows: NDArray[Any]) -> list[int]:
+    """Return which class each example of a step is of, if one part of it alone can say so; else all are of class 0."""
+    found = []
+    for name in fields(rows):
+        if rows[name].ndim == 1 and rows[name].dtype.kind in "iu" and (_is_label(name) or name.startswith(MET)):
+            found.append(rows[name].astype(np.int64))
+    if len(found) != 1 or found[0].min() < 0 or found[0].max() >= _CLASSES:
+        return [0] * len(rows)
+    labels: list[int] = found[0].tolist()
+    return labels
 
 
 def _has_labels(begun: Pass | _Taken | None) -> bool:

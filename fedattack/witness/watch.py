@@ -248,6 +248,16 @@ class SeenModel:
         if sum(array.nbytes for array in arrays) <= START_BYTES:
             self._start = [(name, array.copy()) for name, array in now]
 
+    def learned(self) -> set[str]:
+        """Return what training changes of its state: what it may change now, and what it has changed since the start.
+
+        What is trained first may be frozen when the call ends, such as a head of a client's own.
+        """
+        now = self.state() if self.state is not None else []
+        names, before = {name for name, _ in now}, dict(self._start)
+        moved = {name for name, array in now if name in before and not same([before[name]], [array])}
+        return moved | (names if self.learns is None else names & {*self.learns()})
+
     def state_at_start(self) -> State:
         """Return the state before training; nothing if it was not kept."""
         return self._start

@@ -234,6 +234,8 @@ def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     answers, notes = ask(app, part, witnesses_of(part), targets)
     assert len({*answers.nodes.tolist()}) == CLIENTS - 1
     assert len(notes) == 1
+    strange = next(one.node for one in witnesses_of(part) if one.client == "1")
+    assert notes[0].startswith(f"2 replies of client {strange} in rounds 1, 2 left out: ")
     assert "it replied other arrays than it was sent: module.net.0.weight" in notes[0]
     assert "appeared" in notes[0]
     assert "vanished" in notes[0]

@@ -45,6 +45,17 @@ def test_weights_are_read_as_they_are_and_so_is_what_nobody_saw():
     assert rows == [("0", "weights", 3), ("1", "weights", 3)]
 
 
+def test_of_models_of_another_form_alone_the_app_may_still_say_what_leaks():
+    """As of parts of a large model, which HeteroFL gives to weak clients."""
+    narrow = sent("weights", shapes=((2, 6), (2,)))
+    reading = read_sends(witnesses(narrow, WEIGHTS, WEIGHTS))
+    assert (reading.known, reading.unread) == (None, "")
+    (note,) = reading.notes
+    assert note.startswith("1 of 3 clients send models of another form: where the app is not asked")
+    both = read_sends(witnesses(sent("difference"), WEIGHTS, WEIGHTS))
+    assert "1 of 3 clients send something else" in both.notes[0]
+
+
 def test_differences_have_the_factor_of_each_client():
     tables = [sent("difference times a factor", factor=factor) for factor in (-2.0, -4.0, -8.0)]
     reading = read_sends(witnesses(*tables))

@@ -1,21 +1,27 @@
 """An app's audit that is stopped goes on by the command that began it, and does again only what was not whole."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedattack.apps import app as app_module
-from fedattack.apps import auditing
+from fedattack.apps import asking, auditing
 from fedattack.apps.app import App
+from fedattack.apps.asking import Inquiry
 from fedattack.apps.auditing import run_app, witness_of
-from fedattack.attacks import write_knowledge
+from fedattack.attacks import Targets, write_knowledge
 from fedattack.audit.truth import note_node
 from fedattack.base.errors import ConfigError, TrustError
 from fedattack.base.files import FolderLock
@@ -277,6 +283,38 @@ def stated(findings) -> list:
     for finding in found if isinstance(found, list) else found["findings"]:
         finding.pop("provenance", None)
     return found
+
+
+@pytest.mark.slow
+def test_an_audit_that_is_ended_by_sigterm_says_how_it_goes_on_and_leaves_no_file_and_no_process(
+    tmp_path, runtime, call, monkeypatch
+):
+    """Whatever it is at: here it asks the app."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    app, out = MESSAGE_API.copy(tmp_path), tmp_path / "out"
+    begun: list[subprocess.Popen] = []
+
+    def pose(part, witnesses, *, ask, **_):
+        ask.losses(Inquiry(part, witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))))
+
+    class Endless(subprocess.Popen):
+        def __init__(self, command, **words):
+            super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **words)
+            begun.append(self)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    monkeypatch.setattr(auditing, "pose", pose)
+    monkeypatch.setattr(asking, "_handlers", lambda *_: {"100": {}})
+    monkeypatch.setattr(asking.subprocess, "Popen", Endless)
+    before = signal.getsignal(signal.SIGTERM)
+    code, _, err = call("audit", app, "--out", out, "--supernodes", 3, "--device", "cpu", "--quiet")
+    assert code == 128 + signal.SIGTERM, err
+    assert "goes on after what is recorded" in err
+    assert begun[0].poll() is not None
+    assert not [*(tmp_path / "tmp").iterdir()]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.long

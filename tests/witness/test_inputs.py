@@ -261,3 +261,18 @@ def test_what_a_client_trains_and_keeps_is_told(tmp_path):
     witness = witness_of(lambda: adapted(model)() and None, tmp_path, sent=[model.adapter])
     assert (witness.model.frozen, witness.model.personal) == (None, ("base.bias", "base.weight"))
     assert any("and does not send it" in note for note in witness.notes)
+
+
+def test_what_a_client_trains_first_and_then_freezes_is_told_too(tmp_path):
+    """As FedRep's clients train a head of their own, and then what they send."""
+    model = Adapted()
+    model.base.requires_grad_(True)
+
+    def train():
+        adapted(model)()
+        model.base.requires_grad_(False)
+
+    witness = witness_of(train, tmp_path, sent=[model.adapter])
+    assert (witness.model.frozen, witness.model.personal) == (None, ("base.bias", "base.weight"))
+    kept = {array.of for array in witness.sends if array.kind == "not sent"}
+    assert kept == {"base.bias", "base.weight"}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.base.structured import fields
@@ -16,6 +17,7 @@ COUNT, TESTED, SIZE, FEATURES = 16, 8, 4, 6
 GENERATOR = torch.Generator().manual_seed(1)
 X = torch.randn(COUNT + TESTED, FEATURES, generator=GENERATOR)
 V = torch.randn(COUNT + TESTED, 2, generator=GENERATOR)
+LABEL = torch.arange(COUNT) % 2
 
 
 class Net(nn.Module):
@@ -120,6 +122,55 @@ def test_a_list_that_is_as_long_as_a_batch_by_accident_is_no_part_of_an_example(
     witness = witness_of(client, tmp_path)
     assert witness.trained.total == total
     assert any("classes, the same in each batch and as long as one" in note for note in witness.notes) == (total == 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"label": LABEL}, [8, 8]),
+        ({"label": LABEL, "labels": LABEL}, [16]),
+        ({"label": LABEL - 1}, [16]),
+        ({"kind": LABEL}, [16]),
+        ({"label": LABEL + 0.5}, [16]),
+    ],
+)
+def test_a_whole_number_that_is_called_a_label_is_the_class_of_an_example(labels, expected, tmp_path):
+    """As of HeteroFL's model, which takes a dict and masks the classes that its client lacks."""
+
+    class Masked(Net):
+        def forward(self, batch):
+            logits = super().forward(batch["x"]).masked_fill(batch["lacks"], 0)
+            return {"loss": sum(logits.gather(1, one.long()[:, None].relu()).mean() for one in batch["y"].values())}
+
+    lacks = torch.arange(FEATURES) == 5
+
+    def step(model, rows):
+        y = {name: one[rows] for name, one in labels.items()}
+        return model({"x": X[rows], "lacks": lacks, "y": y})["loss"]
+
+    witness = witness_of(lambda: train(Masked(), step), tmp_path)
+    assert witness.trained.total == COUNT
+    assert [*witness.trained.counts.values()] == expected
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda out, y: (out - F.one_hot(y, FEATURES)).abs().mean()])
+def test_what_a_checkpoint_computes_again_is_no_model_of_its_own(is_reentrant, loss, tmp_path):
+    class Checkpointed(Net):
+        def forward(self, x):
+            return checkpoint(self.layers[1:], self.layers[0](x), use_reentrant=is_reentrant)
+
+    def client():
+        return train(Checkpointed(), lambda model, rows: loss(model(X[rows]), LABEL[rows]))
+
+    witness = witness_of(client, tmp_path)
+    assert (witness.trained.total, witness.evaluated.total) == (COUNT, 0)
+    assert witness.notes == ()
+
+
+def test_a_label_that_a_loss_outside_takes_is_the_class_of_an_example(tmp_path):
+    witness = witness_of(lambda: train(TwoHeads(), two, torch.arange(COUNT)), tmp_path)
+    assert witness.trained.counts == {0: 6, 1: 5, 2: 5}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.base.errors import DataError
@@ -171,6 +172,15 @@ def all_backward(loss):
     torch.autograd.backward([loss])
 
 
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = two_layers(out=8), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+
 TOYS = {
     "classifier": classifier,
     "criterion": lambda: classifier(lambda model, batch: CRITERION(model(batch["x"]), batch["y"])),
@@ -187,6 +197,7 @@ TOYS = {
     "dropout": lambda: classifier(cross_entropy, nn.Dropout(0.5)),
     "batch norm": with_statistics,
     "LSTM": recurrent,
+    "checkpoint": lambda: Toy(Checkpointed(), cross_entropy, CLASSIFIED, LABELLED),
     "proximal term": lambda: classifier(proximal, common=nearness),
     "functions of parameters": lambda: classifier(scaled),
     "accumulated": lambda: classifier(lambda model, batch: cross_entropy(model, batch) / 3),
@@ -211,6 +222,17 @@ def test_losses_and_gradients_are_those_of_an_example_alone(name):
         flat = torch.cat([one.reshape(-1).float() for one in gradients])
         given = tape.gradient_of(leaves, row, parameters)
         np.testing.assert_allclose(given, flat, rtol=toy.tolerance, atol=toy.tolerance)
+
+
+def test_of_an_output_that_is_squeezed_there_are_gradients_of_one_example_too():
+    """As MOON's models do: of a batch of one PyTorch computes a loss, and no gradient."""
+    toy = classifier(lambda model, batch: F.cross_entropy(model(batch["x"]).squeeze(), batch["y"]))
+    tape, leaves, parameters = read_tape(toy.run), toy.leaves(), [*toy.model.parameters()]
+    tape.prepare(leaves)
+    assert (tape.copies, tape.copies_learned) == (1, SIZE)
+    gradients = torch.autograd.grad(F.cross_entropy(toy.model(X[:1]), Y[:1]), parameters)
+    flat = torch.cat([one.reshape(-1) for one in gradients])
+    np.testing.assert_allclose(tape.gradient_of(leaves, 0, parameters), flat, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["classifier", "two heads", "LSTM", "dropout"])

@@ -591,6 +591,26 @@ def test_places_in_a_loader_tell_views_from_examples_without_any_stated_number(w
     assert sum(witness.trained.counts.values()) == 40
 
 
+def test_who_draws_other_examples_in_each_round_augments_none(tmp_path):
+    """As FedBN's clients do: what stands at one place of their loaders is one example now, and another then."""
+
+    def client(rows):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in DataLoader(TensorDataset(X[rows], Y[rows]), 8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        return model
+
+    witness_of(lambda: client(slice(0, 16)), tmp_path, stated=16)
+    witness = witness_of(lambda: client(slice(17, 33)), tmp_path, stated=16)
+    assert seen(witness.trained) == hashes_of(X[:16]) | hashes_of(X[17:33])
+    assert len(witness.trained.places) == 0
+    assert sum(witness.trained.counts.values()) == 32
+    assert any("or all others in each round" in note for note in witness.notes)
+
+
 def test_augmentation_of_one_epoch_a_round_shows_in_the_next_round(tmp_path):
     def client(shift):
         model = Net()
