@@ -437,6 +437,9 @@ class NoFlower:
     def __exit__(self, *words: object) -> None:
         pass
 
+    def declare(self, defaults: Mapping[str, Any]) -> None:
+        """Take what the app is said to declare."""
+
     def run(self, config: Mapping[str, Any], **named: Any) -> Any:
         """Refuse the run."""
         from fedattack.base.errors import RunError

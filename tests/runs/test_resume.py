@@ -134,6 +134,9 @@ class Idle:
     def __exit__(self, *_) -> None:
         pass
 
+    def declare(self, defaults) -> None:
+        pass
+
     def run(self, config, **_):
         of_runs = read_runs(Path(config["runs"])) if "runs" in config else [{}]
         self.configs += [{**config, **own} for own in of_runs]
