@@ -38,6 +38,9 @@ SHADOWS = 8
 # Rounds in which it does, from the last one back, and seconds after which no further one is begun.
 _SHADOW_ROUNDS, _SHADOW_SECONDS = 3, 300
 
+PLANTING_SECONDS = 300
+"""After so long nothing is planted in a further round: the positive control is then of the rounds before."""
+
 
 class Interview:
     """Asks an app about all replies of a record.
@@ -81,7 +84,8 @@ class Interview:
     def hold(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
 
-        Where something is planted, the names of the arrays of each strength end in ``@`` and the number of passes.
+        Where something is planted, the names of the arrays of each strength end in ``@`` and the number of passes, and
+        ``rounds`` says in how many rounds it was.
 
         Raises
         ------
@@ -91,7 +95,11 @@ class Interview:
         passes = self._request["passes"] or [0]
         found = [_AnswerArrays() for _ in passes]
         total, done = sum(1 for _ in _replies(self._record)), 0
+        rounds, started = 0, time.monotonic()
         for round_ in self._record:
+            if self._request["passes"] and rounds and time.monotonic() - started > PLANTING_SECONDS:
+                break
+            rounds += 1
             asked: dict[str, list[tuple[Arrays, NDArray[np.float64]]]] = {}
             for reply in filter(_has_arrays, round_.observations):
                 say(f"{PROGRESS}{done} {total}")
@@ -103,7 +111,7 @@ class Interview:
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._left_out) or "no reply holds arrays")
-        return self._put_together(passes, found)
+        return {"rounds": np.array(rounds), **self._put_together(passes, found)}
 
     def _put_together(self, passes: Sequence[int], found: Sequence["_AnswerArrays"]) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {"notes": np.array(self._notes(), dtype=np.str_)}

@@ -19,7 +19,7 @@ from typing import Any
 from flwr.common.config import flatten_dict
 from numpy.typing import NDArray
 
-from fedattack.apps.answering import PROGRESS
+from fedattack.apps.answering import PLANTING_SECONDS, PROGRESS
 from fedattack.apps.app import App
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
@@ -109,6 +109,13 @@ class Asker:
             By the number of passes.
         """
         arrays = self._ask(inquiry, f"plant in {inquiry.part.label}", owned=owned, passes=passes)
+        rounds, in_all = int(arrays["rounds"]), len(Record(inquiry.part.record))
+        if rounds < in_all and self.watch is not None:
+            self.watch.say(
+                "note",
+                f"{inquiry.part.label}: after {PLANTING_SECONDS} s something is planted in {rounds} of {in_all} rounds; "
+                "the control is of these",
+            )
         found = {}
         for count in passes:
             of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}

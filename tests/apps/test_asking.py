@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 
-from fedattack.apps import asking
+from fedattack.apps import answering, asking
 from fedattack.apps.answering import SHADOWS, Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
@@ -216,6 +216,22 @@ def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is
         assert np.mean(fell[owned[node]]) > np.mean(fell[others])
     # Gradients of what is sent are held against the update, too.
     assert np.isfinite(ask(app, part, witnesses_of(part), targets)[0].products).all()
+
+
+def test_planting_ends_in_time_and_says_in_how_many_rounds(tmp_path, here, monkeypatch):
+    monkeypatch.setattr(answering, "PLANTING_SECONDS", -1)
+    part = Part(tmp_path, "")
+    app, targets = run(part, "head first"), targets_of(part)
+    record = Record(part.record)
+    inquiry = Inquiry(part, witnesses_of(part), targets)
+    owned = {reply.node: [0, 1] for reply in record.rounds[0].observations}
+    said = []
+    asker = Asker(app, Watch(say=lambda kind, text: said.append(text)))
+    answers = asker.planted(inquiry, owned, (1,))[1]
+    assert {*answers.seqs.tolist()} == {record.rounds[0].seq}
+    assert said == [
+        f"{part.label}: after 300 s something is planted in 1 of {len(record)} rounds; the control is of these"
+    ]
 
 
 def test_a_model_that_the_sent_one_is_compared_with_is_none_that_clients_keep(tmp_path, here):
