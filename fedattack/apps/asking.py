@@ -111,11 +111,8 @@ class Asker:
         arrays = self._ask(inquiry, f"plant in {inquiry.part.label}", owned=owned, passes=passes)
         rounds, in_all = int(arrays["rounds"]), len(Record(inquiry.part.record))
         if rounds < in_all and self.watch is not None:
-            self.watch.say(
-                "note",
-                f"{inquiry.part.label}: after {PLANTING_SECONDS} s something is planted in {rounds} of {in_all} rounds; "
-                "the control is of these",
-            )
+            after = f"{inquiry.part.label}: after {PLANTING_SECONDS} s something is planted in"
+            self.watch.say("note", f"{after} {rounds} of {in_all} rounds; the control is of these")
         found = {}
         for count in passes:
             of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}
