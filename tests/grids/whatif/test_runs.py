@@ -22,7 +22,10 @@ def test_an_app_of_somebody_else(tmp_path):
     fedattack("audit", str(where), "--out", str(run), "--supernodes", "3", cwd=where)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     words = ("what-if", str(run), "--out", str(out), "--secagg", "--noise", "0.001", "--keep", "1", "--device", "cpu")
-    fedattack(*words, cwd=where, code=2)
+    # Nothing of the app is imported without a word: what needs its model is not asked.
+    without = fedattack("what-if", str(run), "--out", str(tmp_path / "without"), "--noise", "0", "--json", cwd=where)
+    untrusted, _ = json.loads(without.stdout)["runs"]
+    assert {"sia", "membership"} <= {entry["attack"] for entry in untrusted["not_asked"]}
     done = fedattack(*words, "--trust", "--json", cwd=where)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert stated(out / "cells" / "keep-1.0") == stated(out / "cells" / "as-it-was") == stated(run)
