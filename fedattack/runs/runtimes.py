@@ -21,8 +21,9 @@ GPU_OF_CLIENT = 2**30
 def _simulate(app: Path, clients: int, device: str, log: Path) -> "Runtime":
     from fedattack.runs.simulator import Simulator, clients_at_once
 
-    share = _gpu_share(device, clients_at_once(max(1, clients)))
-    return Simulator(app, supernodes=clients, gpus_per_client=share, log=log)
+    at_once = clients_at_once(clients)
+    share = _gpu_share(device, at_once)
+    return Simulator(app, supernodes=clients, cpus=at_once, gpus_per_client=share, log=log)
 
 
 def _deploy(app: Path, clients: int, device: str, log: Path, *, secure: bool = True) -> "Runtime":

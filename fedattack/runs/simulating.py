@@ -30,7 +30,7 @@ from fedattack.runs.running import (
     whole_rounds,
 )
 from fedattack.runs.runtimes import RUNTIMES
-from fedattack.runs.settings import check_settings, lines_of, load_settings, nodes_of
+from fedattack.runs.settings import check_settings, default_settings, lines_of, nodes_of
 from fedattack.runs.watch import Watch
 
 # Nodes of a simulation, up to which seeds share one Flower run: its start takes as long as a seed of the quickstart.
@@ -243,7 +243,7 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
     supernodes = nodes * max(len(parts) for parts, _ in batches)
     with make(app_folder(), supernodes, str(settings["device"]), open_log(out)) as runner:
         # Defences of other packages have settings of their own.
-        runner.declare({key: setting.default for key, setting in load_settings().items()})
+        runner.declare(default_settings())
         runs: list[tuple[Sequence[Part], Run]] = []
         for parts, config in batches:
 

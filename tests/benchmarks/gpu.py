@@ -20,11 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
+from tests.apps.projects import ROOT
 from tests.benchmarks.times import CLIENTS, write_app
 
-ROOT = Path(__file__).parents[2]
 DEVICES = ("cpu", "cuda")
 SAMPLE_SECONDS = 1.0
 
@@ -78,10 +80,10 @@ class Place:
         return time.monotonic() - started
 
 
-def quickstart(place: Place) -> float:
-    """Audit the quickstart, one seed."""
+def audit(preset: str, place: Place) -> float:
+    """Audit a preset, one seed."""
     return place.run(
-        *("audit", "quickstart", "--out", str(place.folder / "run"), "--seeds", "1"),
+        *("audit", preset, "--out", str(place.folder / "run"), "--seeds", "1"),
         *("--set", f"device={place.device}", "--device", place.device),
     )
 
@@ -108,14 +110,6 @@ def prolin(place: Place) -> float:
     return seconds
 
 
-def inversion(place: Place) -> float:
-    """Audit the preset of gradient inversion, one seed."""
-    return place.run(
-        *("audit", "inversion", "--out", str(place.folder / "run"), "--seeds", "1"),
-        *("--set", f"device={place.device}", "--device", place.device),
-    )
-
-
 def an_app(place: Place) -> float:
     """Audit an app that takes a GPU where there is one: a LeNet, ten clients."""
     app = write_app(place.folder)
@@ -126,13 +120,14 @@ def an_app(place: Place) -> float:
 
 
 ROWS: dict[str, Callable[[Place], float]] = {
-    "quickstart": quickstart,
+    "quickstart": partial(audit, "quickstart"),
     "sharing": sharing,
     "app": an_app,
-    "inversion": inversion,
-    "resnet-18-membership": lambda place: place.measure("resnet-18-membership"),
-    "resnet-18-inversion": lambda place: place.measure("resnet-18-inversion"),
-    "resnet-18-prolin": lambda place: place.measure("resnet-18-prolin"),
+    "inversion": partial(audit, "inversion"),
+    **{
+        f"resnet-18-{kind}": methodcaller("measure", f"resnet-18-{kind}")
+        for kind in ("membership", "inversion", "prolin")
+    },
     "prolin": prolin,
 }
 

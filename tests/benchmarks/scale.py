@@ -91,6 +91,8 @@ class Row:
     targets: int = 200
     real: bool = False
     """Whether clients train in every round, each on examples of its own."""
+    device: str = "cpu"
+    """Where the attack computes."""
 
 
 BASE = Row("")
@@ -143,7 +145,7 @@ def knowledge_of(row: Row, draw: np.random.Generator) -> Knowledge:
     return replace(known, targets=examples(row.targets, draw, model.input_shape))
 
 
-def make(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
+def make(row: Row, folder: Path) -> dict[str, float]:
     """Write record and knowledge of a row; returns the seconds that the record took, and its bytes."""
     draw = np.random.default_rng(0)
     write_knowledge(folder / "knowledge", knowledge_of(row, draw))
@@ -236,7 +238,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def attack(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
+def attack(row: Row, folder: Path) -> dict[str, float]:
     """Run a row's attack on what was made; returns its seconds, and the bytes of its scores."""
     options = {"clients": "node0", "updates": "1"} if row.kind == "inversion" else {}
     if shares_work(ATTACKS[row.kind].options):
@@ -247,13 +249,13 @@ def attack(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
     known = read_knowledge(folder / "knowledge", trusted=[str(MODELS[row.model].spec)])
     record = Record(folder / "record")
     started = time.perf_counter()
-    scores = chosen.run(record, known, seed=0, device=device)
+    scores = chosen.run(record, known, seed=0, device=row.device)
     seconds = time.perf_counter() - started
     scores.save(folder / "scores.npz")
     return {"seconds": seconds, "bytes": (folder / "scores.npz").stat().st_size}
 
 
-def simulate(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
+def simulate(row: Row, folder: Path) -> dict[str, float]:
     """Run ``fedattack simulate`` for a row; returns its seconds, and the bytes of its folder."""
     changes = [
         *("dataset=synthetic", "partition=iid", "local-epochs=1", f"rounds={row.rounds}", f"clients={row.clients}"),
@@ -267,12 +269,12 @@ def simulate(row: Row, folder: Path, device: str = "cpu") -> dict[str, float]:
     return {"seconds": time.perf_counter() - started, "bytes": size_of(folder / "run")}
 
 
-STEPS: dict[str, Callable[[Row, Path, str], dict[str, float]]] = {"make": make, "attack": attack, "simulate": simulate}
+STEPS: dict[str, Callable[[Row, Path], dict[str, float]]] = {"make": make, "attack": attack, "simulate": simulate}
 
 
-def child(step: str, row: Row, folder: Path, device: str) -> None:
+def child(step: str, row: Row, folder: Path) -> None:
     """Do one step of a row in this process, and print what it took."""
-    found = STEPS[step](row, folder, device)
+    found = STEPS[step](row, folder)
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     found["peak"] = max(own_peak(), 1024 * usage[1].ru_maxrss)
     found["processor"] = sum(used.ru_utime + used.ru_stime for used in usage)
@@ -292,12 +294,12 @@ def steps_of(row: Row) -> tuple[str, ...]:
     return ("make",) if row.kind == "recording" else ("make", "attack")
 
 
-def measure(row: Row, seconds: float, device: str = "cpu") -> dict[str, object]:
+def measure(row: Row, seconds: float) -> dict[str, object]:
     """Run one row in processes of its own."""
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         for step in steps_of(row):
-            words = [sys.executable, "-m", "tests.benchmarks.scale", "--device", device]
+            words = [sys.executable, "-m", "tests.benchmarks.scale", "--device", row.device]
             words += ["--step", step, row.name, folder]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             try:
@@ -372,13 +374,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file that keeps the rows as JSON")
     parser.add_argument("--step", nargs=3, metavar=("STEP", "ROW", "FOLDER"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    by_name = {row.name: row for row in ROWS}
+    rows = [replace(row, device=asked.device) for row in ROWS]
+    by_name = {row.name: row for row in rows}
     if asked.step:
         step, name, folder = asked.step
-        child(step, by_name[name], Path(folder), asked.device)
+        child(step, by_name[name], Path(folder))
         return
     patterns = QUICK if asked.quick else asked.rows
-    chosen = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
+    chosen = [row for row in rows if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
     if not chosen:
         parser.error(f"no row is named {' or '.join(patterns)}; --list shows all")
     if asked.list:
@@ -390,7 +393,7 @@ def main() -> None:
     print(f"|{'---|' * 11}")
     for row in chosen:
         if row.name not in kept:
-            kept[row.name] = measure(row, asked.seconds, asked.device)
+            kept[row.name] = measure(row, asked.seconds)
             if asked.out:
                 asked.out.write_text(json.dumps(kept, indent=1) + "\n")
         print(line_of(row, kept[row.name]), flush=True)

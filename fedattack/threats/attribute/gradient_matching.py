@@ -446,9 +446,10 @@ def groups_of(
     victims: Sequence[Victim], how: Matching, memory: int, device: torch.device
 ) -> Iterator[dict[int, Victim]]:
     """Yield by index the victims attacked together: those that fit into memory, or single ones for L-BFGS."""
-    most = _MOST_ON_GPU // how.restarts
+    most = _MOST_ON_GPU
     if device.type == "cpu":
-        most = _MOST_ON_CPU // how.restarts
+        most = _MOST_ON_CPU
+    most //= how.restarts
     group: dict[int, Victim] = {}
     room = float(memory)
     for index, victim in enumerate(victims):
