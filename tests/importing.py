@@ -20,11 +20,14 @@ def modules_of(folder: Path, name: str) -> dict[str, Path]:
 
 
 def modules_of_product(root: Path) -> dict[str, Path]:
-    """Every module of the package and of the reference app, by its full name."""
+    """Every module of the package and of the reference app, by its full name.
+
+    The package itself is left out: it leads to the library and the command.
+    """
     modules: dict[str, Path] = {}
     for name in PRODUCT:
         modules |= modules_of(root / name, name)
-    return modules
+    return {name: file for name, file in modules.items() if name not in ("fedattack", "fedattack.__main__")}
 
 
 def imported(file: Path, *, in_functions: bool = True) -> set[str]:
@@ -92,3 +95,11 @@ def arrows_of(modules: dict[str, Path]) -> set[tuple[str, str]]:
         names = [name for name in imported(file) if name.partition(".")[0] in tops]
         arrows |= {(room_of(module), room_of(name)) for name in names}
     return {(one, other) for one, other in arrows if one != other}
+
+
+def room_graph(modules: dict[str, Path]) -> Graph:
+    """Each room's imports of others, also those that import nothing."""
+    graph: Graph = {room_of(module): set() for module in modules}
+    for one, other in arrows_of(modules):
+        graph[one].add(other)
+    return graph

@@ -1,4 +1,4 @@
-"""How the product's code is shaped: ``python -m tests.shape [FOLDER …]`` prints a row for each package, and the house.
+"""How the code is shaped: ``python -m tests.shape [FOLDER …]`` prints a row for each package, and figures with aims.
 
 Comprehensions and conditional expressions are counted for each 1,000 lines of code, without blank lines, comments and
 docstrings. Complexity is McCabe's as radon counts it: one for a function, and one more for each branch, loop, handler,
@@ -7,15 +7,19 @@ comprehension, condition in a comprehension, and further operand of ``and`` or `
 
 import ast
 import io
+import resource
+import subprocess
 import sys
+import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
-from tests.importing import PRODUCT, arrows_of, modules_of_product, room_of
+from tests.benchmarks.reading import write
+from tests.importing import PRODUCT, arrows_of, circle_in, modules_of_product, room_graph
 
 ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -107,17 +111,69 @@ def shared_class_names(files: Iterable[Path]) -> list[str]:
     return sorted(name for name, count in classes.items() if count > 1)
 
 
-def print_house() -> None:
-    """Print how many rooms there are, how many imports lead from one to another, and which classes share a name."""
+PARTICIPLES = {
+    *("bound", "dealt", "done", "drawn", "found", "given", "gone", "grown", "held", "hidden", "kept", "known", "left"),
+    *("lost", "made", "meant", "paid", "put", "said", "seen", "sent", "shown", "spent", "taken", "told", "written"),
+}
+
+
+def bare_participles(files: Iterable[Path]) -> list[str]:
+    """Return the functions whose name is one participle: it does not say whether they read, compute or write."""
+    names = []
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.FunctionDef) or any("property" in ast.unparse(d) for d in node.decorator_list):
+                continue
+            name = node.name.strip("_")
+            if name in PARTICIPLES or (name.endswith("ed") and "_" not in name):
+                names.append(name)
+    return sorted(names)
+
+
+def seconds_of(*words: str) -> float:
+    """Return the processor time of a command: the median of five."""
+    times = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "fedattack", *words], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return median(times)
+
+
+def print_figures(whole: Shape) -> None:
+    """Print what CONTRIBUTING holds the house to."""
     modules = modules_of_product(ROOT)
-    rooms = {room_of(module) for module in modules} - {"", "__main__"}
-    print(f"{len(rooms)} rooms, {len(arrows_of(modules))} arrows")
     shared = shared_class_names(modules.values())
-    print(f"{len(shared)} names of more than one class: {', '.join(shared)}")
+    participles = bare_participles(modules.values())
+    with tempfile.TemporaryDirectory() as folder:
+        record = write(Path(folder) / "record", clients=10, rounds=25, entries=1_250)
+        size = sum(file.stat().st_size for file in record.rglob("*")) / 1e6
+        check = seconds_of("check", str(record))
+    tests = sum(file.read_text().count("\n") for file in (ROOT / "tests").rglob("*.py"))
+    rooms = room_graph(modules)
+    thousand = whole.code / 1000
+    worst, where = max(whole.complexities)
+    rows = (
+        ("lines of the product", whole.lines, "52,000"),
+        ("lines of the tests", tests, "48,000"),
+        ("rooms", len(rooms), "20"),
+        ("arrows between them", len(arrows_of(modules)), "100"),
+        ("rooms in a circle of imports", len(circle_in(rooms)), "0"),
+        ("comprehensions for 1,000 lines of code", round(whole.comprehensions / thousand, 1), "25"),
+        ("conditional expressions for 1,000 lines of code", round(whole.conditionals / thousand, 1), "12"),
+        (f"worst complexity, of {where}", worst, "20"),
+        ("names of more than one class", len(shared), "0"),
+        ("functions named by a bare participle", len(participles), "50"),
+        ("processor seconds of `fedattack list`", round(seconds_of("list"), 2), "0.6"),
+        (f"processor seconds of `fedattack check` on {size:.0f} MB", round(check, 2), "0.8"),
+    )
+    for name, figure, aim in rows:
+        print(f"{name:58s} {figure:9,} (aim {aim})")
 
 
 def main() -> None:
-    """Print a row for each package, one for all, and the house."""
+    """Print a row for each package, one for all, and the figures of the whole house."""
     whole = Shape()
     for root in sys.argv[1:] or PRODUCT:
         packages: dict[str, Shape] = {}
@@ -127,9 +183,8 @@ def main() -> None:
         for name, shape in packages.items():
             print(f"{name:32s} {shape.row()}")
     print(f"{'all':32s} {whole.row()}")
-    for worst, name in sorted(whole.complexities, reverse=True)[:10]:
-        print(f"{worst:6d} {name}")
-    print_house()
+    if not sys.argv[1:]:
+        print_figures(whole)
 
 
 if __name__ == "__main__":

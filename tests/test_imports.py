@@ -8,6 +8,7 @@ from tests.importing import arrows_of, circle_in, imported, imports_of, modules_
 from tests.shape import shared_class_names
 
 ROOT = Path(__file__).parents[1]
+MODULES = modules_of_product(ROOT)
 
 # A room may import those before it. Nothing of fedattack imports the reference app, which stands last.
 ROOMS = (
@@ -30,14 +31,7 @@ FORBIDDEN_PACKAGES = {
 }
 
 
-def modules() -> dict[str, Path]:
-    # The package itself leads to the library and the command.
-    return {
-        name: file for name, file in modules_of_product(ROOT).items() if name not in ("fedattack", "fedattack.__main__")
-    }
-
-
-@pytest.mark.parametrize(("module", "file"), modules().items(), ids=modules())
+@pytest.mark.parametrize(("module", "file"), MODULES.items(), ids=MODULES)
 def test_a_room_imports_those_before_it(module, file):
     room = room_of(module)
     for name in imported(file):
@@ -49,14 +43,14 @@ def test_a_room_imports_those_before_it(module, file):
 
 
 def test_there_are_few_rooms_and_arrows():
-    assert {room_of(module) for module in modules()} == {*ROOMS}
+    assert {room_of(module) for module in MODULES} == {*ROOMS}
     assert len(ROOMS) <= 20
-    assert len(arrows_of(modules())) <= 100
+    assert len(arrows_of(MODULES)) <= 100
 
 
 def test_no_class_name_stands_for_more_than_one_class():
     """Nor does a private one that differs by its underscore alone."""
-    assert shared_class_names(modules_of_product(ROOT).values()) == []
+    assert shared_class_names(MODULES.values()) == []
 
 
 def test_a_name_that_two_classes_share_is_noticed(tmp_path):
@@ -68,7 +62,7 @@ def test_a_name_that_two_classes_share_is_noticed(tmp_path):
 def test_attacks_see_neither_truth_nor_pages():
     """A threat's judge with what belongs to it, and its section, do."""
     seeing = {"judge", "case", "exchange", "blind", "confidence", "counterparts", "section"}
-    for module, file in modules().items():
+    for module, file in MODULES.items():
         if room_of(module) == "threats" and module.rpartition(".")[2] not in seeing:
             for name in imported(file):
                 assert not name.startswith(("fedattack.audit", "fedattack.report")), f"{file} imports {name}"
@@ -97,7 +91,7 @@ def test_clients_and_strategies_know_nothing_of_attacks():
 
 def test_no_module_imports_itself_through_others():
     """Not even for types: imports inside of functions are the only ones that are left out."""
-    ours = {name: file for name, file in modules().items() if name.startswith("fedattack.")}
+    ours = {name: file for name, file in MODULES.items() if name.startswith("fedattack.")}
     graph = imports_of(ours, strict=False)
     assert "fedattack.attacks.registry" in graph["fedattack.attacks.all_attacks"]
     assert circle_in(graph) == []

@@ -20,10 +20,10 @@ SIZES = ((10, 10), (100, 10), (400, 10), (1_000, 10), (10, 500), (10, 5_000), (1
 ARRAYS, ENTRIES = 4, 8
 
 
-def write(folder: Path, clients: int, rounds: int) -> Path:
-    """Write a record."""
+def write(folder: Path, clients: int, rounds: int, entries: int = ENTRIES) -> Path:
+    """Write a record, whose arrays have so many entries each."""
     writer = RecordWriter(folder)
-    model = {f"layer{place}": np.zeros(ENTRIES, dtype=np.float32) for place in range(ARRAYS)}
+    model = {f"layer{place}": np.zeros(entries, dtype=np.float32) for place in range(ARRAYS)}
     replies = [Reply(str(client), "ok", model, 3, {"loss": 0.1}) for client in range(clients)]
     for number in range(1, rounds + 1):
         writer.write(Exchange(number, model, replies, mean="message"))
