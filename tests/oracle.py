@@ -46,7 +46,7 @@ RUNS = {
     "sia-fedsgd": Preset((*SMALL, "targets=20")),
     "sia-fedmd": Preset((*SMALL, "targets=20", "local-epochs=1", "public-records=50")),
     "membership": Preset((*SMALL, "targets=20"), ("shadows=4",)),
-    "membership-aggregate": Preset((*SMALL, "secagg=false", "targets=20"), ("references=6",)),
+    "membership-aggregate": Preset((*SMALL, "targets=20"), ("references=6",)),
     "prolin-membership": Preset(FEW),
     "prolin-inversion": Preset(FEW),
     "prolin-ascent": Preset((*FEW, "positives=0")),
