@@ -1,6 +1,7 @@
 """What CONTRIBUTING.md tells somebody to do who adds something: done in a copy, and used there."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -145,3 +146,11 @@ def test_a_protocol_is_added_by_the_recipe(copy):
     rebuild = copy / "fedattack" / "attacks" / "local_models.py"
     edit(rebuild, '{"fedavg": _take_sent,', '{"fedavg": _take_sent, "halves": _take_sent,')
     use(copy, USE_PROTOCOL)
+
+
+def test_each_file_that_is_named_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+\w+\.(?:py|toml|md))`", text))
+    assert len(named) > 20
+    places = (ROOT, ROOT / "fedattack")
+    assert [name for name in sorted(named) if not any((place / name).is_file() for place in places)] == []
