@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from fedattack.base.registry import Registry
 from fedattack.base.settings import SettingsModel, Words, setting
 from fedattack.defences import dp_sgd, flower_localdp, noise, recup, soteria, sparsify
-from fedattack.defences.base import FIELDS, SETTINGS, Defence, DefenceKind, Settings
+from fedattack.defences.base import FIELDS, SETTINGS, Defence, DefenceKind, PrivacySettings, Settings
 
 # Files list the settings in this order. Those that meet Flower's messages lie in the same folder, and are not imported.
 _BUILT_IN = (
@@ -24,12 +24,14 @@ _BUILT_IN = (
 
 
 def _find_fault(kind: DefenceKind, others: Mapping[str, DefenceKind]) -> str:
-    taken = {"defence", "defence-strength"}
-    for other in others.values():
-        if other.settings is not kind.settings:
-            taken |= {*other.settings.list_settings()}
-    again = sorted(taken & {*kind.settings.list_settings()})
-    return f"has a setting {again[0]!r}, which another defence has" if again else ""
+    """Say which setting could be another one's, a run's or a defence's: its own begin with its name."""
+    if any(other.settings is kind.settings for other in others.values()):
+        return ""
+    shared = PrivacySettings.list_settings()
+    for key in kind.settings.list_settings():
+        if key not in shared and not key.startswith(f"{kind.name}-"):
+            return f"has a setting {key!r}: expected a name that begins with {kind.name}-"
+    return ""
 
 
 KINDS: Registry[DefenceKind] = Registry("fedattack.defences", DefenceKind, lambda: _BUILT_IN, _find_fault)

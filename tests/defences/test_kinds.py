@@ -3,9 +3,12 @@
 import pytest
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.settings import SettingsModel, setting
 from fedattack.defences import ARTEFACTS, DEFENCES, DP_SGD, KINDS, NONE, SETTINGS
-from fedattack.defences.base import Defence
+from fedattack.defences.base import Defence, DefenceKind, PrivacySettings
 from fedattack.defences.guarantee import GUARANTEES, NOISY
+from fedattack.defences.kinds import _find_fault
+from fedattack.defences.noise import NoiseSettings
 
 
 def test_tables_follow_from_what_the_defences_declare():
@@ -48,3 +51,25 @@ def test_what_leads_to_artefacts_is_a_path_for_whoever_reads_a_folder():
 
     assert {*ARTEFACTS} <= {*PATHS}
     assert {*ARTEFACTS} <= {*knowledge._PATHS}
+
+
+class OwnSettings(PrivacySettings):
+    mine_power: float = setting(1.0, "power")
+
+
+class RunsSettings(SettingsModel):
+    mine_power: float = setting(1.0, "power")
+    rounds: int = setting(3, "rounds")
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        (OwnSettings, ""),
+        (NoiseSettings, ""),
+        (RunsSettings, "has a setting 'rounds': expected a name that begins with mine-"),
+    ],
+)
+def test_a_defence_of_another_package_cannot_take_a_setting_of_somebody_else(settings, fault):
+    """Else `--set rounds=5` of a run would be read as the defence declares it."""
+    assert _find_fault(DefenceKind("mine", None, settings), KINDS) == fault
