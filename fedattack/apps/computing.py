@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.holding import Holding
+from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.answers import Answers
@@ -50,26 +51,15 @@ class Computing:
 
 def find_computing(
     part: Part,
-    witnesses: Sequence[Witness],
     holding: Holding,
     reading: Reading,
     targets: Targets,
+    asked: Questions,
     *,
-    model: str | None,
-    loss: str | None,
     ask: Asker | None,
     check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
-
-    Parameters
-    ----------
-    model, loss
-        What the caller says of them, in the place of what was witnessed.
-    ask
-        Asks the clients' own app for losses; ``None`` where there is no app.
-    check
-        Refuses a model that nobody trusts, before it is built.
 
     Raises
     ------
@@ -78,6 +68,7 @@ def find_computing(
     ConfigError
         If no model is known, or its loss does not fit the labels, and the app cannot be asked.
     """
+    model, witnesses = asked.model, holding.witnesses
     record = Record(part.record, thinned=True)
     if model is None and holds_trees(record):
         return Computing(notes=("clients send trees: no model gives losses, and what needs losses is not asked",))
@@ -93,15 +84,16 @@ def find_computing(
     notes: list[str] = []
     try:
         _refuse_personal(witnesses)
-        built = _build_model(witnesses, holding, record, notes, model, loss)
+        built = _build_model(holding, record, asked, notes)
+    except ConfigError as cause:
+        raise ConfigError(f"{cause}; {unanswered or _ASK_IT}") from None
     except FedAttackError as cause:
-        of_app = unanswered or (_ASK_IT if isinstance(cause, ConfigError) else "")
-        raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
+        raise type(cause)("; ".join(filter(None, (str(cause), unanswered)))) from None
     if unanswered:
         notes.append(unanswered)
     if check is not None:
         check(built)
-    return Computing(built, _frozen_of(witnesses, notes), notes=notes)
+    return Computing(built, _read_frozen(witnesses, notes), notes=notes)
 
 
 def _why_ask(
@@ -157,9 +149,11 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
 
 def _kind_of(tensor: Tensor) -> str:
     """Return NumPy's letter for what a tensor holds."""
+    if tensor.is_complex():
+        return "c"
     if tensor.is_floating_point():
         return "f"
-    return "c" if tensor.is_complex() else "i"
+    return "i"
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:
@@ -172,33 +166,29 @@ def _refuse_personal(witnesses: Sequence[Witness]) -> None:
         )
 
 
-def _build_model(
-    witnesses: Sequence[Witness],
-    holding: Holding,
-    record: Record,
-    notes: list[str],
-    named: str | None,
-    named_loss: str | None,
-) -> ModelKnowledge:
+def _build_model(holding: Holding, record: Record, asked: Questions, notes: list[str]) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    model = _find_model(witnesses, notes)
-    if named is not None:
-        model = replace(model, spec=named)
+    model = _find_model(holding.witnesses, notes)
+    arguments = model.arguments
+    if asked.model is not None:
+        # With which arguments the caller's own is made, nobody saw.
+        model, arguments = replace(model, spec=asked.model), None
     elif model.spec is None:
         model = _as_linear(model, record, holding, notes)
+        arguments = model.arguments
     most = max((y for _, y in holding.examples.values()), default=0)
-    classes = model.classes or (int(most) + 1 if holding.kind == "i" else 1)
-    loss = named_loss or model.loss
+    classes, default = model.classes or 1, "mse"
+    if holding.kind == "i":
+        classes, default = model.classes or int(most) + 1, "cross-entropy"
+    loss = asked.loss or model.loss
     if loss is None:
-        loss = "cross-entropy" if holding.kind == "i" else "mse"
+        loss = default
         notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
     if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
         raise ConfigError(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
             "by --loss package.module:function, of outputs and labels, one loss an example"
         )
-    # With which arguments the caller's own is made, nobody saw.
-    arguments = None if named is not None else model.arguments
     return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
 
 
@@ -212,7 +202,10 @@ def _find_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedMode
             # Each machine has a file of its own for what is frozen.
             seen.append(replace(witness.model, frozen=None))
     known = [model for model in seen if model.spec is not None]
-    found: WitnessedModel = most_frequent(known or seen, notes, "models") if seen else _UNSEEN
+    if not seen:
+        return _UNSEEN
+    known = [model for model in seen if model.spec is not None]
+    found: WitnessedModel = most_frequent(known or seen, notes, "models")
     return found
 
 
@@ -226,7 +219,7 @@ def _as_linear(model: WitnessedModel, record: Record, holding: Holding, notes: l
     return replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
 
 
-def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
+def _read_frozen(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
     """Return the weights that no client sends, if all clients have the same."""
     # A file is named by what is in it, and each machine has its own.
     files: dict[str, Path] = {}
@@ -247,8 +240,9 @@ def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
     if len(shapes) != 2 or len(shapes[0]) != 2 or len(holding.shape) != 1:
         return None
     outputs, inputs = shapes[0]
-    fits = shapes[1] == (outputs,) and inputs == holding.shape[0]
-    return outputs if fits and (outputs > 1) == (holding.kind == "i") else None
+    if shapes[1] != (outputs,) or inputs != holding.shape[0] or (outputs > 1) != (holding.kind == "i"):
+        return None
+    return outputs
 
 
 def most_frequent(seen: Sequence[Any], notes: list[str], things: str) -> Any:

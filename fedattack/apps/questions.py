@@ -5,7 +5,7 @@ this run, there is a reason in one line, and the other questions are asked all t
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,12 +74,16 @@ class Questions:
         What the clients of a group have in common.
     without
         Names of :data:`WITHOUT` that this attacker does not know.
+    model, loss
+        What the caller says of them, in the place of what was witnessed.
     """
 
     column: OneHotColumn | None = None
     label: int | None = None
     groups: Groups = field(default_factory=dict)
     without: frozenset[str] = frozenset()
+    model: str | None = None
+    loss: str | None = None
 
     @classmethod
     def of_words(
@@ -99,6 +103,9 @@ class Questions:
             raise ConfigError(f"--property {holds}: classes are counted from 0; expected 0 or more")
         column = None if sensitive is None else _column(sensitive)
         return cls(column, holds, {} if groups is None else read_groups(groups), frozenset(without))
+
+
+NOTHING_BESIDES = Questions()
 
 
 def _column(text: str) -> OneHotColumn:
@@ -288,12 +295,12 @@ def _read_values(column: str, places: Sequence[int], holding: "Holding") -> tupl
 
 def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:
     """Choose whose examples are asked for: clients of whom all are known; else a sample of each client's."""
-    from fedattack.apps.choosing import even
+    from fedattack.apps.targets import even
 
     known: dict[str, list[bytes]] = {}
     whole: list[str] = []
     for client in clients:
-        own = [key for key in map(bytes, client.trained.hashes) if key in scene.holding.examples]
+        own = client.own(scene.holding.examples)
         if own:
             known[client.name] = own
         if len(own) == client.trained.total:
@@ -394,8 +401,3 @@ def _group_of(client: "Client", of_client: Mapping[str, str]) -> str | None:
     """Return the group of a client, by its name or one of its nodes."""
     found = [of_client[name] for name in (client.name, *client.nodes) if name in of_client]
     return found[0] if found else None
-
-
-def origins_in(groups: Groups, clients: Mapping[str, "Client"]) -> Collection[str] | None:
-    """Name the clients from whose evaluation auxiliary examples may come; ``None`` for anybody's."""
-    return [*clients] if groups else None

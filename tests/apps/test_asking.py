@@ -13,10 +13,10 @@ from fedattack.apps import answering, asking
 from fedattack.apps.answering import SHADOWS, Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
-from fedattack.apps.auditing import pose_all, witness_of, witnesses_of
 from fedattack.apps.holding import hold
 from fedattack.apps.player import LONGEST, Handler, Player
 from fedattack.apps.questions import Questions
+from fedattack.apps.witnessing import witness_of, witnesses_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.base.errors import DataError, FedAttackError, RunError
 from fedattack.base.files import write_npz
@@ -28,11 +28,11 @@ from fedattack.threats.membership.fedmia import below_others, logits_of
 from fedattack.threats.membership.membership import Membership
 from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import WitnessedClientApp, sources
-from tests.apps.projects import HERE, Project
+from tests.apps.projects import ASKED as PROJECT
+from tests.apps.worlds import pose_all
 from tests.witness.apps import load
 from tests.worlds.local_grid import LocalGrid
 
-PROJECT = Project("asked_app", "asked_app", ())
 CLIENTS = 6
 
 
@@ -52,7 +52,7 @@ def run(part: Part, kind: str, **config: int) -> App:
     finally:
         sources.remove()
     write_study(part.folder, {"commands": ["fedattack audit ."], "seeds": [0]})
-    return App(HERE / PROJECT.folder, {"kind": kind}, CLIENTS)
+    return App(PROJECT.where, {"kind": kind}, CLIENTS)
 
 
 @pytest.fixture
@@ -250,9 +250,7 @@ def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     answers, notes = ask(app, part, witnesses_of(part), targets)
     assert len({*answers.nodes.tolist()}) == CLIENTS - 1
     assert len(notes) == 1
-    strange = next(one.node for one in witnesses_of(part) if one.client == "1")
-    assert notes[0].startswith(f"2 replies of client {strange} in rounds 1, 2 left out: ")
-    assert "it replied other arrays than it was sent: module.net.0.weight" in notes[0]
+    assert notes[0].startswith("2 replies left out: it replied other arrays than it was sent: module.net.0.")
     assert "appeared" in notes[0]
     assert "vanished" in notes[0]
 
@@ -332,7 +330,7 @@ def handler_message(weights):
 def test_a_client_that_was_never_asked_to_train_cannot_be_asked(tmp_path, here):
     part = Part(tmp_path, "")
     with pytest.raises(DataError, match="no client was seen to be asked to train"):
-        ask(App(HERE / PROJECT.folder), part, [], targets_of(part))
+        ask(App(PROJECT.where), part, [], targets_of(part))
 
 
 @pytest.fixture(scope="module")

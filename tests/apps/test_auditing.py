@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps import auditing
+from fedattack.apps import auditing, running
 from fedattack.apps.app import App
-from fedattack.apps.auditing import attack_all, importable, pose_all, too_few, witness_of
+from fedattack.apps.auditing import importable
+from fedattack.apps.choosing import describe_too_few, find_remedy
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import NeedsError, RunError
@@ -26,7 +28,7 @@ from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import write_witness
 from tests.apps.projects import MESSAGE_API
 from tests.apps.test_holding import World, rows
-from tests.apps.worlds import TRAINING, witness, write_record
+from tests.apps.worlds import TRAINING, attack_all, pose_all, witness, write_record
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def choose(names):
 @pytest.mark.slow
 def test_all_that_applies_is_made_and_judged(part):
     posed = pose_all([part])
-    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "inversion", "exact", "labels", "plaintext")
     assert attacked.failed == {}
     assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "exact", "labels", "plaintext"]
@@ -63,7 +65,7 @@ def test_all_that_applies_is_made_and_judged(part):
 @pytest.mark.slow
 def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
-    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
@@ -89,13 +91,13 @@ def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_pa
     def only_membership(names, **options):
         return [attack.with_options(options) for attack in choose(names) if attack.name == "membership"]
 
-    attack_all([part], posed, only_membership, "cpu", watch)
+    attack_all([part], posed, only_membership, watch)
     assert read_study(tmp_path)["options"] == {"shadow_rounds": "10"}
     assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
     said.clear()
     part.scores("membership").unlink()
-    attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), "cpu", watch)
+    attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), watch)
     assert not any("as apps are audited" in line for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
 
@@ -106,11 +108,9 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
 
     monkeypatch.setattr(SourceInference, "_run", refuse)
     posed = pose_all([part])
-    assert (
-        attack_all([part], posed, lambda names: choose(names[:2]), "cpu", Watch()).failed["sia"] == "it lacks something"
-    )
+    assert attack_all([part], posed, lambda names: choose(names[:2])).failed["sia"] == "it lacks something"
     with pytest.raises(NeedsError, match=r"no attack could be made of .*: sia: it lacks something"):
-        attack_all([part], posed, lambda names: choose(names[:1]), "cpu", Watch())
+        attack_all([part], posed, lambda names: choose(names[:1]))
 
 
 def test_what_clients_send_as_bytes_is_told(tmp_path):
@@ -168,7 +168,7 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
             writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
         writer.close()
         with pytest.raises(RunError, match=message):
-            auditing._check_answers(part, None, Watch())
+            running._check_answers(part, None, Watch())
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -202,14 +202,14 @@ def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
 def test_scores_that_come_later_are_judged(part):
     assert auditing.note_unanswered(part.folder, "it was cut off")
     (posed,) = pose_all([part])
-    attacked = attack_all([part], [posed], choose, "cpu", Watch())
+    attacked = attack_all([part], [posed])
     findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)
     assert findings
     assert "unanswered" not in read_run(part.folder)
 
 
 def remedies_of(knowledge: Knowledge) -> dict[str, str]:
-    return {name: auditing._remedy(name, knowledge) for name in ("attribute", "property", "group", "inversion")}
+    return {name: find_remedy(THREATS[name], knowledge) for name in ("attribute", "property", "group", "inversion")}
 
 
 def test_what_a_question_would_take_is_true_of_the_examples():
@@ -231,10 +231,11 @@ def test_what_a_question_would_take_is_true_of_the_examples():
 
 
 def test_too_few_clients_are_told_before_the_run():
-    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in too_few(4)
-    assert too_few(4).startswith("hardly any outcome of sia")
-    assert too_few(3).startswith("no outcome of sia")
-    assert too_few(5) == ""
+    few = describe_too_few(4)
+    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in few
+    assert few.startswith("hardly any outcome of sia")
+    assert describe_too_few(3).startswith("no outcome of sia")
+    assert describe_too_few(5) == ""
 
 
 def test_the_apps_modules_are_importable_meanwhile(tmp_path):
@@ -275,10 +276,10 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
             (self.cwd / "final_model.pt").write_text("weights")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner())
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
-        auditing.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
+        running.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
     assert "fedattack_witnessed.py" in seen
     assert "mine" not in seen
     assert not [*(tmp_path / "tmp").iterdir()]
@@ -301,9 +302,9 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
 
     steps = []
     record = tmp_path / "out" / "record"
-    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
-    monkeypatch.setattr(auditing, "wrap_app", lambda *_: None)
+    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setattr(running, "wrap_app", lambda *_: None)
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()
-    auditing.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
+    running.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
     assert steps == [("train rounds", 0, None), *[("train rounds", 2, None)] * 2]

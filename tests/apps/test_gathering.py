@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from fedattack.apps import computing
 from fedattack.apps.app import App
 from fedattack.apps.gathering import gather
-from fedattack.apps.posing import pose
+from fedattack.apps.questions import Questions
 from fedattack.attacks import read_targets
 from fedattack.attacks.frozen import read_frozen
 from fedattack.audit.truth import read_truth
@@ -35,7 +35,7 @@ from fedattack.runs.simulator import Simulator
 from fedattack.witness import WITNESS_FOLDER, WitnessMod, read_witnesses, sources, write_witness
 from fedattack.witness.store import read_witness, write_frozen
 from tests.apps.projects import MESSAGE_API, fedattack
-from tests.apps.worlds import CLASSES, FEATURES, pool
+from tests.apps.worlds import CLASSES, FEATURES, pool, pose
 from tests.observe import apps
 from tests.witness.apps import load
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -303,13 +303,6 @@ def test_a_client_that_was_started_again_is_one_client(world):
     assert truth.clients == ("0", "2")
 
 
-def test_counts_that_the_record_contradicts_are_told(world):
-    seen = read_witnesses(world.sites[0] / "run-7")[0].trained
-    change(world.sites[0], trained=replace(seen, total=2**50, counts={0: 2**50}))
-    truth = gathered(world)
-    assert any("clients 0: their witnesses have more training examples" in note for note in truth.notes)
-
-
 def test_a_record_that_does_not_say_its_run(world):
     manifest = world.record / "manifest.json"
     value = json.loads(manifest.read_text())
@@ -446,7 +439,7 @@ def test_code_that_witnesses_name_is_not_imported_without_trust(world, tmp_path,
     with pytest.raises(TrustError, match="name the model fa_evil:Net"):
         gathered(world, trust=False, app=App(MESSAGE_API.copy(tmp_path)))
     with pytest.raises(TrustError, match="name the loss fa_evil:loss"):
-        gathered(world, trust=False, model="fa_evil:Net")
+        gathered(world, trust=False, asked=Questions(model="fa_evil:Net"))
     assert not world.out.exists()
 
 
@@ -476,8 +469,8 @@ def check_gathered(where, folder, folders) -> None:
     found = {f"{item['attack']}.{item['metric']}": item for item in json.loads(done.stdout)}
     assert found["sia.asr"]["value"] > 1.2 * found["sia.asr"]["chance"] == 1.2 / CLIENTS
     truth, targets = read_truth(folder / "out" / "truth"), read_targets(folder / "out" / "knowledge" / "targets.npz")
-    parts = [load(MESSAGE_API, "task").load_data(client, CLIENTS, 16) for client in range(CLIENTS)]
-    own = [train.dataset.tensors[0].numpy() for train, _ in parts]
+    parts = [load(MESSAGE_API, "task").load_data(client, CLIENTS) for client in range(CLIENTS)]
+    own = [x.numpy() for (x, _), _ in parts]
     assert truth.counts.sum(axis=1).tolist() == [len(examples) for examples in own]
     for x, owner in zip(targets.x, truth.owners, strict=True):
         assert [str(client) for client in range(CLIENTS) if any((x == each).all() for each in own[client])] == (

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps.posing import pose
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
@@ -15,7 +14,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import WitnessedModel
 from tests.apps.test_holding import World, rows
-from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, server, witness, write_record
+from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, pose, server, witness, write_record
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.holding import Client, Holding
-from fedattack.apps.posing import pose
 from fedattack.apps.questions import OneHotColumn, Questions, Scene, pose_further, read_groups
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
@@ -20,7 +19,18 @@ from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import WitnessedModel, write_witness
 from tests.apps.test_holding import World
-from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, train_record, witness, write_record
+from tests.apps.worlds import (
+    CLASSES,
+    FEATURES,
+    MODEL,
+    TRAINING,
+    attack_all,
+    pose,
+    pose_all,
+    train_record,
+    witness,
+    write_record,
+)
 
 TRUSTED = frozenset({"torch.nn:Linear"})
 REGRESSION = WitnessedModel("torch.nn:Linear", {"in_features": FEATURES, "out_features": 1}, (FEATURES,), 1, "mse", "")
@@ -51,7 +61,7 @@ def audited(folder, data, evaluated, seen, *, model, how: LocalSGD, rounds, shar
                 chosen.append(attack.with_options({key: text for key, text in QUICK.items() if key in attack.options}))
         return chosen
 
-    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    attacked = attack_all([part], posed, choose)
     findings, _ = judge_folder(folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return part, attacked, {f"{finding.attack}.{finding.metric}": finding for finding in findings}
 
@@ -148,7 +158,7 @@ def test_a_column_is_not_asked_for_where_no_holder_is_certain():
     x, y = np.eye(6, dtype=np.float32), np.zeros(6, np.int64)
     client = Client("0", (witness("0", (x, y)),))
     others = {bytes([row] * 16): (x[row], 0) for row in range(6)}
-    scene = Scene(Holding({"0": client}, shape=(6,), examples=others), ["0"], np.ones((1, 1), np.int64), None, [], 0)
+    scene = Scene(Holding((), {"0": client}, "i", x, others, {}, {}), ["0"], np.ones((1, 1), np.int64), None, [], 0)
     further = pose_further(Questions(column=OneHotColumn("first", 0, 1)), scene)
     assert further.reasons["attribute"].startswith("--sensitive: of no example is it certain")
 

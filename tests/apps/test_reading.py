@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps.posing import pose
 from fedattack.apps.reading import read_sends
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks.knowledge import Sends
@@ -16,7 +15,7 @@ from fedattack.record.folder import Part
 from fedattack.report import read_run
 from fedattack.witness.sent import SentArray
 from tests.apps.test_holding import World
-from tests.apps.worlds import write_record
+from tests.apps.worlds import pose, write_record
 
 TRUSTED = ("torch.nn:Linear",)
 

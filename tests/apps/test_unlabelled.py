@@ -9,13 +9,14 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedattack.apps.auditing import attack_all, pose_all, witness_of
+from fedattack.apps.witnessing import witness_of
 from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedServerApp
 from fedattack.record.folder import Part, write_study
-from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import WitnessedClientApp, evaluated_on, sources, trained_on
+from tests.apps.worlds import attack_all, pose_all
 from tests.worlds.local_grid import LocalGrid
 
 CLIENTS, OWN, FEATURES = 6, 40, 20
@@ -98,7 +99,7 @@ def test_with_a_label_of_zero_and_a_model_that_returns_its_loss_they_are_asked_a
     part = Part(tmp_path, "")
     run(part, states=True)
     posed = pose_all([part], model=f"{__name__}:Scored", loss="own")
-    attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
+    attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "plaintext")
     findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch(), trusted=attacked.trusted)
     found = {f"{finding.attack}.{finding.metric}": finding for finding in findings}
