@@ -30,16 +30,11 @@ class App:
 
     Attributes
     ----------
-    folder
-        Folder of its pyproject.toml.
-    config
-        What of its run config is set to another value.
-    supernodes
-        How many clients to simulate.
-    counted
-        Whether the caller, the app or Flower's own configuration says so.
-    counted_by
-        The connection in Flower's own configuration that says so; empty where somebody else does, or nobody.
+    folder, config
+        Folder of its pyproject.toml, and what of its run config is set to another value.
+    supernodes, counted, counted_by
+        How many clients to simulate; whether the caller, the app or Flower's own configuration says so; and the
+        connection in Flower's configuration that does.
     seeded
         Whether its run config has a key ``seed``, which then is the seed of each run.
     command
@@ -50,11 +45,6 @@ class App:
         One of :data:`SERVERS` that departs from the protocol; empty for the app's own alone.
     device
         ``cpu`` keeps simulated clients off the GPUs; else they share those that this machine has.
-
-    Raises
-    ------
-    ConfigError
-        If the share is negative, or more than :data:`MOST_HELD_OUT`, or there is no such server.
     """
 
     folder: Path
@@ -112,12 +102,17 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     ConfigError
         If there is none, or a change is of a key that it has not.
     """
+    # Whoever names a preset that there is not is told so before Flower is imported.
+    from flwr.common.config import flatten_dict
+
     folder = folder.expanduser().resolve()
     if folder.name == "pyproject.toml":
         folder = folder.parent
     project = read_app(folder)
     flower = project["tool"]["flwr"]
-    known = _flat(flower["app"].get("config", {}))
+    known: dict[str, Any] = {}
+    if isinstance(config := flower["app"].get("config"), dict):
+        known = flatten_dict(config)
     declared, counted_by = supernodes or _read_declared_supernodes(flower.get("federations")), ""
     if declared is None:
         declared, counted_by = _read_configured_supernodes()
@@ -141,19 +136,23 @@ def app_of_command(words: Sequence[str]) -> App:
 
 def _read_declared_supernodes(federations: Any) -> int | None:
     """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
+    if not isinstance(federations, dict):
+        return None
     counts = {}
-    for name, federation in (federations if isinstance(federations, dict) else {}).items():
-        options = federation.get("options") if isinstance(federation, dict) else None
-        count = options.get("num-supernodes") if isinstance(options, dict) else None
+    for name, federation in federations.items():
+        try:
+            count = federation["options"]["num-supernodes"]
+        except (TypeError, KeyError):
+            continue
         if type(count) is int and count > 0:
             counts[name] = count
     if len(counts) == 1:
         return next(iter(counts.values()))
-    return counts.get(str(federations.get("default"))) if counts else None
+    return counts.get(str(federations.get("default")))
 
 
 def _read_configured_supernodes() -> tuple[int | None, str]:
-    """Return how many SuperNodes Flower's default connection has, and its name.
+    """Return how many SuperNodes Flower's default connection has, and where that is said.
 
     Since version 1.26 ``flwr run`` moves an app's federations into a file of the user's, and comments them out.
     """
@@ -165,18 +164,9 @@ def _read_configured_supernodes() -> tuple[int | None, str]:
     except (OSError, ValueError, AttributeError, TypeError):
         # Flower itself says what is wrong with it.
         return None, ""
-    return count, "" if count is None else f"{path}: superlink.{name}"
-
-
-def _flat(config: Any, before: str = "") -> dict[str, Any]:
-    """Name the keys of inner tables as Flower does: ``outer.inner``."""
-    flat: dict[str, Any] = {}
-    for key, value in (config if isinstance(config, dict) else {}).items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{before}{key}.")
-        else:
-            flat[f"{before}{key}"] = value
-    return flat
+    if count is None:
+        return None, ""
+    return count, f"{path}: superlink.{name}"
 
 
 def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -186,7 +176,9 @@ def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path
         if not separator:
             raise ConfigError(f"--set {change}: expected key=value")
         if key not in known:
-            there = instead(key, sorted(known), listed=False) if known else "it has none"
+            there = "it has none"
+            if known:
+                there = instead(key, sorted(known), listed=False)
             raise ConfigError(f"--set {change}: {folder.name} has no {key!r} in its run config: {there}")
         changed[key] = _value(known[key], text, change)
     return changed

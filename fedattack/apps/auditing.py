@@ -76,18 +76,14 @@ class Order:
 
     Attributes
     ----------
-    out
-        The run folder.
+    out, seeds, on, command
+        As for :func:`run_app`.
     asked
         What the caller says and asks besides.
-    options
-        Of the attacks, as they were given.
-    make
-        Returns attacks by their names, with these options.
+    options, make
+        Of the attacks: options as they were given; and what returns attacks by their names, with these.
     device
         Where attacks are computed.
-    seeds, on, command
-        As for :func:`run_app`.
     """
 
     out: Path
@@ -102,17 +98,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Attacked:
-    """What could be asked of a run.
-
-    Attributes
-    ----------
-    scored
-        Attacks that have scores.
-    failed
-        By attack, why it ended without.
-    trusted
-        Import paths that the app itself gave.
-    """
+    """Attacks that have scores; by attack, why others failed; and import paths that the app itself gave."""
 
     scored: tuple[str, ...]
     failed: Mapping[str, str]
@@ -121,15 +107,7 @@ class Attacked:
 
 @dataclass(frozen=True)
 class Judged:
-    """What an audit found.
-
-    Attributes
-    ----------
-    findings, page
-        The findings, and the file of the report.
-    posed
-        Of each run, what was asked of it.
-    """
+    """What an audit found, the file of its report, and what was asked of each run."""
 
     findings: tuple[Finding, ...]
     page: Path

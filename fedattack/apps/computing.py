@@ -39,8 +39,6 @@ class Computing:
         A model that it builds, and the weights of it that nobody sends.
     answers
         What the clients' own app said.
-    notes
-        What a reader must know.
     """
 
     model: ModelKnowledge | None = None

@@ -7,7 +7,7 @@ values. If nothing of that is seen, the attack cannot tell anything here.
 """
 
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,8 @@ _TAKEN = "losses"
 Planted = Mapping[int, Sequence[Evidence]]
 """By how much is planted, all runs in which it is."""
 
+Planter = Callable[[Asker, Evidence, Sequence[Witness], Sequence[int]], Mapping[int, Evidence]]
+
 
 def control(
     app: App,
@@ -55,8 +57,6 @@ def control(
 
     Parameters
     ----------
-    app
-        What is asked.
     parts, witnesses
         All runs, attacked, and what clients did in each.
     trusted

@@ -139,13 +139,7 @@ def _refuse_code(asked: Questions, known: ModelKnowledge) -> None:
 
 
 def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
-    """Read what witnesses wrote in the record's run.
-
-    Raises
-    ------
-    ConfigError
-        If a folder has nothing of this run, a node is there twice, or a file is not what a witness writes.
-    """
+    """Read what witnesses wrote in the record's run, each node once."""
     run = _run_of(record)
     found: dict[str, Found] = {}
     for folder in folders:
@@ -170,8 +164,10 @@ def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
 
 def _run_of(record: Record) -> str:
     """Return Flower's id of the run, or nothing if the record does not say it."""
-    run = record.facts.get(RUN)
-    return run if isinstance(run, str) and _RUN_ID.fullmatch(run) else ""
+    run = str(record.facts.get(RUN, ""))
+    if _RUN_ID.fullmatch(run):
+        return run
+    return ""
 
 
 def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
@@ -188,7 +184,9 @@ def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
         raise ConfigError(f"{folder} has witnesses of {listed}, and {record.path} is of run {run}")
     if not run and len(runs) > 1:
         raise ConfigError(f"{record.path} does not say of which run it is; name the folder of one, such as {runs[0]}")
-    return wanted if run else runs[0]
+    if not run:
+        return runs[0]
+    return wanted
 
 
 def _check(witness: Witness, folder: Path) -> None:
@@ -210,13 +208,7 @@ def _is_a_sample(seen: SeenExamples) -> bool:
 
 
 def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) -> list[Witness]:
-    """Return the witnesses that speak of the record's clients, each client under a name of its own.
-
-    Raises
-    ------
-    ConfigError
-        If no witness does.
-    """
+    """Return the witnesses that speak of the record's clients, each client under a name of its own."""
     trained = [each for each in found if each.witness.trained.total and each.witness.node != SERVER]
     others = _find_unrecorded(trained, record)
     if others:
@@ -243,13 +235,7 @@ def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) 
 
 
 def _find_unrecorded(trained: Sequence[Found], record: Record) -> list[Found]:
-    """Return the witnesses of clients that are not in the record.
-
-    Raises
-    ------
-    ConfigError
-        If all are.
-    """
+    """Return the witnesses of clients that are not in the record; all of them are those of another run."""
     # In a record of some rounds a client may be missing that trained in others.
     if record.keep.every != 1:
         return []

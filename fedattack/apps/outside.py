@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +36,7 @@ _USAGE = "expected the command that runs the app, such as: flwr run . --stream"
 
 @dataclass(frozen=True)
 class FlwrRun:
-    """The words of a ``flwr run``, understood as Flower itself understands them.
-
-    Attributes
-    ----------
-    words
-        All words, the program first.
-    parameters
-        The values of the command's arguments and options.
-    """
+    """The words of a ``flwr run``, and the values of its arguments and options as Flower itself understands them."""
 
     words: tuple[str, ...]
     parameters: Mapping[str, Any]
@@ -85,10 +76,8 @@ class FlwrRun:
     def of(self, app: Path) -> list[str]:
         """Return the words of the same run of another app."""
         wanted = {**self.parameters, "app": str(app)}
-        arguments = list(self.words[2:])
-        candidates = []
-        for position in range(len(arguments)):
-            candidates.append([*arguments[:position], str(app), *arguments[position + 1 :]])
+        arguments = self.words[2:]
+        candidates = [[*arguments[:place], str(app), *arguments[place + 1 :]] for place in range(len(arguments))]
         # Without any, the app is the current folder.
         candidates.append([str(app), *arguments])
         for candidate in candidates:
@@ -103,8 +92,9 @@ class FlwrRun:
 def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
     from flwr.cli.app import app
 
-    flwr = typer.main.get_command(app)
-    run = flwr.get_command(click.Context(flwr), "run") if isinstance(flwr, click.Group) else None
+    flwr, run = typer.main.get_command(app), None
+    if isinstance(flwr, click.Group):
+        run = flwr.get_command(click.Context(flwr), "run")
     if run is None:
         raise ConfigError("this version of Flower has no `flwr run`; install the one that fedattack asks for")
     parameters = dict(run.make_context("flwr run", [*arguments]).params)
@@ -147,14 +137,10 @@ def wrap_app(
 
     Parameters
     ----------
-    app
-        Folder of the app's pyproject.toml; only read.
-    to
-        Folder of the copy.
-    out
-        Folder of the record, absolute; see :class:`fedattack.observe.ObservedServerApp`.
-    options
-        Further options of the observer.
+    app, to
+        Folder of the app's pyproject.toml, which is only read, and that of the copy.
+    out, options
+        Folder of the record, absolute, and further options; see :class:`fedattack.observe.ObservedServerApp`.
     witness
         Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere. It is
         made. A client that cannot write there, such as one on another machine, runs as it is.
@@ -202,7 +188,9 @@ def wrap_app(
     if witness is not None:
         make_private(witness)
         module, _, client = components["clientapp"].partition(":")
-        kept = "" if keep is None else f", keep={keep}"
+        kept = ""
+        if keep is not None:
+            kept = f", keep={keep}"
         if hold_out is not None:
             kept += f", hold_out=HoldOut({hold_out.share!r}, {hold_out.seed!r})"
         (to / f"{WITNESSED}.py").write_text(
@@ -233,7 +221,7 @@ def refuse_masked(app: Path) -> None:
         If it does.
     """
     for path in app_files(app):
-        for name in _list_called(path) if path.suffix == ".py" else ():
+        for name in _list_called(path):
             if name in _MASKING:
                 raise ConfigError(
                     f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave --view out, so "
@@ -248,24 +236,10 @@ def _list_called(path: Path) -> Iterator[str]:
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = node.func
-            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-
-
-@contextmanager
-def observed(
-    run: FlwrRun,
-    out: Path,
-    options: Mapping[str, Any],
-    witness: Path | None = None,
-    hold_out: "HoldOut | None" = None,
-) -> Iterator[list[str]]:
-    """Yield the words that run the app under observation; its copy is removed afterwards."""
-    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
-        copy = Path(folder) / run.app.name
-        wrap_app(run.app, copy, out, options, witness, hold_out=hold_out)
-        yield run.of(copy)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.func.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
 
 
 def observe_command(
@@ -313,9 +287,11 @@ def observe_command(
         refuse_masked(run.app)
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
     environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
-    with observed(run, out, options, witness, hold_out) as command:
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        copy = Path(folder) / run.app.name
+        wrap_app(run.app, copy, out, options, witness, hold_out=hold_out)
         try:
-            code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+            code = subprocess.run(run.of(copy), env=environment, stdout=stdout, check=False).returncode
         except OSError as cause:
             raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
     if code:

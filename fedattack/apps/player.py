@@ -55,8 +55,6 @@ class Handler:
 
     Attributes
     ----------
-    app
-        Its ClientApp.
     run_config, node_config
         What the app is set to, and what Flower tells the client.
     type, arrays, configs
@@ -77,10 +75,11 @@ class Handler:
         torch.manual_seed(seed)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
-            prefix = f"{key}." if len(self.arrays) > 1 else ""
             # One record alone holds whatever is sent in this round.
-            names = names if prefix else [*weights]
-            records[key] = ArrayRecord({name: Array(np.asarray(weights[prefix + name])) for name in names})
+            sent = {name: f"{key}.{name}" for name in names}
+            if len(self.arrays) == 1:
+                sent = {name: name for name in weights}
+            records[key] = ArrayRecord({name: Array(np.asarray(weights[full])) for name, full in sent.items()})
         for key, config in self.configs.items():
             records[key] = ConfigRecord(dict(config))
         metadata = Metadata(
@@ -126,13 +125,7 @@ def _bounded() -> Iterator[None]:
 
 
 class Player:
-    """Plays one step of the app under any weights of one form.
-
-    Attributes
-    ----------
-    missing
-        Names of what its models have and nobody sends.
-    """
+    """Plays one step of the app under any weights of one form; ``missing`` is what its models have and nobody sends."""
 
     def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
         self._handler, self._x, self._y = handler, x, y
@@ -152,24 +145,26 @@ class Player:
 
     def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
         """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
-        left, places = self.tape.state(), {}
+        left: dict[int, tuple[str, Tensor]] = dict(enumerate(self.tape.state()))
+        places: dict[str, Tensor] = {}
         for name, array in weights.items():
-            found = next((one for one in left if same([_numbers_of(one[1], array)], [array])), None)
-            if found is not None:
-                places[name] = found[1]
-                left = [one for one in left if one is not found]
+            for at, (_, value) in left.items():
+                if same([_numbers_of(value, array)], [array]):
+                    places[name] = value
+                    del left[at]
+                    break
         self._copies = self._find_copies(weights, places)
-        return [name for name, value in left if value.data_ptr() not in self._copies], places
+        missing = [name for name, value in left.values() if value.data_ptr() not in self._copies]
+        return missing, places
 
     def _find_copies(self, weights: Arrays, places: Mapping[str, Tensor]) -> set[int]:
         """Return where further models lie that begin as what was sent, such as those that MOON compares with."""
         sent, copies = {place.data_ptr() for place in places.values()}, set()
         for model in self.tape.models:
             values = [value for value in model.state_dict().values() if isinstance(value, Tensor)]
-            if any(value.data_ptr() in sent for value in values):
-                continue
-            if all(_is_sent(value, weights) for value in values):
-                copies |= {value.data_ptr() for value in values}
+            pointers = {value.data_ptr() for value in values}
+            if sent.isdisjoint(pointers) and all(_is_sent(value, weights) for value in values):
+                copies |= pointers
         return copies
 
     def _let_sent_learn(self) -> None:
@@ -184,12 +179,10 @@ class Player:
 
     def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
         """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
-        sent = {place.data_ptr() for place in self._places.values()}
         if not self._is_sent_whole:
             return []
-        parameters = self._parameters()
-        kept = [one for pointer, one in parameters.items() if pointer not in sent | self._copies]
-        return [(one, one.detach().clone()) for one in kept]
+        known = {place.data_ptr() for place in self._places.values()} | self._copies
+        return [(one, one.detach().clone()) for pointer, one in self._parameters().items() if pointer not in known]
 
     def _parameters(self) -> dict[int, Tensor]:
         """Return what the app trains, by where it lies in memory."""
@@ -206,26 +199,25 @@ class Player:
         return len(self._places) == len(self._names)
 
     def _check_used(self, weights: Arrays) -> None:
-        """Refuse weights that the app's models do not take, such as those of layers that were fused for sending.
-
-        Raises
-        ------
-        DataError
-            If there are such.
-        """
+        """Refuse weights that the app's models do not take, such as those of layers that were fused for sending."""
         strange = [name for name in weights if name not in self._places]
         if not strange or self._is_whole:
             return
-        before = [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
+        before = self._try_losses()
         unused = []
         for name in strange[:_TRIED]:
-            changed = np.zeros_like(weights[name]) if np.any(weights[name]) else np.ones_like(weights[name])
+            changed = np.zeros_like(weights[name])
+            if not np.any(weights[name]):
+                changed = np.ones_like(weights[name])
             self._start({**weights, name: changed})
-            if before == [self.tape.loss_of(self._leaves, row) for row in range(len(before))]:
+            if before == self._try_losses():
                 unused.append(name)
         self._start(weights)
         if unused:
             raise DataError(f"the app's model takes nothing of {short(', '.join(unused), 80)}, which clients send")
+
+    def _try_losses(self) -> list[float]:
+        return [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
 
     @property
     def _is_whole(self) -> bool:
@@ -262,10 +254,8 @@ class Player:
         with torch.no_grad():
             for parameter, first in self._kept:
                 parameter.copy_(first)
-        for _ in self._train(
-            [parameter for parameter, _ in self._kept], range(len(self._y)), [_FITTING], _FITTING_RATE
-        ):
-            pass
+        kept = [parameter for parameter, _ in self._kept]
+        next(self._train(kept, range(len(self._y)), [_FITTING], _FITTING_RATE))
 
     def _train(
         self, parameters: Sequence[Tensor], rows: Sequence[int], passes: Sequence[int], lr: float
@@ -292,24 +282,12 @@ class Player:
         return self.tape.losses_of(self._leaves)
 
     def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
-        """Train on some of the targets, and yield the weights after each of these numbers of passes in all.
-
-        Raises
-        ------
-        DataError
-            If the app hides its parameters.
-        """
+        """Train on some of the targets, and yield the weights after each of these numbers of passes in all."""
         for _ in self._train(self._require_learned(), rows, passes, PLANTING):
             yield self._read_weights()
 
     def step(self, rows: Sequence[int]) -> Arrays:
-        """Return the weights after one step of gradient descent on some of the targets, all in one batch.
-
-        Raises
-        ------
-        DataError
-            If the app hides its parameters.
-        """
+        """Return the weights after one step of gradient descent on some of the targets, all in one batch."""
         learned = self._require_learned()
         chosen = np.resize(np.asarray(rows), self.tape.step.count)
         loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
@@ -344,49 +322,36 @@ class Player:
             What it is sent.
         x, y
             (n, …), (n,): the examples, of the form of the targets.
-        seed
-            Of all that is drawn.
-
-        Raises
-        ------
-        DataError
-            If its steps do not take such examples, or it replies other arrays than it was sent.
         """
         reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
         found: dict[str, NDArray[Any]] = {}
-        for key, record in reply.content.array_records.items() if reply.has_content() else ():
-            prefix = f"{key}." if len(reply.content.array_records) > 1 else ""
-            found |= {f"{prefix}{name}": np.array(array.numpy()) for name, array in record.items()}
+        records: Mapping[str, ArrayRecord] = {}
+        if reply.has_content():
+            records = reply.content.array_records
+        for key, record in records.items():
+            prefix = f"{key}." * (len(records) > 1)
+            for name, array in record.items():
+                found[prefix + name] = np.array(array.numpy())
         if form_of(found) != form_of(weights):
             raise DataError("trained on other examples, the app replies other arrays than it was sent")
         return found
 
     def along(self, updates: Sequence[Arrays]) -> Along:
-        """Hold the targets' gradients, under the weights that were taken last, against updates.
+        """Hold the targets' gradients, under the weights that were taken last, against k updates by the weights' names.
 
-        Parameters
-        ----------
-        updates
-            k updates, by the names of the weights.
-
-        Returns
-        -------
-        Along
-            NaN where the app hides its parameters.
+        Numbers are NaN where the app hides its parameters.
         """
         count = len(self._y)
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
         # Of what travels as the bytes of another type there is no difference.
-        learned = dict(self._find_learned())
-        for update in updates:
-            learned = {name: one for name, one in learned.items() if name in update}
+        learned = self._find_learned()
+        for name in [*learned]:
+            if any(name not in update for update in updates):
+                del learned[name]
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
-        rows = []
-        for update in updates:
-            rows.append(np.concatenate([np.ravel(update[name]) for name in learned]))
-        flat = np.stack(rows)
+        flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
         lengths[:] = np.linalg.norm(flat, axis=1)
         directions = torch.from_numpy(flat)
         for row in range(count):
@@ -431,7 +396,9 @@ def _is_statistic(name: str) -> bool:
 
 def _view_as(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
-    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
+    if tensor.dtype == torch.bfloat16 and array.dtype == np.int16:
+        return tensor.view(torch.int16)
+    return tensor
 
 
 def _is_sent(value: Tensor, weights: Arrays) -> bool:

@@ -3,7 +3,6 @@
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedattack.apps.app import App
@@ -88,7 +87,7 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     RunError
         If none did.
     """
-    others = _list_unwitnessed(record, folder)
+    others = [node for node in record.nodes if not witness_file(folder, node).exists()]
     if not others:
         return
     advice = (
@@ -98,7 +97,3 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     if len(others) == len(record.nodes):
         raise RunError(f"no client wrote into {folder}: all run elsewhere, or cannot write there; {advice}")
     watch.say("warning", f"{len(others)} of {len(record.nodes)} clients run elsewhere, and are not witnessed; {advice}")
-
-
-def _list_unwitnessed(record: Record, folder: Path) -> Sequence[str]:
-    return [node for node in record.nodes if not witness_file(folder, node).exists()]

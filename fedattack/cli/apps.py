@@ -17,27 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AppWords:
-    """What the command line says of an app's run.
-
-    Attributes
-    ----------
-    changes, supernodes, on
-        Values of its run config, how many clients to simulate, and what on.
-    seeds
-        One run each.
-    model, loss
-        Taken in the place of what is witnessed.
-    options, memory
-        Options of attacks; what one process of an attack may hold, as in ``2GiB``.
-    sensitive, holds, groups, without
-        What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
-    hold_out
-        Share of each client's examples that it is kept from training on.
-    server
-        An active server in the place of the app's own.
-    app
-        Folder of the app of a run that is gathered.
-    """
+    """What the command line says of an app's run, as the options of `fedattack audit` and `fedattack gather` do."""
 
     changes: Sequence[str] = ()
     supernodes: int | None = None
@@ -56,13 +36,7 @@ class AppWords:
     app: Path | None = None
 
     def check_preset(self) -> None:
-        """Refuse what only an app takes.
-
-        Raises
-        ------
-        ConfigError
-            If there is any.
-        """
+        """Refuse what only an app takes."""
         for name, value in (
             ("--supernodes", self.supernodes),
             ("--model", self.model),
@@ -70,23 +44,17 @@ class AppWords:
             ("--sensitive", self.sensitive),
             ("--property", self.holds),
             ("--groups", self.groups),
-            ("--without", self.without or None),
+            ("--without", self.without),
             ("--hold-out", self.hold_out),
         ):
-            if value is not None:
+            if value is not None and value != []:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
         if self.server is not None:
             raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
 
 
 def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
-    """Find the app that the command line names; None if it is a preset.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither, or cannot be audited.
-    """
+    """Find the app that the command line names; None if it is a preset."""
     from fedattack.apps.app import app_of, app_of_command, is_app
 
     if len(words) > 1 or Path(words[0]).name == "flwr":
@@ -146,17 +114,13 @@ def _say_size(app: "App", seeds: int, on: str) -> None:
     from fedattack.audit.numbers import count_words
 
     say("note", f"{app.folder.name}: {app.supernodes} clients, {count_words(seeds, 'run')} on {on}")
+    source = ""
     if app.counted_by:
-        say(
-            "note",
-            f"Flower's own configuration says that many ({app.counted_by}); --supernodes N takes another number",
-        )
-    if not app.counted:
-        say(
-            "note",
-            "neither the app nor Flower's own configuration says how many clients it has; --supernodes N takes "
-            "another number",
-        )
+        source = f"Flower's own configuration says that many ({app.counted_by})"
+    elif not app.counted:
+        source = "neither the app nor Flower's own configuration says how many clients it has"
+    if source:
+        say("note", f"{source}; --supernodes N takes another number")
     if warning := describe_too_few(app.supernodes):
         say("warning", warning)
 

@@ -20,7 +20,7 @@ from tests.apps.projects import (
     ROUNDS,
     SECAGG,
     SKLEARN,
-    Project,
+    Toy,
     fedattack,
     findings_of,
     write_targets,
@@ -33,20 +33,31 @@ LOGISTIC = "from torch import nn\n\ndef logistic():\n    return nn.Linear(64, 10
 DIGITS = load_digits()
 FLAT = (DIGITS.data[1600:] / 16).astype(np.float32), DIGITS.target[1600:]
 IMAGES = FLAT[0].reshape(-1, 1, 8, 8), FLAT[1]
+PRIORS = {BATCH_NORM: ("--prior", "examples")}
 
 
 @pytest.fixture
 def task(monkeypatch):
     """Imports the module of a project that holds its data."""
 
-    def of(project: Project, folder: Path):
+    def of(project: Toy, folder: Path):
         monkeypatch.syspath_prepend(folder)
         return importlib.import_module(f"{project.package}.task")
 
     return of
 
 
-def observe(project: Project, folder: Path) -> tuple[Path, Path]:
+def parts_of(project: Toy, module) -> list[tuple]:
+    """What each site of a project trains and evaluates on, by its own function."""
+    sites = (CLIENTS,) * (project is not LEGACY)
+    return [tuple(map(arrays, module.load_data(site, *sites))) for site in range(CLIENTS)]
+
+
+def arrays(data) -> tuple:
+    return tuple(np.asarray(part) for part in data or ())
+
+
+def observe(project: Toy, folder: Path) -> tuple[Path, Path]:
     """Add the lines and run the project; returns its folder and that of the audit."""
     audit = folder / "audit"
     where = project.observed(folder, audit / "record")
@@ -60,7 +71,7 @@ def observe(project: Project, folder: Path) -> tuple[Path, Path]:
     return where, audit
 
 
-def audit_sources(project: Project, folder: Path, model: str, data, unheld, *options: str):
+def audit_sources(project: Toy, folder: Path, model: str, data, unheld, *options: str):
     """Attack by source inference, judge, and return findings and scores; first a model that is not the project's."""
     where, audit = observe(project, folder)
     targets, owners = write_targets(folder / "targets.npz", data, unheld)
@@ -77,14 +88,6 @@ def audit_sources(project: Project, folder: Path, model: str, data, unheld, *opt
     return findings_of(audit, where), Scores.load(audit / "scores" / "sia.npz"), Record(audit / "record")
 
 
-def check_leak(findings) -> None:
-    """Clients memorise their few records, and so their models give them away."""
-    found = findings["sia.asr"]
-    assert found["verdict"] == "leak", found
-    # Not all of these projects seed their clients, so that a run may end somewhat lower.
-    assert found["value"] > 1.5 * found["chance"] == 1.5 / CLIENTS
-
-
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.folder)
 def test_observing_takes_at_most_three_lines(project, tmp_path):
     where = project.observed(tmp_path, tmp_path / "record")
@@ -97,55 +100,39 @@ def test_observing_takes_at_most_three_lines(project, tmp_path):
 
 
 @pytest.mark.flower
-@pytest.mark.slow
-def test_a_message_api_project_in_pytorch(tmp_path, task):
-    module = task(MESSAGE_API, MESSAGE_API.copy(tmp_path / "data"))
-    data = [tuple(part.numpy() for part in module.load_data(site, CLIENTS)[0]) for site in range(CLIENTS)]
-    findings, scores, record = audit_sources(MESSAGE_API, tmp_path, "pytorchexample.task:Net", data, IMAGES)
-    check_leak(findings)
-    assert [parameter.name for parameter in record.parameters] == [*module.Net().state_dict()]
-    assert not scores.notes
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_a_legacy_project_whose_arrays_have_no_names(tmp_path, task):
-    module = task(LEGACY, LEGACY.copy(tmp_path / "data"))
-    data = [tuple(part.numpy() for part in module.load_data(site)[0]) for site in range(CLIENTS)]
-    findings, scores, record = audit_sources(LEGACY, tmp_path, "digitsfl.task:Net", data, FLAT)
-    check_leak(findings)
-    assert [parameter.name for parameter in record.parameters] == ["0", "1", "2", "3"]
-    assert scores.notes == (NAMELESS,)
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_a_scikit_learn_project(tmp_path, task):
-    module = task(SKLEARN, SKLEARN.copy(tmp_path / "data"))
-    data = [module.load_data(site, CLIENTS)[0] for site in range(CLIENTS)]
-    findings, scores, record = audit_sources(SKLEARN, tmp_path, "logistic_model:logistic", data, FLAT)
-    check_leak(findings)
-    assert [(parameter.name, parameter.dtype) for parameter in record.parameters] == [
-        ("0", "float64"),
-        ("1", "float64"),
-    ]
-    assert scores.notes == (NAMELESS,)
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_a_project_with_batch_norm_clients_of_unequal_size_and_keys_of_its_own(tmp_path, task):
-    module = task(BATCH_NORM, BATCH_NORM.copy(tmp_path / "data"))
-    data = [tuple(part.numpy() for part in module.load_data(site, CLIENTS)[0]) for site in range(CLIENTS)]
-    findings, scores, record = audit_sources(
-        BATCH_NORM, tmp_path, "hospitals.task:make_model", data, IMAGES, "--prior", "examples"
-    )
-    check_leak(findings)
-    seen = record.rounds[-1].observations
-    assert sorted(item.num_examples for item in seen) == [30, 40, 50, 60]
-    assert {parameter.role for parameter in record.parameters} == {"parameter", "buffer"}
-    # Flower averages the counter of batches as well, by weight.
-    assert not scores.notes
+@pytest.mark.parametrize(
+    ("project", "model", "names"),
+    [
+        pytest.param(MESSAGE_API, "pytorchexample.task:Net", None, marks=pytest.mark.slow),
+        pytest.param(LEGACY, "digitsfl.task:Net", "0123", marks=pytest.mark.long),
+        pytest.param(SKLEARN, "logistic_model:logistic", "01", marks=pytest.mark.long),
+        pytest.param(BATCH_NORM, "hospitals.task:make_model", None, marks=pytest.mark.long),
+    ],
+    ids=lambda value: getattr(value, "folder", ""),
+)
+def test_a_project_is_attacked_as_its_owner_would(project, model, names, tmp_path, task):
+    """By names of arrays, and by their order where they have none."""
+    module = task(project, project.copy(tmp_path / "data"))
+    data = [own for own, _ in parts_of(project, module)]
+    unheld = FLAT
+    if data[0][0].ndim == 4:
+        unheld = IMAGES
+    findings, scores, record = audit_sources(project, tmp_path, model, data, unheld, *PRIORS.get(project, ()))
+    found = findings["sia.asr"]
+    assert found["verdict"] == "leak", found
+    # Not all of these projects seed their clients, so that a run may end somewhat lower.
+    assert found["value"] > 1.5 * found["chance"] == 1.5 / CLIENTS
+    sent = [parameter.name for parameter in record.parameters]
+    if names:
+        assert sent == [*names]
+        assert scores.notes == (NAMELESS,)
+    else:
+        assert sent == [*module.make_model().state_dict()]
+        # Flower averages the counter of batches as well, by weight.
+        assert not scores.notes
+    if project is BATCH_NORM:
+        assert sorted(item.num_examples for item in record.rounds[-1].observations) == [30, 40, 50, 60]
+        assert {parameter.role for parameter in record.parameters} == {"parameter", "buffer"}
 
 
 @pytest.mark.long
