@@ -113,39 +113,27 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
         attack_all([part], posed, lambda names: choose(names[:1]))
 
 
-def test_what_clients_send_as_bytes_is_told(tmp_path):
-    trees = {"0": np.zeros(9, np.uint8)}
+BYTES = {"0": np.arange(7, dtype=np.uint8)}
+VALUES = {"values": np.zeros((200, 4))}
+
+
+@pytest.mark.parametrize(
+    ("sent", "reply", "message"),
+    [
+        ({"0": np.zeros(9, np.uint8)}, {"arrays": BYTES}, "clients send bytes, such as the trees of XGBoost"),
+        # The first model of trees is empty.
+        ({"0": np.zeros(0)}, {"arrays": BYTES}, "clients send bytes, such as the trees of XGBoost"),
+        (None, {"metrics": {"trees": b"..."}}, "clients send metrics and settings without arrays, and no attack reads"),
+        (VALUES, {}, r"clients send empty replies to .* whether these arrays give"),
+    ],
+)
+def test_what_no_attack_reads_is_told(tmp_path, sent, reply, message):
     writer = RecordWriter(tmp_path / "record")
-    replies = [Reply(node, "ok", {"0": np.arange(7 + index, dtype=np.uint8)}, 10) for index, node in enumerate("ab")]
-    writer.write(Exchange(1, trees, replies))
+    if sent is VALUES:
+        writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
+    writer.write(Exchange(1, sent, [Reply(node, "ok", **reply) for node in "ab"]))
     writer.close()
-    with pytest.raises(NeedsError, match="clients send bytes, such as the trees of XGBoost"):
-        pose_all([Part(tmp_path, "")])
-
-
-def test_replies_without_arrays_are_told(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
-    writer.write(Exchange(1, None, [Reply(node, "ok", None, 10, {"trees": b"..."}) for node in "ab"]))
-    writer.close()
-    with pytest.raises(NeedsError, match="clients send metrics and settings without arrays, and no attack reads them"):
-        pose_all([Part(tmp_path, "")])
-
-
-def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
-    writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
-    writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
-    writer.close()
-    with pytest.raises(NeedsError, match=r"clients send empty replies to .* whether these arrays give"):
-        pose_all([Part(tmp_path, "")])
-
-
-def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
-    replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
-    writer.write(Exchange(1, {"0": np.zeros(0)}, replies))
-    writer.close()
-    with pytest.raises(NeedsError, match="clients send bytes, such as the trees of XGBoost"):
+    with pytest.raises(NeedsError, match=message):
         pose_all([Part(tmp_path, "")])
 
 
@@ -238,21 +226,33 @@ def test_too_few_clients_are_told_before_the_run():
     assert describe_too_few(5) == ""
 
 
-def test_the_apps_modules_are_importable_meanwhile(tmp_path):
+def test_the_apps_modules_are_importable_meanwhile_and_nothing_is_written_beside_them(tmp_path, monkeypatch):
     (tmp_path / "only_in_this_app.py").write_text("here = 1\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     before = list(sys.path)
     with importable(App(tmp_path)):
         assert __import__("only_in_this_app").here == 1
     assert sys.path == before
-
-
-def test_nothing_is_written_beside_the_modules_of_an_app(tmp_path, monkeypatch):
-    (tmp_path / "fa_lonely.py").write_text("x = 1")
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    with importable(App(tmp_path)):
-        import fa_lonely  # noqa: F401
-    assert [path.name for path in tmp_path.iterdir()] == ["fa_lonely.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["only_in_this_app.py"]
     assert sys.dont_write_bytecode is False
+
+
+class Runner:
+    """Stands for Flower: calls what it is given in the place of a run."""
+
+    cwd = None
+
+    def __init__(self, run):
+        self._run = run
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        pass
+
+    def run(self, config, on_poll):
+        self._run(self, on_poll)
 
 
 def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing(tmp_path, monkeypatch):
@@ -262,21 +262,12 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     out = app / "runs" / "mine"
     seen = []
 
-    class Runner:
-        cwd = None
+    def run(runner, on_poll):
+        seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
+        (runner.cwd / "final_model.pt").write_text("weights")
+        os.kill(os.getpid(), signal.SIGTERM)
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *raised):
-            pass
-
-        def run(self, config, on_poll):
-            seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
-            (self.cwd / "final_model.pt").write_text("weights")
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner(run))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
         running.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
@@ -288,21 +279,14 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
 
 
 def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
-    class Runner:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *raised):
-            pass
-
-        def run(self, config, on_poll):
-            on_poll()
-            write_record(record, ["100", "101"], rounds=2)
-            on_poll()
+    def run(runner, on_poll):
+        on_poll()
+        write_record(record, ["100", "101"], rounds=2)
+        on_poll()
 
     steps = []
     record = tmp_path / "out" / "record"
-    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner(run))
     monkeypatch.setattr(running, "wrap_app", lambda *_: None)
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()

@@ -54,7 +54,9 @@ def parts_of(project: Toy, module) -> list[tuple]:
 
 
 def arrays(data) -> tuple:
-    return tuple(np.asarray(part) for part in data or ())
+    if not data:
+        return ()
+    return np.asarray(data[0], np.float32), np.asarray(data[1])
 
 
 def observe(project: Toy, folder: Path) -> tuple[Path, Path]:

@@ -32,7 +32,7 @@ from fedattack.record.format import RUN, seal_manifest
 from fedattack.record.keep import Keep
 from fedattack.runs.deployment import Deployment
 from fedattack.runs.simulator import Simulator
-from fedattack.witness import WITNESS_FOLDER, WitnessMod, read_witnesses, sources, write_witness
+from fedattack.witness import WITNESS_FOLDER, SeenExamples, WitnessMod, read_witnesses, sources, write_witness
 from fedattack.witness.store import read_witness, write_frozen
 from tests.apps.projects import MESSAGE_API, fedattack
 from tests.apps.worlds import CLASSES, FEATURES, pool, pose
@@ -321,107 +321,59 @@ def test_a_record_of_some_rounds_is_taken(world):
     assert len(gathered(world).clients) == CLIENTS
 
 
-def spoil_run(world):
-    for site in world.sites:
-        (site / "run-7").rename(site / "run-8")
+def trained_in(world):
+    return read_witnesses(world.sites[0] / "run-7")[0].trained
 
 
-def spoil_name_of_run(world):
-    change(world.sites[1], run="8")
+def change_trained(world, **facts) -> None:
+    change(world.sites[0], trained=replace(trained_in(world), **facts))
 
 
-def spoil_nodes(world):
+def change_all(world, make) -> None:
     for index, site in enumerate(world.sites):
-        change(site, node=str(index))
+        change(site, **make(index))
 
 
-def twice(world):
-    shutil.copytree(world.sites[0], world.sites[1], dirs_exist_ok=True)
+def file_of(world):
+    return world.sites[0] / "run-7" / "1.npz"
 
 
-def spoil_hashes(world):
-    seen = read_witnesses(world.sites[0] / "run-7")[0].trained
-    change(world.sites[0], trained=replace(seen, x=seen.x + 1))
+def reverse(world) -> None:
+    seen = trained_in(world)
+    change_trained(world, x=seen.x[::-1], y=seen.y[::-1], hashes=seen.hashes[::-1])
 
 
-def spoil_order(world):
-    seen = read_witnesses(world.sites[0] / "run-7")[0].trained
-    change(world.sites[0], trained=replace(seen, x=seen.x[::-1], y=seen.y[::-1], hashes=seen.hashes[::-1]))
-
-
-def spoil_counts(world):
-    seen = read_witnesses(world.sites[0] / "run-7")[0].trained
-    change(world.sites[0], trained=replace(seen, counts={0: 2**50}))
-
-
-def spoil_client(world):
-    change(world.sites[0], client=f"node {FIRST_NODE}")
-
-
-def several(world):
-    change(world.sites[0], client="*")
-
-
-def link_out(world):
-    (world.sites[0] / "run-7" / "1.npz").symlink_to("/etc/hostname")
-
-
-def pipe(world):
-    os.mkfifo(world.sites[0] / "run-7" / "1.npz")
-
-
-def no_witness(world):
-    (world.sites[0] / "run-7" / "1.npz").write_bytes(b"PK\x03\x04 nothing")
-
-
-def empty(world):
-    shutil.rmtree(world.sites[0] / "run-7")
-
-
-def gone(world):
-    shutil.rmtree(world.sites[0])
-
-
-def no_record(world):
-    shutil.rmtree(world.record / "rounds")
-
-
-def record_links_out(world):
-    (world.record / "manifest.sig").symlink_to("/etc/hostname")
-
-
-def never_trained(world):
-    from fedattack.witness import SeenExamples
-
-    for site in world.sites:
-        change(site, trained=SeenExamples.none())
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (spoil_run, "has witnesses of run-8, and .*record is of run 7"),
-        (spoil_name_of_run, r"are of several runs \(7, 8\)"),
-        (spoil_nodes, "has none of the 3 nodes of the witnesses, such as 0: they are of another run"),
-        (twice, "is in .*site-0 and in .*site-1; give one of them"),
-        (spoil_hashes, "its hashes are not those of its examples"),
-        (spoil_order, "its hashes are not those of its examples, in order"),
-        (spoil_counts, "it counts more examples of all classes than examples"),
-        (spoil_client, "a client cannot be called 'node "),
-        (several, "'\\*' cannot be a client's name in the truth"),
-        (link_out, "is a link that leaves"),
-        (pipe, "it is a pipe|is a pipe"),
-        (no_witness, "1.npz"),
-        (empty, "holds no witness"),
-        (gone, "is no folder"),
-        (no_record, "is not there|No such file"),
-        (record_links_out, "is a link that leaves"),
-        (never_trained, "no client's training was witnessed"),
+SPOILS = {
+    "has witnesses of run-8, and .*record is of run 7": lambda world: [
+        (site / "run-7").rename(site / "run-8") for site in world.sites
     ],
-)
+    r"are of several runs \(7, 8\)": lambda world: change(world.sites[1], run="8"),
+    "has none of the 3 nodes of the witnesses, such as 0: they are of another run": lambda world: change_all(
+        world, lambda index: {"node": str(index)}
+    ),
+    "is in .*site-0 and in .*site-1; give one of them": lambda world: shutil.copytree(
+        world.sites[0], world.sites[1], dirs_exist_ok=True
+    ),
+    "its hashes are not those of its examples;?": lambda world: change_trained(world, x=trained_in(world).x + 1),
+    "its hashes are not those of its examples, in order": reverse,
+    "it counts more examples of all classes than examples": lambda world: change_trained(world, counts={0: 2**50}),
+    "a client cannot be called 'node ": lambda world: change(world.sites[0], client=f"node {FIRST_NODE}"),
+    "'\\*' cannot be a client's name in the truth": lambda world: change(world.sites[0], client="*"),
+    "is a link that leaves": lambda world: file_of(world).symlink_to("/etc/hostname"),
+    "it is a pipe|is a pipe": lambda world: os.mkfifo(file_of(world)),
+    "1.npz": lambda world: file_of(world).write_bytes(b"PK\x03\x04 nothing"),
+    "holds no witness": lambda world: shutil.rmtree(world.sites[0] / "run-7"),
+    "is no folder": lambda world: shutil.rmtree(world.sites[0]),
+    "is not there|No such file": lambda world: shutil.rmtree(world.record / "rounds"),
+    "is a link that leaves ": lambda world: (world.record / "manifest.sig").symlink_to("/etc/hostname"),
+    "no client's training was witnessed": lambda world: change_all(world, lambda _: {"trained": SeenExamples.none()}),
+}
+
+
+@pytest.mark.parametrize(("message", "spoil"), SPOILS.items(), ids=str)
 def test_what_does_not_belong_there_ends_in_one_line_and_leaves_nothing(world, spoil, message):
     spoil(world)
-    with pytest.raises((FedAttackError, OSError), match=message) as caught:
+    with pytest.raises((FedAttackError, OSError), match=message.strip()) as caught:
         gathered(world)
     assert "\n" not in str(caught.value)
     assert not world.out.exists()

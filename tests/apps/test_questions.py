@@ -88,9 +88,7 @@ ONE_STEP = LocalSGD(epochs=1, batch_size=20, lr=0.1)
 def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     data, evaluated = tables()
     names = ("aia", "attribute-baselines", "sia")
-    part, attacked, found = audited(
-        tmp_path, data, evaluated, data, model=REGRESSION, how=ONE_STEP, rounds=40, share=0.6, asked=COLUMN, names=names
-    )
+    part, attacked, found = column_asked(tmp_path, data, data, evaluated, names)
     assert "aia" in attacked.scored
     truth, known = read_truth(part.truth), read_knowledge(part.knowledge, trusted=TRUSTED)
     partial = known.partial
@@ -118,21 +116,20 @@ def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     assert not [x for x in known.auxiliary.x if (known.targets.x == x).all(axis=1).any()]
 
 
+def column_asked(folder, seen, data, evaluated, names=("aia", "attribute-baselines")):
+    how = {"model": REGRESSION, "how": ONE_STEP, "rounds": 40, "share": 0.6}
+    return audited(folder, data, evaluated, seen, asked=COLUMN, names=names, **how)
+
+
 @pytest.mark.slow
 def test_a_shuffled_column_is_no_leak(tmp_path):
     """The clients trained on another column than the one that is true."""
     data, evaluated = tables()
     rng = np.random.default_rng(9)
-    seen = {}
-    for name, (x, y) in data.items():
-        other = x.copy()
-        other[:, 2] = rng.permutation(x[:, 2])
-        seen[name] = (other, y)
-    names = ("aia", "attribute-baselines")
-    _, _, found = audited(
-        tmp_path, data, evaluated, seen, model=REGRESSION, how=ONE_STEP, rounds=40, share=0.6, asked=COLUMN, names=names
-    )
-    assert found["aia.excess"].verdict != "leak"
+    seen = {name: (x.copy(), y) for name, (x, y) in data.items()}
+    for x, _ in seen.values():
+        x[:, 2] = rng.permutation(x[:, 2])
+    assert column_asked(tmp_path, seen, data, evaluated)[2]["aia.excess"].verdict != "leak"
 
 
 @pytest.mark.parametrize(
@@ -193,15 +190,17 @@ PEOPLE = [str(client) for client in range(16)]
 CLASS = Questions(label=CLASSES - 1)
 
 
+def class_asked(folder, seen_of=lambda name: name):
+    rng = np.random.default_rng(3)
+    data, evaluated = classed(HAVE, PEOPLE, rng), classed(HAVE, PEOPLE, rng, 60)
+    seen = {name: data[seen_of(name)] for name in PEOPLE}
+    how = {"model": MODEL, "how": LocalSGD(epochs=1, batch_size=12, lr=0.2), "rounds": 40, "share": 0.4}
+    return data, *audited(folder, data, evaluated, seen, asked=CLASS, names=("prolin",), **how)
+
+
 @pytest.mark.slow
 def test_who_holds_a_class_is_asked_of_sums(tmp_path):
-    rng = np.random.default_rng(3)
-    data = classed(HAVE, PEOPLE, rng)
-    evaluated = classed(HAVE, PEOPLE, rng, 60)
-    how = LocalSGD(epochs=1, batch_size=12, lr=0.2)
-    part, attacked, found = audited(
-        *(tmp_path, data, evaluated, data), model=MODEL, how=how, rounds=40, share=0.4, asked=CLASS, names=("prolin",)
-    )
+    data, part, attacked, found = class_asked(tmp_path)
     assert attacked.scored == ("prolin",)
     truth, known = read_truth(part.truth), read_knowledge(part.knowledge)
     has = [name for name, holds in zip(truth.clients, truth.positives[0], strict=True) if holds]
@@ -217,14 +216,8 @@ def test_who_holds_a_class_is_asked_of_sums(tmp_path):
 
 @pytest.mark.slow
 def test_who_holds_a_class_is_no_leak_where_others_were_seen_with_it(tmp_path):
-    rng = np.random.default_rng(3)
-    data, evaluated = classed(HAVE, PEOPLE, rng), classed(HAVE, PEOPLE, rng, 60)
-    order = rng.permutation(len(PEOPLE))
-    seen = {name: data[PEOPLE[other]] for name, other in zip(PEOPLE, order, strict=True)}
-    how = LocalSGD(epochs=1, batch_size=12, lr=0.2)
-    _, _, found = audited(
-        *(tmp_path, data, evaluated, seen), model=MODEL, how=how, rounds=40, share=0.4, asked=CLASS, names=("prolin",)
-    )
+    other = dict(zip(PEOPLE, np.random.default_rng(4).permutation(PEOPLE).tolist(), strict=True))
+    *_, found = class_asked(tmp_path, other.__getitem__)
     assert found["prolin.f1"].verdict != "leak"
 
 
@@ -372,6 +365,7 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, r"^--groups .*groups\.toml is not there; expected"),
         ("", "is empty"),
         ("a = [", "cannot be read as TOML"),
         (f"a = {'[' * 2000}", "cannot be read as TOML"),
@@ -387,11 +381,7 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
 )
 def test_a_file_of_groups_that_is_none_ends_in_one_line(tmp_path, text, message):
     path = tmp_path / "groups.toml"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_groups(path)
-
-
-def test_a_file_of_groups_that_is_not_there_ends_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"^--groups .*groups\.toml is not there; expected"):
-        read_groups(tmp_path / "groups.toml")
