@@ -79,13 +79,7 @@ class App:
 
 
 def is_app(word: str) -> bool:
-    """Say whether a word of the command line names an app's folder, and not a preset.
-
-    Raises
-    ------
-    ConfigError
-        If it is both.
-    """
+    """Say whether a word of the command line names an app's folder, and not a preset; one that is both is refused."""
     word = word.removesuffix("/pyproject.toml")
     is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
     there = (Path(word) / "pyproject.toml").is_file()
@@ -95,13 +89,7 @@ def is_app(word: str) -> bool:
 
 
 def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = None) -> App:
-    """Read an app.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or a change is of a key that it has not.
-    """
+    """Read an app, with what is set of its run config, and how many clients the caller wants."""
     # Whoever names a preset that there is not is told so before Flower is imported.
     from flwr.common.config import flatten_dict
 
@@ -121,13 +109,7 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
 
 
 def app_of_command(words: Sequence[str]) -> App:
-    """Read the app that a ``flwr run`` runs.
-
-    Raises
-    ------
-    ConfigError
-        If it is no such command, does not last as long as its run, or the app is none that can be audited.
-    """
+    """Read the app that a ``flwr run`` runs, which must last as long as its run."""
     command = FlwrRun.parse(words)
     if not command.streams:
         raise ConfigError(f"{' '.join(words)} would not wait for the end of its run; add --stream")

@@ -123,21 +123,17 @@ def list_unasked(
 ) -> dict[str, str]:
     """Say of each threat that was not asked why, and what it would take."""
     record, knowledge = Record(part.record, thinned=True), posed[0].knowledge
-    reasons = {**failed}
-    for each in reversed(posed):
-        reasons |= each.reasons
     unasked = {}
     for threat in THREATS.values():
         if {*threat.attacks} & {*scored}:
             continue
-        for key in (threat.name, *threat.attacks):
-            if key in reasons:
-                unasked[threat.name] = reasons[key]
-                break
-        else:
+        reasons = [each.reasons[threat.name] for each in posed if threat.name in each.reasons]
+        reasons += [failed[name] for name in threat.attacks if name in failed]
+        if not reasons:
             missing = min((_lacks(name, record, knowledge) for name in threat.judges), key=len, default=[])
-            if missing:
-                unasked[threat.name] = "; ".join(missing) + find_remedy(threat, knowledge)
+            reasons = ["; ".join(missing) + find_remedy(threat, knowledge)] * bool(missing)
+        for why in reasons[:1]:
+            unasked[threat.name] = why
     return unasked
 
 

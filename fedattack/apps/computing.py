@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.holding import Holding
@@ -117,8 +116,11 @@ def _why_ask(
 
 def _find_trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
     """Return the models that clients were seen to train."""
-    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
-    return [witness.model for witness in trained if witness.model is not None]
+    found = []
+    for witness in witnesses:
+        if witness.node != SERVER and witness.trained.total and witness.model is not None:
+            found.append(witness.model)
+    return found
 
 
 def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowledge], None] | None) -> str:
@@ -138,20 +140,11 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
         return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
     for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
         entry = state.get(parameter.name, tensor)
-        sent, own = np.dtype(parameter.dtype).kind, _kind_of(entry)
-        if sent == "c" or (sent == "f") != (own == "f"):
+        sent = np.dtype(parameter.dtype).kind
+        if sent == "c" or (sent == "f") != entry.is_floating_point():
             kind = str(entry.dtype).partition(".")[2]
             return f"clients send {short(name, 60)} as {parameter.dtype}, and it is {kind}"
     return ""
-
-
-def _kind_of(tensor: Tensor) -> str:
-    """Return NumPy's letter for what a tensor holds."""
-    if tensor.is_complex():
-        return "c"
-    if tensor.is_floating_point():
-        return "f"
-    return "i"
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:
@@ -192,14 +185,11 @@ def _build_model(holding: Holding, record: Record, asked: Questions, notes: list
 
 def _find_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedModel:
     """Return the model that most clients train; who only evaluates says nothing of how clients train."""
-    of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
-    trained = [witness for witness in of_clients if witness.trained.total]
-    seen: list[WitnessedModel] = []
-    for witness in trained or of_clients or witnesses:
-        if witness.model is not None:
-            # Each machine has a file of its own for what is frozen.
-            seen.append(replace(witness.model, frozen=None))
-    known = [model for model in seen if model.spec is not None]
+    everybody = [witness.model for witness in witnesses if witness.model is not None]
+    clients = [witness.model for witness in witnesses if witness.node != SERVER and witness.model is not None]
+    models = _find_trained_models(witnesses) or clients or everybody
+    # Each machine has a file of its own for what is frozen.
+    seen = [replace(model, frozen=None) for model in models]
     if not seen:
         return _UNSEEN
     known = [model for model in seen if model.spec is not None]

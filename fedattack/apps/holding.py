@@ -150,13 +150,7 @@ class _ExampleForm:
 
     @classmethod
     def of_most(cls, clients: Iterable[Client]) -> "_ExampleForm":
-        """Return the form that most clients have.
-
-        Raises
-        ------
-        DataError
-            If the inputs have no features.
-        """
+        """Return the form that most clients have."""
         kinds, samples = Counter[str](), list[list[NDArray[Any]]]()
         for client in clients:
             kinds[client.trained.y.dtype.kind] += 1
@@ -338,21 +332,19 @@ def _why_unseen(witnesses: Iterable[Witness]) -> str:
 
 def _why_nothing(clients: Iterable[Client]) -> str:
     """Say why no example that a client trained on can be asked about."""
-    is_any_labelled = False
-    for client in clients:
-        labelled = client.trained.x[np.flatnonzero(_is_labelled(client.trained)), ...]
-        is_any_labelled = is_any_labelled or len(labelled) > 0
-        if finite(labelled).any():
-            return (
-                "of no training example with a label is it certain who trained on it: a witness lists a part of a "
-                "large client's examples, and these parts must reach equally far"
-            )
-    if is_any_labelled:
+    seen = [client.trained for client in clients]
+    labelled = [each.x[np.flatnonzero(_is_labelled(each)), ...] for each in seen]
+    if not any(map(len, labelled)):
+        return (
+            "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, y); "
+            "where there is none, as of an autoencoder, state 0, and name by --model a model of the same arrays that "
+            "returns its own loss, with --loss own"
+        )
+    if not any(finite(x).any() for x in labelled):
         return "the training examples hold numbers that are not finite, and no attack takes such"
     return (
-        "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, y); "
-        "where there is none, as of an autoencoder, state 0, and name by --model a model of the same arrays that "
-        "returns its own loss, with --loss own"
+        "of no training example with a label is it certain who trained on it: a witness lists a part of a large "
+        "client's examples, and these parts must reach equally far"
     )
 
 

@@ -43,13 +43,7 @@ class FlwrRun:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> "FlwrRun":
-        """Read a command line.
-
-        Raises
-        ------
-        ConfigError
-            If it is another command, or one that Flower would refuse, or its app is not in a folder.
-        """
+        """Read a command line that Flower would take, of an app in a folder."""
         if len(words) < 2 or Path(words[0]).name != "flwr" or words[1] != "run":
             raise ConfigError(f"{' '.join(words) or 'no command'}: {_USAGE}")
         try:
@@ -103,13 +97,7 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def read_app(app: Path) -> dict[str, Any]:
-    """Read the pyproject.toml of a Flower app.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or it states no ServerApp.
-    """
+    """Read the pyproject.toml of a Flower app, which states a ServerApp."""
     try:
         config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
         config["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
@@ -213,13 +201,7 @@ def wrap_app(
 
 
 def refuse_masked(app: Path) -> None:
-    """Refuse to record single replies of an app that makes a SecAgg+ workflow: they are masked.
-
-    Raises
-    ------
-    ConfigError
-        If it does.
-    """
+    """Refuse to record single replies of an app that makes a SecAgg+ workflow: they are masked."""
     for path in app_files(app):
         for name in _list_called(path):
             if name in _MASKING:
@@ -251,7 +233,7 @@ def observe_command(
     hold_out: "HoldOut | None" = None,
     stdout: int | None = None,
 ) -> int | None:
-    """Run a ``flwr run`` whose server is observed.
+    """Run a ``flwr run`` whose server is observed, its output at ``stdout`` as :func:`subprocess.run` takes it.
 
     Parameters
     ----------
@@ -259,12 +241,8 @@ def observe_command(
         The command.
     out
         Folder of the record; ``strftime`` directives are filled in when the run starts.
-    options
-        Further options of :class:`fedattack.observe.ObservedServerApp`.
-    witness, hold_out
+    options, witness, hold_out
         As for :func:`wrap_app`.
-    stdout
-        Where the command's output goes, as :func:`subprocess.run` takes it.
 
     Returns
     -------
@@ -302,13 +280,7 @@ def observe_command(
 
 
 def count_rounds(out: Path) -> int:
-    """Count the rounds of a run's record; `flwr run` ends with 0 even if the ServerApp crashed.
-
-    Raises
-    ------
-    RunError
-        If there is no record, or it ended early.
-    """
+    """Count the rounds of a run's whole record; `flwr run` ends with 0 even if the ServerApp crashed."""
     if not (out / "manifest.json").exists():
         raise RunError(
             f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "

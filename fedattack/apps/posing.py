@@ -44,14 +44,10 @@ class Posed:
 
     Attributes
     ----------
-    knowledge
-        What the attacker is assumed to know.
     few
         Nodes of the clients of :data:`FEW` examples or fewer whose examples the truth holds.
-    notes
-        What a reader of the report must know.
-    assumed
-        Those of them that say how much this attacker has.
+    notes, assumed
+        What a reader of the report must know, and of that, how much this attacker has.
     reasons
         By the name of a threat or an attack, why it cannot be asked of this run, or is not made.
     """
@@ -102,7 +98,10 @@ def pose(
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     computing = find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
-    notes = [*notes, *_list_mods(witnesses), *holding.notes, *reading.notes, *computing.notes]
+    mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
+    if mods:
+        notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
+    notes = [*notes, *holding.notes, *reading.notes, *computing.notes]
     classes = _count_outputs(holding, computing.model)
     knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
     if ask is not None and "training" not in asked.without:
@@ -122,7 +121,7 @@ def pose(
     unread = reading.unread
     if computing.answers is not None and not reading.is_strange:
         unread = ""
-    compared: dict[str, Any] = {"evaluation": None, "records": None}
+    compared: dict[str, Any] = {}
     if len(evaluation):
         compared = {"evaluation": (evaluation.x, evaluation.y), "records": records}
     else:
@@ -227,13 +226,6 @@ def _list_assumptions(knowledge: Knowledge, asked: Questions) -> Iterator[str]:
     if asked.without:
         left = "; ".join(map(WITHOUT.__getitem__, sorted(asked.without)))
         yield f"the attacker is assumed not to know, as --without says: {left}"
-
-
-def _list_mods(witnesses: Sequence[Witness]) -> Iterator[str]:
-    """Say which mods the messages of clients pass, such as one that adds noise."""
-    mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
-    if mods:
-        yield f"messages of clients pass the mods {short(', '.join(mods), 200)}"
 
 
 def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:

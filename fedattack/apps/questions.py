@@ -40,13 +40,6 @@ _COLUMN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<first>[0-9]{1,6})(?:-(?P<last>[0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-class _GroupsError(ConfigError):
-    """Names the option that the file was given by."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(f"--groups {text}")
-
-
 Groups = Mapping[str, Mapping[str, str]]
 """By attribute, then by client or node, the value."""
 
@@ -66,12 +59,9 @@ class Questions:
 
     Attributes
     ----------
-    column
-        What the server lacks of each example; ``None`` to ask for none.
-    label
-        The class of which it is asked who holds examples; ``None`` to ask for none.
-    groups
-        What the clients of a group have in common.
+    column, label, groups
+        What the server lacks of each example; the class of which it is asked who holds examples; and what clients of a
+        group have in common.
     without
         Names of :data:`WITHOUT` that this attacker does not know.
     model, loss
@@ -145,7 +135,10 @@ def read_groups(path: Path) -> dict[str, dict[str, str]]:
     """
     hint = "expected a table for each attribute with lists of clients, such as north = [0, 1]"
     where = f"--groups {path}"
-    tables = read_toml(path, _GroupsError, hint)
+    try:
+        tables = read_toml(path, ConfigError, hint)
+    except ConfigError as cause:
+        raise ConfigError(f"--groups {cause}") from None
     if not tables:
         raise ConfigError(f"{where} is empty; {hint}")
     return {name: _of_attribute(f"{where}: {short(name, 60)}", name, table, hint) for name, table in tables.items()}

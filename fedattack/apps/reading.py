@@ -170,16 +170,10 @@ def _notes_of(alike: Sequence[_Read], others: Sequence[_Read], count: int) -> It
     if first.rest:
         rest = _list_kinds([(array.name, array.kind) for array in first.rest], 200)
         yield f"beside their model clients send {rest}, which no attack reads: it may leak, too"
-    shaped = sum(not one.unread and one.differences == first.differences for one in others)
-    if shaped:
+    if others:
         yield (
-            f"{shaped} of {count} clients send models of another form: where the app is not asked, whether their "
-            "replies leak cannot be told"
-        )
-    if strange := len(others) - shaped:
-        yield (
-            f"{strange} of {count} clients send something else than the others; whether their replies leak cannot be "
-            "told"
+            f"{len(others)} of {count} clients send something else than the others, such as models of another form: "
+            "where the app is not asked, whether their replies leak cannot be told"
         )
 
 

@@ -41,14 +41,8 @@ def choose_targets(holding: Holding, *, most: int, seed: int, of_clients: bool =
 
     Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
 
-    Parameters
-    ----------
-    most
-        Targets in all.
-    seed
-        Of what is drawn: which examples, and their order.
-    of_clients
-        Whether the attacker's examples come from the evaluation of one client each.
+    At most ``most`` are asked about; ``seed`` draws which, and their order. With ``of_clients`` the attacker's examples
+    come from the evaluation of one client each.
     """
     rng = np.random.default_rng((seed, _CHOOSING))
     alone, shared = _split_held(holding)

@@ -18,7 +18,6 @@ from tests.apps.projects import (
     MESSAGE_API,
     PROJECTS,
     ROUNDS,
-    SECAGG,
     SKLEARN,
     Toy,
     fedattack,
@@ -135,39 +134,6 @@ def test_a_project_is_attacked_as_its_owner_would(project, model, names, tmp_pat
     if project is BATCH_NORM:
         assert sorted(item.num_examples for item in record.rounds[-1].observations) == [30, 40, 50, 60]
         assert {parameter.role for parameter in record.parameters} == {"parameter", "buffer"}
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_a_project_under_secagg(tmp_path, task):
-    module = task(SECAGG, SECAGG.copy(tmp_path / "data"))
-    where, audit = observe(SECAGG, tmp_path)
-    record = Record(audit / "record")
-    assert record.view == "aggregate"
-    for item in record:
-        assert len(item.participants) == 3
-        assert all(seen.arrays is None for seen in item.observations)
-    x, y = (part.numpy() for part in module.load_data(0)[0])
-    np.savez(tmp_path / "target.npz", x=x[:1], y=y[:1])
-    np.savez(tmp_path / "auxiliary.npz", x=(DIGITS.data[300:] / 16).astype(np.float32), y=DIGITS.target[300:])
-    refused = fedattack(
-        *("attack", "sia", str(audit), "--targets", str(tmp_path / "target.npz")),
-        *("--model", "secaggexample.task:Net", "--classes", "10"),
-        cwd=where,
-        code=2,
-    )
-    assert "needs a record in the view individual" in refused.stderr
-    fedattack(
-        *("attack", "prolin", str(audit), "--targets", str(tmp_path / "target.npz")),
-        *("--auxiliary", str(tmp_path / "auxiliary.npz"), "--property", "inversion"),
-        *("--model", "secaggexample.task:Net", "--classes", "10", "--training", "epochs=1,batch-size=25,lr=0.05"),
-        cwd=where,
-    )
-    scores = Scores.load(audit / "scores" / "prolin.npz")
-    assert set(scores.facts["clients"]) == set(record.nodes)
-    assert NAMELESS in scores.notes
-    findings = findings_of(audit, where)
-    assert {item["verdict"] for item in findings.values()} == {"not applicable"}
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from fedattack.record.folder import Part
 from fedattack.record.format import RUN, seal_manifest
 from fedattack.record.keep import Keep
 from fedattack.runs.deployment import Deployment
-from fedattack.runs.simulator import Simulator
 from fedattack.witness import WITNESS_FOLDER, SeenExamples, WitnessMod, read_witnesses, sources, write_witness
 from fedattack.witness.store import read_witness, write_frozen
 from tests.apps.projects import MESSAGE_API, fedattack
@@ -437,17 +436,6 @@ def project(folder):
     text = path.read_text().replace("app = ClientApp()", "app = ClientApp(mods=[WitnessMod()])")
     path.write_text(f"from fedattack.witness import WitnessMod\n{text}")
     return where
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_a_real_run_whose_app_has_the_mod(tmp_path):
-    """In a simulation all clients write into one folder."""
-    where = project(tmp_path)
-    with Simulator(where, supernodes=CLIENTS, log=tmp_path / "flower.log") as simulator:
-        simulator._environment[WITNESS_FOLDER] = str(tmp_path / "witness")
-        assert simulator.run({"num-server-rounds": 1}) is None
-    check_gathered(where, tmp_path, [tmp_path / "witness"])
 
 
 @pytest.mark.long
