@@ -4,7 +4,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -129,74 +129,60 @@ class Player:
 
     def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
         self._handler, self._x, self._y = handler, x, y
-        self._names = [*weights]
         self._start(weights)
         self._check_used(weights)
 
     def _start(self, weights: Arrays) -> None:
-        """Read the app's step under these weights."""
+        """Read the app's step under these weights, and find where in its models they stand."""
         self.tape = read_tape(lambda: self._handler(weights))
         self._leaves = leaves_for(self.tape, self._x, self._y)
         self.tape.prepare(self._leaves)
         self._weights = weights
-        self.missing, self._places = self._find(weights)
-        self._let_sent_learn()
-        self._kept = self._find_kept()
+        self._places, left = self._find_places(weights)
+        sent = {place.data_ptr() for place in self._places.values()}
+        copies = self._find_copies(weights, sent)
+        self._has_copies = bool(copies)
+        self.missing = [name for name, value in left if value.data_ptr() not in copies]
+        parameters = {one.data_ptr(): one for model in self.tape.models for one in model.parameters()}
+        own = [one for pointer, one in parameters.items() if pointer in sent]
+        if not any(one.requires_grad for one in own):
+            # Where the first step trains nothing of what is sent, as where a head comes first.
+            for one in own:
+                one.requires_grad_(one.is_floating_point())
+        # What the app trains, by where it lies in memory.
+        self._trained = {pointer: one for pointer, one in parameters.items() if one.requires_grad}
+        # What clients train and keep, each with the numbers that the app begins with.
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        if self._is_sent_whole:
+            for pointer, one in self._trained.items():
+                if pointer not in sent | copies:
+                    self._kept.append((one, one.detach().clone()))
 
-    def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
-        """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
-        left: dict[int, tuple[str, Tensor]] = dict(enumerate(self.tape.state()))
-        places: dict[str, Tensor] = {}
+    def _find_places(self, weights: Arrays) -> tuple[dict[str, Tensor], list[tuple[str, Tensor]]]:
+        """Return where weights stand, by name, and what of the models' states none stands for as it is."""
+        left, places = list(self.tape.state()), {}
         for name, array in weights.items():
-            for at, (_, value) in left.items():
+            for at, (_, value) in enumerate(left):
                 if same([_numbers_of(value, array)], [array]):
                     places[name] = value
                     del left[at]
                     break
-        self._copies = self._find_copies(weights, places)
-        missing = [name for name, value in left.values() if value.data_ptr() not in self._copies]
-        return missing, places
+        return places, left
 
-    def _find_copies(self, weights: Arrays, places: Mapping[str, Tensor]) -> set[int]:
+    def _find_copies(self, weights: Arrays, sent: Collection[int]) -> set[int]:
         """Return where further models lie that begin as what was sent, such as those that MOON compares with."""
-        sent, copies = {place.data_ptr() for place in places.values()}, set()
+        copies: set[int] = set()
         for model in self.tape.models:
             values = [value for value in model.state_dict().values() if isinstance(value, Tensor)]
             pointers = {value.data_ptr() for value in values}
-            if sent.isdisjoint(pointers) and all(_is_sent(value, weights) for value in values):
+            if pointers.isdisjoint(sent) and all(_is_sent(value, weights) for value in values):
                 copies |= pointers
         return copies
-
-    def _let_sent_learn(self) -> None:
-        """Let gradients reach what is sent where the first step trains nothing of it, as where a head comes first."""
-        sent = {place.data_ptr() for place in self._places.values()}
-        parameters = []
-        for model in self.tape.models:
-            parameters += [one for one in model.parameters() if one.data_ptr() in sent]
-        if not any(parameter.requires_grad for parameter in parameters):
-            for parameter in parameters:
-                parameter.requires_grad_(parameter.is_floating_point())
-
-    def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
-        if not self._is_sent_whole:
-            return []
-        known = {place.data_ptr() for place in self._places.values()} | self._copies
-        return [(one, one.detach().clone()) for pointer, one in self._parameters().items() if pointer not in known]
-
-    def _parameters(self) -> dict[int, Tensor]:
-        """Return what the app trains, by where it lies in memory."""
-        found: dict[int, Tensor] = {}
-        for model in self.tape.models:
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    found[parameter.data_ptr()] = parameter
-        return found
 
     @property
     def _is_sent_whole(self) -> bool:
         """Whether everything that is sent stands in the models' states as it is."""
-        return len(self._places) == len(self._names)
+        return len(self._places) == len(self._weights)
 
     def _check_used(self, weights: Arrays) -> None:
         """Refuse weights that the app's models do not take, such as those of layers that were fused for sending."""
@@ -239,7 +225,12 @@ class Player:
     def _fill_in(self) -> None:
         """Put something in the place of what nobody sends."""
         if self._kept:
-            self._fit_kept()
+            # To the targets, from where the app begins with it.
+            with torch.no_grad():
+                for parameter, first in self._kept:
+                    parameter.copy_(first)
+            kept = [parameter for parameter, _ in self._kept]
+            next(self._train(kept, range(len(self._y)), [_FITTING], _FITTING_RATE))
         norms = []
         for model in self.tape.models:
             for name, part in model.named_modules():
@@ -248,14 +239,6 @@ class Player:
                     norms.append(part)
         if norms:
             self.tape.estimate_statistics(self._leaves, norms)
-
-    def _fit_kept(self) -> None:
-        """Fit what clients train and keep to the targets, from where the app begins with it."""
-        with torch.no_grad():
-            for parameter, first in self._kept:
-                parameter.copy_(first)
-        kept = [parameter for parameter, _ in self._kept]
-        next(self._train(kept, range(len(self._y)), [_FITTING], _FITTING_RATE))
 
     def _train(
         self, parameters: Sequence[Tensor], rows: Sequence[int], passes: Sequence[int], lr: float
@@ -362,9 +345,9 @@ class Player:
 
     def _find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
-        parameters, found = self._parameters(), {}
+        found = {}
         for name, place in self._places.items():
-            parameter = parameters.get(place.data_ptr())
+            parameter = self._trained.get(place.data_ptr())
             if parameter is not None and parameter.is_floating_point():
                 found[name] = parameter
         return found
@@ -376,7 +359,7 @@ class Player:
                 "a step of the app asks for gradients several times; losses are those of the first time, since the "
                 "others take labels that were not witnessed"
             )
-        if self._copies:
+        if self._has_copies:
             yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"
         if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"

@@ -7,10 +7,8 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
-from toyapp.digits import digits_of, test
-from toyapp.states import arrays_of, put
-
-__all__ = ["arrays_of", "initial_arrays", "load_data", "make_model", "put", "test", "train"]
+from toyapp.digits import digits_of, test  # noqa: F401
+from toyapp.states import arrays_of, put  # noqa: F401
 
 warnings.filterwarnings("ignore", category=UserWarning)
 

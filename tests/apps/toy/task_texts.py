@@ -5,10 +5,8 @@ from functools import partial
 import numpy as np
 import torch
 from toyapp import texts
-from toyapp.states import arrays_of, put
+from toyapp.states import arrays_of, put  # noqa: F401
 from transformers import BertConfig, BertForSequenceClassification
-
-__all__ = ["arrays_of", "initial_arrays", "load_data", "make_model", "put", "test", "train"]
 
 WORDS, LONGEST, LABELS = 60, 14, 3
 
