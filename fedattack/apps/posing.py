@@ -121,7 +121,7 @@ def pose(
     unread = reading.unread
     if computing.answers is not None and not reading.is_strange:
         unread = ""
-    compared: dict[str, Any] = {}
+    compared: dict[str, Any] = {"evaluation": None}
     if len(evaluation):
         compared = {"evaluation": (evaluation.x, evaluation.y), "records": records}
     else:
