@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord
 
 from fedattack.apps import answering, asking
 from fedattack.apps.answering import SHADOWS, Interview
@@ -16,22 +16,19 @@ from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.holding import hold
 from fedattack.apps.player import LONGEST, Handler, Player
 from fedattack.apps.questions import Questions
-from fedattack.apps.witnessing import witness_of, witnesses_of
+from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.base.errors import DataError, FedAttackError, RunError
 from fedattack.base.files import write_npz
-from fedattack.observe import ObservedServerApp
 from fedattack.record import Record
-from fedattack.record.folder import Part, write_study
+from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
 from fedattack.threats.membership.fedmia import below_others, logits_of
 from fedattack.threats.membership.membership import Membership
 from fedattack.threats.source.sia import SourceInference
-from fedattack.witness import WitnessedClientApp, sources
 from tests.apps.projects import ASKED as PROJECT
-from tests.apps.worlds import pose_all
+from tests.apps.worlds import pose_all, run_here
 from tests.witness.apps import load
-from tests.worlds.local_grid import LocalGrid
 
 CLIENTS = 6
 
@@ -43,15 +40,8 @@ def ask(app: App, part: Part, witnesses, targets: Targets, watch: Watch | None =
 def run(part: Part, kind: str, **config: int) -> App:
     """Run the project in this process, under witness and observed."""
     client, server = (load(PROJECT, name).app for name in ("client_app", "server_app"))
-    grid = LocalGrid(WitnessedClientApp(client, witness_of(part)), CLIENTS)
-    grid.configure({"kind": kind})
-    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={"kind": kind, **config})
     torch.manual_seed(4)
-    try:
-        ObservedServerApp(server, part.record)(grid, context)
-    finally:
-        sources.remove()
-    write_study(part.folder, {"commands": ["fedattack audit ."], "seeds": [0]})
+    run_here(part, server, client, {"kind": kind, **config}, CLIENTS)
     return App(PROJECT.where, {"kind": kind}, CLIENTS)
 
 

@@ -4,26 +4,21 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 
 from fedattack.apps.outside import observe_command
-from fedattack.apps.server import WitnessedServerApp
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_targets
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
-from fedattack.observe import ObservedServerApp
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import Part, write_study
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
-from fedattack.witness import WitnessedClientApp, sources
 from tests.apps.projects import CLIENTS, SECAGG, fedattack
 from tests.apps.test_foreign import superlink  # noqa: F401 - a fixture
 from tests.apps.test_holding import World
-from tests.apps.worlds import FEATURES, attack_all, pose_all
+from tests.apps.worlds import FEATURES, attack_all, pose_all, run_here
 from tests.witness.apps import load
-from tests.worlds.local_grid import LocalGrid
 
 
 def held_by(x) -> set[str]:
@@ -44,14 +39,7 @@ def judged(part: Part, scored: set[str]) -> dict:
 @pytest.mark.slow
 def test_what_is_witnessed_under_secagg_judges_attacks_on_sums(tmp_path):
     part = Part(tmp_path, "")
-    client = WitnessedClientApp(load(SECAGG, "client_app").app, witness_of(part))
-    server = WitnessedServerApp(load(SECAGG, "server_app").app, witness_of(part))
-    grid = LocalGrid(client, CLIENTS)
-    grid.configure(SECAGG.config)
-    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=dict(SECAGG.config))
-    ObservedServerApp(server, part.record)(grid, context)
-    sources.remove()
-    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    run_here(part, load(SECAGG, "server_app").app, load(SECAGG, "client_app").app, SECAGG.config, CLIENTS)
     record = Record(part.record)
     assert (record.view, len(record), record.status) == ("aggregate", 3, "complete")
     found = judged(part, {"exact", "labels"})

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from flwr.app import Context, RecordDict
 from torch import nn
 
 from fedattack.apps.auditing import Attacked, attack, pose_run
@@ -14,12 +15,24 @@ from fedattack.apps.holding import hold
 from fedattack.apps.posing import Posed
 from fedattack.apps.posing import pose as pose_held
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
+from fedattack.apps.server import WitnessedServerApp
+from fedattack.apps.witnessing import witness_of
 from fedattack.learning import build_model, train_local
+from fedattack.observe import ObservedServerApp
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.record.folder import Part
+from fedattack.record.folder import Part, write_study
 from fedattack.runs.pipeline import choose_attacks
 from fedattack.runs.watch import Watch
-from fedattack.witness import SERVER, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness import (
+    SERVER,
+    SeenExamples,
+    Witness,
+    WitnessedClientApp,
+    WitnessedModel,
+    WitnessedTraining,
+    sources,
+)
+from tests.worlds.local_grid import LocalGrid
 
 FEATURES, CLASSES = 6, 4
 MODEL = WitnessedModel(
@@ -123,3 +136,15 @@ def attack_all(parts, posed, make=lambda names: choose_attacks(names, {}), watch
     """Choose and attack."""
     watch = watch or Watch()
     return attack(parts, posed, choose(parts, posed, make, watch), "cpu", watch)
+
+
+def run_here(part: Part, server, client, config, clients: int) -> None:
+    """Run apps in this process, witnessed and observed, as the one run of a folder."""
+    grid = LocalGrid(WitnessedClientApp(client, witness_of(part)), clients)
+    grid.configure(config)
+    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=dict(config))
+    try:
+        ObservedServerApp(WitnessedServerApp(server, witness_of(part)), part.record)(grid, context)
+    finally:
+        sources.remove()
+    write_study(part.folder, {"commands": ["fedattack audit ."], "seeds": [0]})

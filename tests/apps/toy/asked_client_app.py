@@ -15,10 +15,13 @@ from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from fedattack.witness import evaluated_on, trained_on
+
 CLIENTS, OWN, OTHERS, FEATURES, CLASSES = 6, 16, 8, 20, 3
 GENERATOR = torch.Generator().manual_seed(1)
 X = torch.randn(CLIENTS, OWN + OTHERS, FEATURES, generator=GENERATOR)
 Y = torch.randint(CLASSES, (CLIENTS, OWN + OTHERS), generator=GENERATOR)
+REBUILT = ("autoencoder", "stated autoencoder", "micro-batches")
 # What is kept at home.
 AT_HOME = "1."
 
@@ -35,9 +38,7 @@ class Net(nn.Module):
 
 def make(kind, width=16):
     torch.manual_seed(3)
-    model = Net(
-        width, FEATURES if kind in ("autoencoder", "micro-batches") else CLASSES, norm=kind in ("norms", "head")
-    )
+    model = Net(width, FEATURES if kind in REBUILT else CLASSES, norm=kind in ("norms", "head"))
     return model.bfloat16() if kind == "bits" else model
 
 
@@ -59,7 +60,7 @@ def model_of(kind, record):
 
 
 def loss_of(kind, model, x, y):
-    if kind in ("autoencoder", "micro-batches"):
+    if kind in REBUILT:
         return F.mse_loss(model(x), x)
     if kind == "blind":
         return (model(x) * 0).sum() + 1
@@ -126,6 +127,8 @@ def train(message: Message, context: Context):
     lr = message.content["config"]["lr"]
     client = context.node_config["partition-id"]
     x, y = X[client, :OWN], Y[client, :OWN]
+    if kind == "stated autoencoder":
+        trained_on(x, torch.zeros(OWN, dtype=torch.int64))
     if kind == "untrained":
         lr = 0.0
     if kind == "in a subprocess":
@@ -164,6 +167,8 @@ def evaluate(message: Message, context: Context):
     kind = context.run_config["kind"]
     model = model_of(kind, message.content["arrays"]).eval()
     client = context.node_config["partition-id"]
+    if kind == "stated autoencoder":
+        evaluated_on(X[client, OWN:], torch.zeros(OTHERS, dtype=torch.int64))
     with torch.no_grad():
         loss = float(loss_of(kind, model, X[client, OWN:], Y[client, OWN:]))
     metrics = MetricRecord({"num-examples": OTHERS, "loss": loss if np.isfinite(loss) else 0.0})
