@@ -213,6 +213,8 @@ def refuse_masked(app: Path) -> None:
 
 def _list_called(path: Path) -> Iterator[str]:
     """Yield the names of what a file calls; none of a file that is no Python."""
+    if path.suffix != ".py":
+        return
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
