@@ -127,7 +127,10 @@ def list_unasked(
     for threat in THREATS.values():
         if {*threat.attacks} & {*scored}:
             continue
-        reasons = [each.reasons[threat.name] for each in posed if threat.name in each.reasons]
+        keys = [threat.name]
+        for name in threat.judges:
+            keys += ATTACKS[name].needs.knowledge
+        reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
             missing = min((_lacks(name, record, knowledge) for name in threat.judges), key=len, default=[])

@@ -49,7 +49,7 @@ class Posed:
     notes, assumed
         What a reader of the report must know, and of that, how much this attacker has.
     reasons
-        By the name of a threat or an attack, why it cannot be asked of this run, or is not made.
+        By an attack, or by what it needs to know, why it cannot be asked of this run, or is not made.
     """
 
     knowledge: Knowledge

@@ -194,7 +194,7 @@ class Scene:
 class Further:
     """What further questions add: fields of the knowledge, and arguments of ``write_truth``.
 
-    By the name of a threat, ``reasons`` say why its question cannot be asked.
+    By what an attacker would know, ``reasons`` say why that question cannot be asked.
     """
 
     known: dict[str, Any] = field(default_factory=dict)
@@ -206,17 +206,17 @@ class Further:
 def pose_further(asked: Questions, scene: Scene) -> Further:
     """Turn what the owner declared into knowledge and truth."""
     further = Further()
-    for threat, declared, pose in (
-        ("attribute", asked.column, _pose_column),
+    for known, declared, pose in (
+        ("partial", asked.column, _pose_column),
         ("property", asked.label, _pose_class),
-        ("group", asked.groups or None, _pose_groups),
+        ("attributes", asked.groups or None, _pose_groups),
     ):
         if declared is None:
             continue
         try:
             pose(declared, scene, asked.without, further)
         except DataError as cause:
-            further.reasons[threat] = str(cause)
+            further.reasons[known] = str(cause)
     return further
 
 

@@ -148,7 +148,7 @@ def test_a_column_that_cannot_be_asked_for_has_a_reason_and_the_rest_goes_on(tmp
     posed = pose(Part(tmp_path, ""), [witness(name, constant[name]) for name in "012"], asked=Questions(column=column))
     assert posed.knowledge.partial is None
     assert len(posed.knowledge.targets) == 300
-    assert re.search(message, posed.reasons["attribute"])
+    assert re.search(message, posed.reasons["partial"])
 
 
 def test_a_column_is_not_asked_for_where_no_holder_is_certain():
@@ -157,7 +157,7 @@ def test_a_column_is_not_asked_for_where_no_holder_is_certain():
     others = {bytes([row] * 16): (x[row], 0) for row in range(6)}
     scene = Scene(Holding((), {"0": client}, "i", x, others, {}, {}), ["0"], np.ones((1, 1), np.int64), None, [], 0)
     further = pose_further(Questions(column=OneHotColumn("first", 0, 1)), scene)
-    assert further.reasons["attribute"].startswith("--sensitive: of no example is it certain")
+    assert further.reasons["partial"].startswith("--sensitive: of no example is it certain")
 
 
 def test_of_large_clients_a_sample_is_asked_for(tmp_path):
@@ -296,12 +296,12 @@ def test_groups_that_do_not_fit_the_clients_have_a_reason(tmp_path):
     data, evaluated = grouped(rng), grouped(rng)
     incomplete = {name: value for name, value in GROUPS["region"].items() if name != "6"}
     posed = posed_of(tmp_path, data, evaluated, Questions(groups={"region": incomplete}))
-    assert posed.reasons["group"] == "--groups: region does not say which group client 6 is in"
+    assert posed.reasons["attributes"] == "--groups: region does not say which group client 6 is in"
     north = {name: evaluated[name] for name in PEOPLE[:8]}
     posed = posed_of(tmp_path / "b", data, north, Questions(groups=GROUPS))
-    assert posed.reasons["group"] == "--groups: no client of region south evaluates on examples that nobody trains on"
+    assert posed.reasons["attributes"] == "--groups: no client of region south evaluates on examples that nobody trains on"
     posed = posed_of(tmp_path / "c", data, {}, Questions(groups=GROUPS))
-    assert "no client evaluates on examples of its own" in posed.reasons["group"]
+    assert "no client evaluates on examples of its own" in posed.reasons["attributes"]
 
 
 def test_a_node_that_nobody_witnessed_leaves_the_truth_of_all_clients_open(tmp_path):
@@ -310,7 +310,7 @@ def test_a_node_that_nobody_witnessed_leaves_the_truth_of_all_clients_open(tmp_p
     write_record(tmp_path / "record", [*(f"10{name}" for name in data), "999"])
     told = [witness(name, data[name], evaluated[name]) for name in data]
     posed = pose(Part(tmp_path, ""), told, asked=Questions(label=1, groups=GROUPS))
-    assert {*posed.reasons} == {"property", "group"}
+    assert {*posed.reasons} == {"property", "attributes"}
     for why in posed.reasons.values():
         assert why == "node 999 was not seen to train, so that it is not known what is true of it"
 
