@@ -299,7 +299,7 @@ def test_groups_that_do_not_fit_the_clients_have_a_reason(tmp_path):
     assert posed.reasons["attributes"] == "--groups: region does not say which group client 6 is in"
     north = {name: evaluated[name] for name in PEOPLE[:8]}
     posed = posed_of(tmp_path / "b", data, north, Questions(groups=GROUPS))
-    assert posed.reasons["attributes"] == "--groups: no client of region south evaluates on examples that nobody trains on"
+    assert posed.reasons["attributes"].startswith("--groups: no client of region south evaluates on examples")
     posed = posed_of(tmp_path / "c", data, {}, Questions(groups=GROUPS))
     assert "no client evaluates on examples of its own" in posed.reasons["attributes"]
 
