@@ -23,7 +23,6 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.apps.app import App
-from fedattack.apps.asking import Asker
 from fedattack.apps.choosing import Chosen, choose, list_unasked
 from fedattack.apps.control import control
 from fedattack.apps.holding import hold
@@ -167,7 +166,7 @@ def pose_run(
     for half in (part.truth, part.knowledge):
         remove_inside(part.folder, half, ConfigError)
     holding = hold(witnesses, Record(part.record, thinned=True))
-    posed = pose(part, holding, asked, ask=app and Asker(app, watch))
+    posed = pose(part, holding, asked, app=app, watch=watch)
     note_code(part.folder, list_code([posed.knowledge.model]))
     entry = {"few": posed.few, "notes": posed.notes, "assumed": posed.assumed, "reasons": dict(posed.reasons)}
     write_sealed(noted, entry)

@@ -11,7 +11,7 @@ from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
-from fedattack.audit.reach import Prepared
+from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth, read_truth
 from fedattack.audit.untried import VIEWS, lacking
 from fedattack.record import Record
@@ -95,11 +95,17 @@ def _why_refused(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> st
     prepared = []
     for part, each in zip(parts, posed, strict=True):
         prepared.append(Prepared(read_truth(part.truth), each.knowledge))
-    judge = judge_of(name)
-    reach = judge and judge.reach(prepared, ERROR)
+    reach = _reach(name, prepared, ERROR)
     if reach is None or reach.least <= ERROR:
         return ""
     return f"with {reach.size} no outcome could be a leak (p is {reach.least:.2g} at best); {reach.enough} would do"
+
+
+def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | None:
+    judge = judge_of(name)
+    if judge is None:
+        return None
+    return judge.reach(prepared, needed)
 
 
 def _spare(attack: Attack, rounds: int) -> dict[str, str]:
@@ -173,8 +179,8 @@ def describe_too_few(clients: int) -> str:
     counts = np.zeros((clients, 1), dtype=np.int64)
     nothing = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
     truth = Truth(names, ("all",), counts, np.array(names), nothing, nodes={}, targets="")
-    judge, needed = judge_of(first), needed_of(_HEADLINES)
-    reach = judge and judge.reach([Prepared(truth, Knowledge())], needed)
+    needed = needed_of(_HEADLINES)
+    reach = _reach(first, [Prepared(truth, Knowledge())], needed)
     if reach is None or reach.least <= needed:
         return ""
     outcome = "no"

@@ -160,7 +160,7 @@ def _refuse_personal(witnesses: Sequence[Witness]) -> None:
 def _build_model(holding: Holding, record: Record, asked: Questions, notes: list[str]) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
     model = _find_model(holding.witnesses, notes)
-    arguments = model.arguments
+    arguments: Mapping[str, Any] | None = model.arguments
     if asked.model is not None:
         # With which arguments the caller's own is made, nobody saw.
         model, arguments = replace(model, spec=asked.model), None

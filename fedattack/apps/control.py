@@ -7,7 +7,7 @@ values. If nothing of that is seen, the attack cannot tell anything here.
 """
 
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -72,11 +72,12 @@ def control(
     if not unseen:
         return found
     with tempfile.TemporaryDirectory(prefix="planted-", dir=parts[0].folder) as folder:
-        for kind, amounts, plant in (
+        tries: list[tuple[str, Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
             *((TRAINED, passes, _train_further) for passes in PASSES),
             (STEPPED, TOGETHER, partial(_step, Path(folder))),
             (PLANTED, VALUES, partial(_plant_rows, Path(folder))),
-        ):
+        ]
+        for kind, amounts, plant in tries:
             left = [name for name in unseen if _takes(name, kind) and not (name in found and found[name].is_seen)]
             if not left or kind in given_up:
                 continue

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from fedattack.apps.app import App
-from fedattack.apps.asking import Asker
 from fedattack.apps.holding import hold
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
@@ -94,7 +93,7 @@ def gather(
             notes: list[str] = []
             holding = hold(_choose_witnesses(_read_found(folders, record), record, notes), record)
             copy_record(record, part.record)
-            posed.append(pose(part, holding, asked, notes=notes, ask=app and Asker(app), check=check))
+            posed.append(pose(part, holding, asked, notes=notes, app=app, check=check))
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
         study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}
         seeds = read_study(source).get("seeds", ())

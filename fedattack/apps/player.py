@@ -345,7 +345,7 @@ class Player:
 
     def _find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, place in self._places.items():
             parameter = self._trained.get(place.data_ptr())
             if parameter is not None and parameter.is_floating_point():

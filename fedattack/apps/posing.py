@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.computing import Computing, find_computing, most_frequent
 from fedattack.apps.holding import Holding, count_classes
@@ -25,6 +26,7 @@ from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.runs.watch import Watch
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
 
@@ -66,7 +68,8 @@ def pose(
     *,
     most: int = MOST,
     notes: Sequence[str] = (),
-    ask: Asker | None = None,
+    app: App | None = None,
+    watch: Watch | None = None,
     check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what clients hold.
@@ -77,8 +80,8 @@ def pose(
         Targets in all.
     notes
         What else a reader of the report must know.
-    ask
-        Asks the clients' own app for losses; ``None`` where there is no app.
+    app
+        The clients' own, which is asked for losses; ``None`` where there is none.
     check
         Refuses a model that nobody trusts, before it is built.
 
@@ -90,6 +93,9 @@ def pose(
         If no model is known, or its loss does not fit the labels.
     """
     record, witnesses = Record(part.record, thinned=True), holding.witnesses
+    ask = None
+    if app is not None:
+        ask = Asker(app, watch)
     reading = Reading()
     # Trees are no arrays of a model: there is nothing to compare them with.
     if not holds_trees(record):
@@ -147,7 +153,7 @@ def pose(
 def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
     """Say of each attack that reads gradients out of updates of SGD that clients train otherwise, if they do."""
     optimizers = {witness.training.optimizer for witness in witnesses if witness.training is not None}
-    unread = {}
+    unread: dict[str, str] = {}
     for name, attack in ATTACKS.items():
         for line in attack.needs.unread(record, optimizers):
             unread.setdefault(name, line)

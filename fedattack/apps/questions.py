@@ -5,7 +5,7 @@ this run, there is a reason in one line, and the other questions are asked all t
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,11 +206,12 @@ class Further:
 def pose_further(asked: Questions, scene: Scene) -> Further:
     """Turn what the owner declared into knowledge and truth."""
     further = Further()
-    for known, declared, pose in (
-        ("partial", asked.column, _pose_column),
-        ("property", asked.label, _pose_class),
-        ("attributes", asked.groups or None, _pose_groups),
-    ):
+    posing: Mapping[str, tuple[Any, Callable[..., None]]] = {
+        "partial": (asked.column, _pose_column),
+        "property": (asked.label, _pose_class),
+        "attributes": (asked.groups or None, _pose_groups),
+    }
+    for known, (declared, pose) in posing.items():
         if declared is None:
             continue
         try:

@@ -297,8 +297,10 @@ def test_an_audit_that_is_ended_by_sigterm_says_how_it_goes_on_and_leaves_no_fil
     app, out = MESSAGE_API.copy(tmp_path), tmp_path / "out"
     begun: list[subprocess.Popen] = []
 
-    def pose(part, holding, asked, *, ask):
-        ask.losses(Inquiry(part, holding.witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))))
+    def pose(part, holding, asked, *, app, watch):
+        asking.Asker(app, watch).losses(
+            Inquiry(part, holding.witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)))
+        )
 
     class Endless(subprocess.Popen):
         def __init__(self, command, **words):
