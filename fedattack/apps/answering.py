@@ -173,7 +173,8 @@ class Interview:
     ) -> None:
         """Add replies to one model, of each number of passes, with what gradients at this model say of them."""
         nodes = [reply.node for reply in group]
-        cases = [[asked[node][at] for node in nodes] for at in range(len(found))]
+        # By the number of passes, the models of all replies.
+        cases = [*zip(*map(asked.__getitem__, nodes), strict=True)]
         try:
             along = self._along(group[0], cases)
         except Exception as cause:

@@ -38,9 +38,6 @@ TOGETHER = (16, 4, 1)
 VALUES = (1, 4, 16, 64)
 """By how many of its own values of each column a client's trees split, at most."""
 
-Planted = Mapping[int, Sequence[Evidence]]
-"""By how much is planted, all runs in which it is."""
-
 
 def control(
     app: App,
@@ -87,8 +84,7 @@ def control(
                 watch.say("warning", f"no positive control of {', '.join(left)}: {short(str(cause), 300)}")
                 given_up.add(kind)
                 continue
-            planted = {amount: [run[amount] for run in of_run] for amount in amounts}
-            found |= _look(left, kind, evidence, planted, watch)
+            found |= _look(left, kind, evidence, of_run, amounts, watch)
     return found
 
 
@@ -104,16 +100,21 @@ def _takes(name: str, kind: str) -> bool:
 
 
 def _look(
-    names: Sequence[str], kind: str, evidence: Sequence[Evidence], planted: Planted, watch: Watch
+    names: Sequence[str],
+    kind: str,
+    evidence: Sequence[Evidence],
+    planted: Sequence[Mapping[int, Evidence]],
+    amounts: Sequence[int],
+    watch: Watch,
 ) -> dict[str, Control]:
     """Make attacks of what is planted, and say from how much on each shows a leak."""
     found: dict[str, Control] = {}
-    for done, (amount, runs) in enumerate(planted.items()):
-        watch.step("positive control", done, len(planted))
+    for done, amount in enumerate(amounts):
+        watch.step("positive control", done, len(amounts))
         left = [name for name in names if name not in found or not found[name].is_seen]
         if not left:
             break
-        attacked = [_attack(one, run, left) for one, run in zip(evidence, runs, strict=True)]
+        attacked = [_attack(one, run[amount], left) for one, run in zip(evidence, planted, strict=True)]
         shown = _headlines(attacked, left)
         for name in left:
             is_seen = name in shown and shown[name].verdict == LEAK
@@ -132,10 +133,14 @@ def _attack(evidence: Evidence, planted: Evidence, names: Collection[str]) -> Ev
 
 def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str, Finding]:
     """Judge all attacks, as the report corrects them for each other, and return the headline of each of these."""
-    common = [name for name in evidence[0].scores if all(name in run.scores for run in evidence)]
+    common = [*evidence[0].scores]
+    for run in evidence:
+        common = [name for name in common if name in run.scores]
     if not {*common} & {*names}:
         return {}
-    runs = [replace(run, scores={name: run.scores[name] for name in common}) for run in evidence]
+    runs = []
+    for run in evidence:
+        runs.append(replace(run, scores={name: run.scores[name] for name in common}))
     findings = answering(judge_attacks(runs, setting={}, provenance={}))
     return {finding.attack: finding for finding in findings if finding.attack in names}
 

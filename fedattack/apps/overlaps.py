@@ -21,7 +21,9 @@ def share_of_overlapping(free: NDArray[np.generic], trained: NDArray[np.generic]
         return 0.0
     ours = [set(row) for row in flat(free[:_LOOKED_AT]).tolist()]
     theirs = [set(row) for row in flat(trained[:_LOOKED_AT]).tolist()]
-    shares = np.array([[len(one & other) / len(one) for other in theirs] for one in ours])
+    shares = np.zeros((len(ours), len(theirs)))
+    for row, one in enumerate(ours):
+        shares[row] = [len(one & other) / len(one) for other in theirs]
     if float(np.median(shares)) > _LITTLE:
         return 0.0
     return float(np.mean(shares.max(axis=1) >= _MUCH))

@@ -334,7 +334,9 @@ class Player:
                 del learned[name]
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
-        flat = np.stack([np.concatenate([np.ravel(update[name]) for name in learned]) for update in updates])
+        flat = np.zeros((len(updates), sum(value.numel() for value in learned.values())), dtype=np.float32)
+        for row, update in enumerate(updates):
+            flat[row] = np.concatenate([np.ravel(update[name]) for name in learned])
         lengths[:] = np.linalg.norm(flat, axis=1)
         directions = torch.from_numpy(flat)
         for row in range(count):

@@ -243,7 +243,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     values = (x[:, None, places] == domain[None]).all(axis=2).argmax(axis=1)
     x[:, places] = 0
     sizes = list(map(len, asked_of.values()))
-    names = tuple(", ".join(f"{part:.9g}" for part in value) for value in domain)
+    names = tuple(", ".join(map("{:.9g}".format, value)) for value in domain)
     # The server knows nodes alone.
     nodes = [holding.clients[name].nodes[0] for name in asked_of]
     prior = None
