@@ -7,30 +7,13 @@ import pytest
 
 from fedattack.attacks import Scores
 from fedattack.audit.truth import read_truth
-from tests.apps.projects import MESSAGE_API, TEXTS, fedattack
+from tests.apps.projects import TEXTS, fedattack
 
 SITES = 12
 HOLDERS = [1, 4, 7, 10]
 SOUTH = range(6, 12)
 
 # Data in which there is something to find: who holds the class, and what the sites of the south have in common.
-DIGITS = '''
-
-def load_data(partition_id: int, num_partitions: int):
-    """Load what this site has drawn: some sites have no 3, and those of the south have brighter pictures."""
-    digits = load_digits()
-    rng = np.random.default_rng(2024)
-    threes = np.array_split(rng.permutation(np.flatnonzero(digits.target == 3)), 4)
-    others = np.array_split(rng.permutation(np.flatnonzero(digits.target != 3)), num_partitions)[partition_id]
-    train, test = others[:16], others[16:80]
-    if partition_id in HOLDERS:
-        own = threes[HOLDERS.index(partition_id)]
-        train, test = np.r_[others[:8], own[:8]], np.r_[others[16:64], own[8:40]]
-    images = torch.tensor(digits.images[:, None] / 16.0, dtype=torch.float32)
-    images = images + (0.4 if partition_id in SOUTH else 0.0)
-    labels = torch.tensor(digits.target)
-    return (images[train], labels[train]), (images[test], labels[test])
-'''
 WORDS = '''
 
 def load_data(partition_id: int, num_partitions: int) -> tuple[list[dict], list[dict]]:
@@ -92,17 +75,6 @@ def check(out: Path, found: dict) -> None:
     assert max(item["value"] for item in told) > told[0]["chance"]
     for name in ("svm", "random-forest"):
         assert found[f"private-attribute.dealt-{name}"]["verdict"] != "leak"
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_class_and_groups_of_an_app_with_digits(tmp_path):
-    where = MESSAGE_API.copy(tmp_path)
-    rewrite(where / "pytorchexample" / "task.py", more=DIGITS)
-    rewrite(where / "pytorchexample" / "server_app.py", HALF)
-    settings = ("num-server-rounds=30", "local-epochs=1", "fraction-evaluate=1.0")
-    out, found = asked(tmp_path, 3, *settings)
-    check(out, found)
 
 
 @pytest.mark.long
