@@ -126,6 +126,7 @@ def audit(order: Order, app: App, watch: Watch) -> Judged:
             app, order.out, order.seeds, on=order.on, command=order.command, options=order.options, watch=watch
         )
     with explaining(order, watch), lock_folder(order.out):
+        # Witness, hold and pose, run by run.
         posed = tuple(pose_run(part, order.asked, app, watch) for part in parts)
         chosen = choose(parts, posed, order.make, watch)
         attacked = attack(parts, posed, chosen, order.device, watch)
