@@ -28,23 +28,12 @@ SERVERS = ("imprint", "fishing")
 class App:
     """A Flower app, and how it is to be run.
 
-    Attributes
-    ----------
-    folder, config
-        Folder of its pyproject.toml, and what of its run config is set to another value.
-    supernodes, counted, counted_by
-        How many clients to simulate; whether the caller, the app or Flower's own configuration says so; and the
-        connection in Flower's configuration that does.
-    seeded
-        Whether its run config has a key ``seed``, which then is the seed of each run.
-    command
-        The ``flwr run`` that runs it, where the caller gave one.
-    hold_out
-        Share of each client's examples that it is kept from training on.
-    server
-        One of :data:`SERVERS` that departs from the protocol; empty for the app's own alone.
-    device
-        ``cpu`` keeps simulated clients off the GPUs; else they share those that this machine has.
+    ``config`` is what of its run config is set to another value; with ``seeded`` it has a key ``seed``, which then is
+    the seed of each run. ``supernodes`` clients are simulated; ``counted`` says whether the caller, the app or the
+    connection ``counted_by`` in Flower's own configuration says so. ``command`` is the ``flwr run`` that the caller
+    gave, if any, and ``hold_out`` the share of each client's examples that it is kept from training on. ``server`` is
+    one of :data:`SERVERS` that departs from the protocol, or empty. ``device`` is ``cpu`` to keep simulated clients off
+    the GPUs.
     """
 
     folder: Path

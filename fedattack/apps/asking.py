@@ -39,16 +39,9 @@ _WHERE = "the app's answers"
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What an app is asked about.
+    """What an app is asked about: targets, by replies that are read as ``sends`` says, where they are no models.
 
-    Attributes
-    ----------
-    part, witnesses
-        A run of it, of which the record is read, and what its clients did: how they were asked to train.
-    targets
-        The examples.
-    sends
-        How replies are read, where they are no models.
+    Of the run ``part`` the record is read, and its ``witnesses`` say how clients were asked to train.
     """
 
     part: Part

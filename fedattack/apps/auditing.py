@@ -71,18 +71,9 @@ _POSED_ENTRY: TypeAdapter[_PosedEntry] = TypeAdapter(_PosedEntry)
 
 @dataclass(frozen=True)
 class Order:
-    """What an audit is to do.
+    """What an audit is to do: what :func:`run_app` is given, what is asked besides, and how attacks are made.
 
-    Attributes
-    ----------
-    out, seeds, on, command
-        As for :func:`run_app`.
-    asked
-        What the caller says and asks besides.
-    options, make
-        Of the attacks: options as they were given; and what returns attacks by their names, with these.
-    device
-        Where attacks are computed.
+    ``options`` of attacks are as they were given; ``make`` returns attacks by their names, with these.
     """
 
     out: Path

@@ -27,16 +27,9 @@ _HEADLINES = 2
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is asked of a run.
+    """Attacks with their options, what the report begins with first; by attack, options that the caller did not choose.
 
-    Attributes
-    ----------
-    attacks
-        With their options, what the report begins with first.
-    spared
-        By attack, the options that the caller did not choose and that make it faster.
-    refused
-        By attack, why it is not made though its needs are met.
+    ``refused`` says by attack why it is not made though its needs are met.
     """
 
     attacks: tuple[Attack, ...]

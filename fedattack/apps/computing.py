@@ -32,12 +32,8 @@ _ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
 class Computing:
     """What computes losses for the attacker: one of both, or nothing where clients send trees.
 
-    Attributes
-    ----------
-    model, frozen
-        A model that it builds, and the weights of it that nobody sends.
-    answers
-        What the clients' own app said.
+    ``model`` is one that it builds, with the weights ``frozen`` that nobody sends; ``answers`` are of the clients' own
+    app.
     """
 
     model: ModelKnowledge | None = None

@@ -48,17 +48,8 @@ def control(
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
-    Parameters
-    ----------
-    parts, witnesses
-        All runs, attacked, and what clients did in each.
-    trusted
-        Import paths that the app itself gave.
-
-    Returns
-    -------
-    dict of str to Control
-        By the attack's name; nothing of attacks that show a leak, or where nothing can be planted.
+    Of all runs, attacked, ``witnesses`` say what clients did, and ``trusted`` are import paths that the app itself
+    gave. Returned is by attack; nothing of attacks that show a leak, or where nothing can be planted.
     """
     evidence = read_evidence(Path(parts[0].folder), trusted=trusted)
     asker = Asker(app, watch)

@@ -65,10 +65,9 @@ def gather(
         What witnesses wrote: each the folder of a :class:`fedattack.witness.WitnessMod`, or of one of its runs.
     command
         The command line that does all this, kept for the report.
-    trust
-        Whether to import the model and the loss that the witnesses name.
-    app
-        The clients' app, which is asked for losses where the attacker can build no model.
+    trust, app
+        Whether to import the model and the loss that the witnesses name; and the clients' app, which is asked for
+        losses where the attacker can build no model.
 
     Raises
     ------

@@ -129,15 +129,12 @@ def wrap_app(
         Folder of the app's pyproject.toml, which is only read, and that of the copy.
     out, options
         Folder of the record, absolute, and further options; see :class:`fedattack.observe.ObservedServerApp`.
-    witness
-        Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere. It is
-        made. A client that cannot write there, such as one on another machine, runs as it is.
-    keep
-        How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
+    witness, keep, hold_out
+        Folder, absolute, that what clients and server train and evaluate on is noted in; it is made. A client that
+        cannot write there, such as one on another machine, runs as it is. How many examples of each client are kept,
+        and which it is kept from training on.
     run_folder
         What may lie in the app's folder and is no part of the app.
-    hold_out
-        Which examples clients that are witnessed are kept from training on.
     plan
         What an active server sends in place of the model: file of a :class:`fedattack.apps.departing.Plan`.
 

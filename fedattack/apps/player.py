@@ -51,15 +51,7 @@ Form = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Handler:
-    """The app's own training of one client.
-
-    Attributes
-    ----------
-    run_config, node_config
-        What the app is set to, and what Flower tells the client.
-    type, arrays, configs
-        As :class:`fedattack.witness.AskedToTrain`.
-    """
+    """The app's own training of one client, as :class:`fedattack.witness.AskedToTrain` says it was asked to."""
 
     app: ClientApp
     run_config: Mapping[str, Any]

@@ -28,17 +28,10 @@ _STEADY = 0.01
 class Reading:
     """What clients send, and how it is read.
 
-    Attributes
-    ----------
-    known
-        What the attacker knows of it; ``None`` where replies are the local models, or nothing is known.
-    rows
-        How many clients send each array as what: ``array``, ``shape``, ``dtype``, ``kind``, ``clients``, and ``least``
-        and ``most`` of factors.
-    unread
-        Of which arrays of most clients it is not known how they are read; empty if it is.
-    notes
-        What a reader of the report must know.
+    ``known`` is what the attacker knows of it, ``None`` where replies are the local models, or nothing is known.
+    ``rows`` say how many clients send each array as what: ``array``, ``shape``, ``dtype``, ``kind``, ``clients``, and
+    ``least`` and ``most`` of factors. ``unread`` says of which arrays of most clients it is not known how they are
+    read.
     """
 
     known: Sends | None = None

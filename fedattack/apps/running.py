@@ -83,15 +83,9 @@ def run_app(
 
     A run that the same command began goes on: seeds that are recorded whole are left alone, others are run anew.
 
-    Parameters
-    ----------
-    on
-        One of :data:`fedattack.runs.runtimes.RUNTIMES`; of no effect where the caller gave the command that runs the
-        app.
-    command
-        The command line that does all this, kept for the report.
-    options
-        Options of the attacks that are to follow, kept for whoever makes them again.
+    ``on`` is one of :data:`fedattack.runs.runtimes.RUNTIMES`, and of no effect where the caller gave the command that
+    runs the app. ``command``, the command line, and ``options`` of attacks are kept for the report, and for who attacks
+    again.
 
     Raises
     ------
