@@ -297,8 +297,8 @@ def attack(records: Mapping[str, Path], folder: Path) -> str:
     sys.path.insert(0, str(NUMPY.copy(folder / "data")))
     from numpyexample.task import load_data
 
-    data = [load_data(site) for site in range(CLIENTS)]
-    unheld = load_data(CLIENTS)
+    data = [load_data(site)[0] for site in range(CLIENTS)]
+    unheld = load_data(CLIENTS)[0]
     (folder / "logistic_model.py").write_text(MODEL)
     values = []
     for name, record in records.items():

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.apps.projects import MESSAGE_API
+
 ROOT = Path(__file__).parents[1]
 SEEDS = "2"
 
@@ -65,7 +67,6 @@ RUNS = {
         claims=True,
     ),
 }
-APP = ROOT / "tests" / "apps" / "message_api"
 APP_MODEL = "pytorchexample.task:Net"
 TRADEOFF = ("tradeoff", "quickstart", "--defence", "sparsify=0.9", "--defence", "dp-sgd=1", "--seeds", "1")
 
@@ -116,7 +117,9 @@ def keep(folder: Path, only: str) -> None:
         if name.startswith(only):
             simulate(folder / name / "run", name, small)
     if "app".startswith(only):
-        run(["audit", str(APP), "--out", str(folder / "app" / "run"), "--supernodes", "4", "--device", "cpu"])
+        with tempfile.TemporaryDirectory() as scratch:
+            app = MESSAGE_API.copy(Path(scratch))
+            run(["audit", str(app), "--out", str(folder / "app" / "run"), "--supernodes", "4", "--device", "cpu"])
     if "tradeoff".startswith(only):
         out = folder / "tradeoff" / "run"
         run([*TRADEOFF, "--out", str(out), *settings((*SMALL, "targets=20")), "--device", "cpu"])
@@ -221,7 +224,7 @@ def prepare_again(folder: Path) -> None:
 def gather_again(kept: Path, said: Path) -> None:
     """Pose, attack and judge what was witnessed of an app, from its own folder, where its model can be imported."""
     with tempfile.TemporaryDirectory() as scratch:
-        app = Path(shutil.copytree(APP, Path(scratch) / "app", ignore=shutil.ignore_patterns("__pycache__")))
+        app = MESSAGE_API.copy(Path(scratch))
         words = ["gather", str(kept), str(kept / "witness"), "--out", str(said / "run"), "--model", APP_MODEL]
         keep_output(said, "gather", [*words, "--device", "cpu", "--json"], cwd=app)
         keep_output(said, "report", ["report", str(said / "run"), "--trust", "--device", "cpu", "--json"], cwd=app)

@@ -54,10 +54,10 @@ from sklearn.datasets import load_digits
 from yourproject import task
 
 def load_data(client):
-    return tuple(part.numpy() for part in task.load_data(client, 2, 16)[0].dataset.tensors)
+    return tuple(part.numpy() for part in task.load_data(client, 2)[0])
 
 def load_validation(client):
-    return tuple(part.numpy() for part in task.load_data(client, 2, 16)[1].dataset.tensors)
+    return tuple(part.numpy() for part in task.load_data(client, 2)[1])
 
 def load_test():
     digits = load_digits()

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,28 +44,20 @@ PLANTING_SECONDS = 300
 
 
 class Interview:
-    """Asks an app about all replies of a record.
-
-    Parameters
-    ----------
-    request
-        As :class:`fedattack.apps.asking.Asker` writes it.
-
-    Attributes
-    ----------
-    auxiliary
-        (n, …), (n,): examples of the attacker's own; n is 0 where it has none.
-    """
+    """Asks an app about all replies of a record; ``request`` is as :class:`fedattack.apps.asking.Asker` writes it."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
         self._record = Record(Path(request["record"])).read_as((), request["factors"])
         self._x, self._y = _read_examples(request["targets"])
-        self.auxiliary = _read_examples(request["auxiliary"]) if request["auxiliary"] else (self._x[:0], self._y[:0])
+        # What the attacker has of its own.
+        self.auxiliary = self._x[:0], self._y[:0]
+        if request["auxiliary"]:
+            self.auxiliary = _read_examples(request["auxiliary"])
         self._app = load_app(request["clientapp"], DataError, request["folder"])
         self._players: dict[Form, Player] = {}
-        # By why they could not be asked about: the round and the node of each reply.
-        self._left_out: dict[str, list[tuple[int, str]]] = {}
+        # Why replies could not be asked about, and how many.
+        self._left_out: Counter[str] = Counter()
         self._without_gradients = ""
 
     def answer(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
@@ -86,54 +79,39 @@ class Interview:
 
         Where something is planted, the names of the arrays of each strength end in ``@`` and the number of passes, and
         ``rounds`` says in how many rounds it was.
-
-        Raises
-        ------
-        DataError
-            If no reply can be asked about.
         """
         passes = self._request["passes"] or [0]
         found = [_AnswerArrays() for _ in passes]
-        total, done = sum(1 for _ in _replies(self._record)), 0
-        rounds, started = 0, time.monotonic()
+        total = sum(len(_list_replies(round_)) for round_ in self._record)
+        done, rounds, started = 0, 0, time.monotonic()
         for round_ in self._record:
             if self._request["passes"] and rounds and time.monotonic() - started > PLANTING_SECONDS:
                 break
             rounds += 1
-            asked: dict[str, list[tuple[Arrays, NDArray[np.float64]]]] = {}
-            for reply in filter(_has_arrays, round_.observations):
+            asked: dict[str, list[_Model]] = {}
+            for reply in _list_replies(round_):
                 say(f"{PROGRESS}{done} {total}")
                 done += 1
-                of_reply = self._try(round_.number, reply)
-                if of_reply is not None:
-                    asked[reply.node] = of_reply
+                if models := self._try(reply):
+                    asked[reply.node] = models
             for group in _group_by_model([one for one in round_.observations if one.node in asked]):
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._left_out) or "no reply holds arrays")
-        return {"rounds": np.array(rounds), **self._put_together(passes, found)}
-
-    def _put_together(self, passes: Sequence[int], found: Sequence["_AnswerArrays"]) -> dict[str, NDArray[Any]]:
-        arrays: dict[str, NDArray[Any]] = {"notes": np.array(self._notes(), dtype=np.str_)}
+        arrays: dict[str, NDArray[Any]] = {"rounds": np.array(rounds), "notes": self._notes()}
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:
                 one.calibrate()
+            ending = f"@{count}" * bool(count)
             for name, values in vars(one).items():
-                arrays[f"{name}@{count}" if count else name] = np.array(values)
+                arrays[f"{name}{ending}"] = np.array(values)
         return arrays
 
     def play(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
-        """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``.
-
-        Raises
-        ------
-        DataError
-            If it cannot.
-        """
+        """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``."""
         # The last one comes first: it is there whatever the time allows.
         backwards = reversed(self._record.rounds)
-        common = (round_ for round_ in backwards if any(map(_is_common, round_.observations)))
-        rounds = [*islice(common, _SHADOW_ROUNDS)]
+        rounds = [*islice((round_ for round_ in backwards if _list_common(round_)), _SHADOW_ROUNDS)]
         seqs: list[int] = []
         losses: list[list[NDArray[np.float64]]] = []
         started = time.monotonic()
@@ -147,23 +125,17 @@ class Interview:
                 losses[-1].append(of_shadow)
         if not losses:
             raise DataError("no reply holds arrays, of a client that was sent what others were sent")
-        notes = [f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"]
-        return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array(notes, dtype=np.str_)}
+        note = f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"
+        return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array([note], dtype=np.str_)}
 
     def plant(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
-        """Write records in which clients send one plain step on a few of their own targets; return ``notes``.
-
-        Raises
-        ------
-        DataError
-            If the app's step cannot be taken.
-        """
+        """Write records in which clients send one plain step on a few of their own targets; return ``notes``."""
         together = self._request["together"]
         for done, count in enumerate(together):
             say(f"{PROGRESS}{done} {len(together)}")
             out = Path(self._request["planted"]) / str(count)
             rewrite_record(self._record, out, partial(self._plant_in, count))
-        return {"notes": np.array(self._notes(), dtype=np.str_)}
+        return {"notes": self._notes()}
 
     def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
         """Put one plain step on this many of its own targets in the place of each client's reply."""
@@ -181,7 +153,7 @@ class Interview:
 
     def _train_shadows(self, round_: Round) -> Iterator[NDArray[np.float64]]:
         """Yield losses (targets,) under each model that the app trains in a round on the attacker's examples."""
-        replies = [reply for reply in round_.observations if _is_common(reply)]
+        replies = _list_common(round_)
         received = dict(replies[0].received or {})
         player = self._player(received, replies[0].node)
         x, y = self.auxiliary
@@ -196,36 +168,31 @@ class Interview:
         self,
         seq: int,
         group: Sequence[Observation],
-        asked: Mapping[str, Sequence[tuple[Arrays, NDArray[np.float64]]]],
+        asked: Mapping[str, Sequence["_Model"]],
         found: Sequence["_AnswerArrays"],
     ) -> None:
         """Add replies to one model, of each number of passes, with what gradients at this model say of them."""
         nodes = [reply.node for reply in group]
-        models = []
-        for at in range(len(found)):
-            models.append([asked[node][at][0] for node in nodes])
-        along = self._try_along(group[0], models)
-        for at, one in enumerate(found):
-            losses = np.stack([asked[node][at][1] for node in nodes])
-            one.add(seq, nodes, losses, None if along is None else along[at])
+        # By the number of passes, the models of all replies.
+        cases = [*zip(*map(asked.__getitem__, nodes), strict=True)]
+        try:
+            along = self._along(group[0], cases)
+        except Exception as cause:
+            # Where the app's own code raises, there are losses alone.
+            self._without_gradients = one_line(cause)
+            along = [None] * len(found)
+        for one, models, of_case in zip(found, cases, along, strict=True):
+            one.add(seq, nodes, np.stack([losses for _, losses in models]), of_case)
 
-    def _try(self, number: int, reply: Observation) -> list[tuple[Arrays, NDArray[np.float64]]] | None:
+    def _try(self, reply: Observation) -> list["_Model"]:
         """Ask about a reply; what the app's own code raises is a reason why it is left out."""
         try:
             return self._ask(reply)
         except FedAttackError as cause:
-            self._left_out.setdefault(str(cause), []).append((number, reply.node))
+            self._left_out[str(cause)] += 1
         except Exception as cause:
-            self._left_out.setdefault(one_line(cause), []).append((number, reply.node))
-        return None
-
-    def _try_along(self, reply: Observation, models: Sequence[Sequence[Arrays]]) -> list[Along] | None:
-        """Take gradients; where the app's own code raises, there are losses alone."""
-        try:
-            return self._along(reply, models)
-        except Exception as cause:
-            self._without_gradients = one_line(cause)
-            return None
+            self._left_out[one_line(cause)] += 1
+        return []
 
     def _player(self, weights: Arrays, node: str) -> Player:
         """Return what plays weights of this form: a step of the client's own, or of the first that has such."""
@@ -237,7 +204,7 @@ class Interview:
             self._players[form] = Player(handler, weights, self._x, self._y)
         return self._players[form]
 
-    def _ask(self, reply: Observation) -> list[tuple[Arrays, NDArray[np.float64]]]:
+    def _ask(self, reply: Observation) -> list["_Model"]:
         """Return weights and losses (targets,): of the client's own model, or after each number of passes more."""
         weights = dict(reply.arrays or {})
         _check_form(weights, reply)
@@ -248,18 +215,20 @@ class Interview:
         rows = self._request["owned"].get(reply.node, [])
         return [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
 
-    def _along(self, reply: Observation, models: Sequence[Sequence[Arrays]]) -> list[Along]:
+    def _along(self, reply: Observation, cases: Sequence[Sequence["_Model"]]) -> list[Along | None]:
         """Hold the targets' gradients at the model that clients were sent against what became of it, in each case."""
         received = dict(reply.received or {})
         player = self._player(received, reply.node)
         player.take(received)
-        updates = [_update(weights, received) for of_case in models for weights in of_case]
+        updates = [_update(weights, received) for models in cases for weights, _ in models]
         products, norms, lengths = player.along(updates)
-        count = len(models[0])
-        return [(products[at : at + count], norms, lengths[at : at + count]) for at in range(0, len(updates), count)]
+        split = np.split(products, len(cases)), np.split(lengths, len(cases))
+        return [(of_case, norms, its_lengths) for of_case, its_lengths in zip(*split, strict=True)]
 
-    def _notes(self) -> list[str]:
-        notes = [_count_left_out(reason, replies) for reason, replies in self._left_out.items()]
+    def _notes(self) -> NDArray[np.str_]:
+        notes = []
+        for reason, count in self._left_out.items():
+            notes.append(f"{count_words(count, 'reply', 'replies')} left out: {reason}")
         if self._without_gradients:
             notes.append(
                 f"the app's step gives no gradients of single examples ({self._without_gradients}): losses alone"
@@ -271,7 +240,11 @@ class Interview:
             )
         for player in self._players.values():
             notes += player.assumed()
-        return [*dict.fromkeys(notes)]
+        return np.array([*dict.fromkeys(notes)], dtype=np.str_)
+
+
+_Model = tuple[Arrays, NDArray[np.float64]]
+"""Weights, and losses (targets,) under them."""
 
 
 @dataclass
@@ -305,22 +278,12 @@ class _AnswerArrays:
             self.losses = [losses * common / median for losses, median in zip(self.losses, medians, strict=True)]
 
 
-def _count_left_out(reason: str, replies: Sequence[tuple[int, str]]) -> str:
-    """Say which replies were left out for a reason."""
-    rounds = dict.fromkeys(str(number) for number, _ in replies)
-    nodes = dict.fromkeys(node for _, node in replies)
-    of_rounds = f"{'round' if len(rounds) == 1 else 'rounds'} {short(', '.join(rounds), 60)}"
-    of_nodes = f"{'client' if len(nodes) == 1 else 'clients'} {short(', '.join(nodes), 60)}"
-    return f"{count_words(len(replies), 'reply', 'replies')} of {of_nodes} in {of_rounds} left out: {reason}"
-
-
 def _update(sent: Arrays, received: Arrays) -> Arrays:
     """Return Δ = sent − received, in float32, of what are numbers with a point."""
     update = {}
     for name, after in sent.items():
-        if np.asarray(after).dtype.kind != "f":
-            continue
-        update[name] = (np.asarray(after, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
+        if np.asarray(after).dtype.kind == "f":
+            update[name] = (np.asarray(after, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
     return update
 
 
@@ -339,38 +302,30 @@ def _read_examples(file: str) -> tuple[NDArray[Any], NDArray[Any]]:
         return arrays["x"], arrays["y"]
 
 
-def _is_common(reply: Observation) -> bool:
-    """Say whether a reply holds arrays, of a client that was sent what others were sent."""
-    return _has_arrays(reply) and not reply.singled_out and reply.received is not None
+def _list_replies(round_: Round) -> list[Observation]:
+    """List the replies that hold arrays."""
+    return [reply for reply in round_.observations if replied(reply) and reply.arrays is not None]
 
 
-def _has_arrays(reply: Observation) -> bool:
-    return replied(reply) and reply.arrays is not None
-
-
-def _replies(record: Record) -> Iterator[Observation]:
-    for round_ in record:
-        yield from filter(_has_arrays, round_.observations)
+def _list_common(round_: Round) -> list[Observation]:
+    """List those of clients that were sent what others were sent."""
+    return [reply for reply in _list_replies(round_) if not reply.singled_out and reply.received is not None]
 
 
 def _check_form(weights: Arrays, reply: Observation) -> None:
-    """Refuse a reply that is not of the form of what the client was sent.
-
-    Raises
-    ------
-    DataError
-        If it is not.
-    """
-    received = reply.received
-    if received is None:
+    """Refuse a reply that is not of the form of what the client was sent."""
+    if reply.received is None:
         raise DataError("what model it was sent is not in the record")
-    sent, before = dict(form_of(weights)), dict(form_of(received))
-    appeared = [name for name in sent if name not in before]
-    vanished = [name for name in before if name not in sent]
-    reshaped = [name for name in sent if name in before and sent[name] != before[name]]
-    if appeared or vanished or reshaped:
-        parts = (("appeared", appeared), ("vanished", vanished), ("are of another shape", reshaped))
-        faults = [f"{short(', '.join(names), 80)} {how}" for how, names in parts if names]
+    sent, before = dict(form_of(weights)), dict(form_of(reply.received))
+    faults = []
+    for how, names in (
+        ("appeared", sent.keys() - before.keys()),
+        ("vanished", before.keys() - sent.keys()),
+        ("are of another shape", {name for name in sent.keys() & before.keys() if sent[name] != before[name]}),
+    ):
+        if names:
+            faults.append(f"{short(', '.join(sorted(names)), 80)} {how}")
+    if faults:
         raise DataError(f"it replied other arrays than it was sent: {'; '.join(faults)}")
 
 

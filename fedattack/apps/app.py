@@ -28,33 +28,12 @@ SERVERS = ("imprint", "fishing")
 class App:
     """A Flower app, and how it is to be run.
 
-    Attributes
-    ----------
-    folder
-        Folder of its pyproject.toml.
-    config
-        What of its run config is set to another value.
-    supernodes
-        How many clients to simulate.
-    counted
-        Whether the caller, the app or Flower's own configuration says so.
-    counted_by
-        The connection in Flower's own configuration that says so; empty where somebody else does, or nobody.
-    seeded
-        Whether its run config has a key ``seed``, which then is the seed of each run.
-    command
-        The ``flwr run`` that runs it, where the caller gave one.
-    hold_out
-        Share of each client's examples that it is kept from training on.
-    server
-        One of :data:`SERVERS` that departs from the protocol; empty for the app's own alone.
-    device
-        ``cpu`` keeps simulated clients off the GPUs; else they share those that this machine has.
-
-    Raises
-    ------
-    ConfigError
-        If the share is negative, or more than :data:`MOST_HELD_OUT`, or there is no such server.
+    ``config`` is what of its run config is set to another value; with ``seeded`` it has a key ``seed``, which then is
+    the seed of each run. ``supernodes`` clients are simulated; ``counted`` says whether the caller, the app or the
+    connection ``counted_by`` in Flower's own configuration says so. ``command`` is the ``flwr run`` that the caller
+    gave, if any, and ``hold_out`` the share of each client's examples that it is kept from training on. ``server`` is
+    one of :data:`SERVERS` that departs from the protocol, or empty. ``device`` is ``cpu`` to keep simulated clients off
+    the GPUs.
     """
 
     folder: Path
@@ -89,13 +68,7 @@ class App:
 
 
 def is_app(word: str) -> bool:
-    """Say whether a word of the command line names an app's folder, and not a preset.
-
-    Raises
-    ------
-    ConfigError
-        If it is both.
-    """
+    """Say whether a word of the command line names an app's folder, and not a preset; one that is both is refused."""
     word = word.removesuffix("/pyproject.toml")
     is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
     there = (Path(word) / "pyproject.toml").is_file()
@@ -105,19 +78,18 @@ def is_app(word: str) -> bool:
 
 
 def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = None) -> App:
-    """Read an app.
+    """Read an app, with what is set of its run config, and how many clients the caller wants."""
+    # Whoever names a preset that there is not is told so before Flower is imported.
+    from flwr.common.config import flatten_dict
 
-    Raises
-    ------
-    ConfigError
-        If there is none, or a change is of a key that it has not.
-    """
     folder = folder.expanduser().resolve()
     if folder.name == "pyproject.toml":
         folder = folder.parent
     project = read_app(folder)
     flower = project["tool"]["flwr"]
-    known = _flat(flower["app"].get("config", {}))
+    known: dict[str, Any] = {}
+    if isinstance(config := flower["app"].get("config"), dict):
+        known = flatten_dict(config)
     declared, counted_by = supernodes or _read_declared_supernodes(flower.get("federations")), ""
     if declared is None:
         declared, counted_by = _read_configured_supernodes()
@@ -126,13 +98,7 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
 
 
 def app_of_command(words: Sequence[str]) -> App:
-    """Read the app that a ``flwr run`` runs.
-
-    Raises
-    ------
-    ConfigError
-        If it is no such command, does not last as long as its run, or the app is none that can be audited.
-    """
+    """Read the app that a ``flwr run`` runs, which must last as long as its run."""
     command = FlwrRun.parse(words)
     if not command.streams:
         raise ConfigError(f"{' '.join(words)} would not wait for the end of its run; add --stream")
@@ -141,19 +107,23 @@ def app_of_command(words: Sequence[str]) -> App:
 
 def _read_declared_supernodes(federations: Any) -> int | None:
     """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
+    if not isinstance(federations, dict):
+        return None
     counts = {}
-    for name, federation in (federations if isinstance(federations, dict) else {}).items():
-        options = federation.get("options") if isinstance(federation, dict) else None
-        count = options.get("num-supernodes") if isinstance(options, dict) else None
+    for name, federation in federations.items():
+        try:
+            count = federation["options"]["num-supernodes"]
+        except (TypeError, KeyError):
+            continue
         if type(count) is int and count > 0:
             counts[name] = count
     if len(counts) == 1:
         return next(iter(counts.values()))
-    return counts.get(str(federations.get("default"))) if counts else None
+    return counts.get(str(federations.get("default")))
 
 
 def _read_configured_supernodes() -> tuple[int | None, str]:
-    """Return how many SuperNodes Flower's default connection has, and its name.
+    """Return how many SuperNodes Flower's default connection has, and where that is said.
 
     Since version 1.26 ``flwr run`` moves an app's federations into a file of the user's, and comments them out.
     """
@@ -165,18 +135,9 @@ def _read_configured_supernodes() -> tuple[int | None, str]:
     except (OSError, ValueError, AttributeError, TypeError):
         # Flower itself says what is wrong with it.
         return None, ""
-    return count, "" if count is None else f"{path}: superlink.{name}"
-
-
-def _flat(config: Any, before: str = "") -> dict[str, Any]:
-    """Name the keys of inner tables as Flower does: ``outer.inner``."""
-    flat: dict[str, Any] = {}
-    for key, value in (config if isinstance(config, dict) else {}).items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{before}{key}.")
-        else:
-            flat[f"{before}{key}"] = value
-    return flat
+    if count is None:
+        return None, ""
+    return count, f"{path}: superlink.{name}"
 
 
 def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -186,7 +147,9 @@ def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path
         if not separator:
             raise ConfigError(f"--set {change}: expected key=value")
         if key not in known:
-            there = instead(key, sorted(known), listed=False) if known else "it has none"
+            there = "it has none"
+            if known:
+                there = instead(key, sorted(known), listed=False)
             raise ConfigError(f"--set {change}: {folder.name} has no {key!r} in its run config: {there}")
         changed[key] = _value(known[key], text, change)
     return changed

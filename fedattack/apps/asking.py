@@ -34,27 +34,14 @@ from fedattack.runs.bundle import copy_app
 from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness
 
-_HINT = "expected what fedattack.apps.answering writes"
 _WHERE = "the app's answers"
-
-Say = Callable[[int, int], None]
-"""Is told how many replies were asked about, and how many there are."""
 
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What an app is asked about.
+    """What an app is asked about: targets, by replies that are read as ``sends`` says, where they are no models.
 
-    Attributes
-    ----------
-    part
-        A run of it, of which the record is read.
-    witnesses
-        What its clients did: how they were asked to train.
-    targets
-        The examples.
-    sends
-        How replies are read, where they are no models.
+    Of the run ``part`` the record is read, and its ``witnesses`` say how clients were asked to train.
     """
 
     part: Part
@@ -65,15 +52,7 @@ class Inquiry:
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks an app; a copy of it is run.
-
-    Attributes
-    ----------
-    app
-        The app.
-    watch
-        Is told how far it is; ``None`` for nobody.
-    """
+    """Asks an app, of which a copy is run, and says how far it is, if there is whom to tell."""
 
     app: App
     watch: Watch | None = None
@@ -96,17 +75,8 @@ class Asker:
     ) -> dict[int, Answers]:
         """Ask the same of replies in which something is planted: each client trains further on its own targets.
 
-        Parameters
-        ----------
-        owned
-            By node, which targets are its own.
-        passes
-            How often it goes over them, in ascending order; each is a case of its own.
-
-        Returns
-        -------
-        dict of int to Answers
-            By the number of passes.
+        ``owned`` says by node which these are. Returned is by how often it goes over them, of ``passes`` in ascending
+        order.
         """
         arrays = self._ask(inquiry, f"plant in {inquiry.part.label}", owned=owned, passes=passes)
         rounds, in_all = int(arrays["rounds"]), len(Record(inquiry.part.record))
@@ -124,31 +94,13 @@ class Asker:
     ) -> dict[int, Record]:
         """Let clients send one plain step on a few of their own targets in the place of their replies.
 
-        Parameters
-        ----------
-        owned
-            By node, which targets are its own.
-        together
-            On how many of them, at most; each is a case of its own.
-        out
-            An empty folder for the records.
-
-        Returns
-        -------
-        dict of int to Record
-            By the number of targets.
+        Returned is, by how many targets at most, of ``together``, the record in the empty folder ``out``.
         """
         self._ask(inquiry, f"plant steps in {inquiry.part.label}", owned=owned, together=together, out=out)
         return {count: Record(out / str(count)) for count in together}
 
     def shadows(self, inquiry: Inquiry, auxiliary: Targets) -> tuple[ShadowLosses, list[str]]:
-        """Return the losses of the targets under models that the app trains on others, and what a reader must know.
-
-        Parameters
-        ----------
-        auxiliary
-            What they are trained on.
-        """
+        """Return the losses of the targets under models that the app trains on ``auxiliary``, and notes on them."""
         arrays = self._ask(inquiry, f"train shadow models of {inquiry.part.label}", auxiliary=auxiliary)
         return check_shadow_losses(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
 
@@ -161,45 +113,46 @@ class Asker:
         owned: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[int] = (),
         together: Sequence[int] = (),
-        out: Path | None = None,
+        out: Path | str = "",
     ) -> dict[str, NDArray[Any]]:
-        app, part = self.app, inquiry.part
+        app, part, sends = self.app, inquiry.part, inquiry.sends
         handlers = _handlers(inquiry.witnesses, app)
         if not handlers:
             raise DataError("no client was seen to be asked to train")
         with tempfile.TemporaryDirectory(prefix="fa-") as name:
             folder = Path(name)
-            copy, place = folder / app.folder.name, folder / "cwd"
+            copy, place, answers = folder / app.folder.name, folder / "cwd", folder / "answers.npz"
             copy_app(app.folder, copy, without=part.folder.resolve())
             copy_files(app.folder, place, without=part.folder.resolve())
             flower = read_app(app.folder)["tool"]["flwr"]["app"]
-            sends = inquiry.sends
             request = {
                 "record": str(part.record.resolve()),
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
-                "auxiliary": "" if auxiliary is None else _write_examples(folder / "auxiliary.npz", auxiliary),
-                "answers": str(folder / "answers.npz"),
+                "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
+                "answers": str(answers),
                 "folder": str(copy),
                 "clientapp": flower["components"]["clientapp"],
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,
-                "factors": None if sends is None or sends.factors is None else dict(sends.factors),
+                "factors": sends and sends.factors and dict(sends.factors),
                 "owned": {node: list(rows) for node, rows in (owned or {}).items()},
                 "passes": list(passes),
                 "together": list(together),
-                "planted": str(out.resolve()) if out else "",
+                "planted": str(out and Path(out).resolve()),
             }
             file = folder / "request.json"
             file.write_text(json.dumps(request), encoding="utf-8")
-            _run(file, Path(request["answers"]), place, partial(self._say, step))
-            return read_npz(Path(request["answers"]), RunError, _HINT)
+            _run(file, answers, place, partial(self._say, step))
+            return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
 
     def _say(self, step: str, done: int, total: int) -> None:
         if self.watch is not None:
             self.watch.step(step, done, total)
 
 
-def _write_examples(file: Path, examples: Targets) -> str:
+def _write_examples(file: Path, examples: Targets | None) -> str:
+    if examples is None:
+        return ""
     write_npz(file, {"x": examples.x, "y": examples.y})
     return str(file)
 
@@ -217,8 +170,8 @@ def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, 
     return found
 
 
-def _run(request: Path, answers: Path, place: Path, say: Say) -> None:
-    """Run the process that asks.
+def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], None]) -> None:
+    """Run the process that asks; ``say`` is told how many replies were asked about, and how many there are.
 
     Raises
     ------
@@ -252,10 +205,8 @@ def _run(request: Path, answers: Path, place: Path, say: Say) -> None:
             raise
         code = process.wait()
         errors.seek(0)
-        lines = errors.read().strip().splitlines()
-    if code == 2 and lines:
-        raise DataError(lines[-1])
+        last = (errors.read().strip().splitlines() or ["no word"])[-1]
+    if code == 2:
+        raise DataError(last)
     if code or not answers.exists():
-        raise RunError(
-            f"the process that asks the app ended with {code}: {short(lines[-1] if lines else 'no word', 300)}"
-        )
+        raise RunError(f"the process that asks the app ended with {code}: {short(last, 300)}")

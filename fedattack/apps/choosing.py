@@ -1,109 +1,185 @@
-"""Choose which examples are asked about, which measure what models are worth, and which the attacker has."""
+"""The stage `choose` of an audit: the attacks whose needs are met, and why the others are not made."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
-from fedattack.apps.holding import Holding
+from fedattack.apps.posing import FEW, Posed
+from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks.registry import THREATS
+from fedattack.attacks.threat import Threat
+from fedattack.audit.finding import ERROR
+from fedattack.audit.judge import judge_of
+from fedattack.audit.reach import Prepared, Reach
+from fedattack.audit.truth import Truth, read_truth
+from fedattack.audit.untried import VIEWS, lacking
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.runs.forecast import needed_of
+from fedattack.runs.watch import Watch
 
-_MOST_SHARED = 100
-_MOST_EVALUATION = 2000
-_MOST_AUXILIARY = 2000
-_LEAST_AUXILIARY = 10
+_SUMS = "aggregate"
 
-# Streams of the seed's random numbers.
-_CHOOSING = 1
+# Among how many headlines what every app is asked first is judged.
+_HEADLINES = 2
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Examples by their hashes.
+    """Attacks with their options, what the report begins with first; by attack, options that the caller did not choose.
 
-    Attributes
-    ----------
-    targets
-        What is asked about, in an order that says nothing of owners.
-    evaluation
-        What nobody trained on and is not asked about.
-    auxiliary
-        The same, other examples: those that the attacker has.
+    ``refused`` says by attack why it is not made though its needs are met.
     """
 
-    targets: Sequence[bytes]
-    evaluation: Sequence[bytes]
-    auxiliary: Sequence[bytes] = ()
+    attacks: tuple[Attack, ...]
+    spared: Mapping[str, Mapping[str, str]]
+    refused: Mapping[str, str]
 
 
-def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[str] | None = None) -> Chosen:
-    """Choose targets: as many of each client, as far as there are; and as many of nobody as of all clients.
-
-    Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
-
-    Parameters
-    ----------
-    most
-        Targets in all.
-    seed
-        Of what is drawn: which examples, and their order.
-    auxiliary_of
-        Clients from whose evaluation alone the attacker's examples come; ``None`` for anybody's.
-    """
-    rng = np.random.default_rng((seed, _CHOOSING))
-    alone, shared = _split_held(holding)
-    free: dict[str, list[bytes]] = {}
-    for key in sorted(holding.origins):
-        free.setdefault(holding.origins[key], []).append(key)
-    held = _draw(list(alone.values()), most - most // 2 if holding.origins else most, rng)
-    several = _draw([shared], min(_MOST_SHARED, most // 10), rng)
-    there = len(holding.origins)
-    nobody = _draw(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
-    asked = [*held, *several, *nobody]
-    asked_of_nobody = {*nobody}
-    rest = [key for key in chain.from_iterable(free.values()) if key not in asked_of_nobody]
-    targets = [asked[index] for index in rng.permutation(len(asked))]
-    fits = [key for key in rest if auxiliary_of is None or holding.origins[key] in auxiliary_of]
-    auxiliary = _draw([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
-    if len(auxiliary) < _LEAST_AUXILIARY:
-        auxiliary = []
-    the_attackers = {*auxiliary}
-    evaluation = _draw([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
-    return Chosen(targets, evaluation, auxiliary)
+def choose(
+    parts: Sequence[Part], posed: Sequence[Posed], make: Callable[[Sequence[str]], Sequence[Attack]], watch: Watch
+) -> Chosen:
+    """Choose the attacks whose needs are met; ``make`` returns attacks by their names, with the caller's options."""
+    record = Record(parts[0].record, thinned=True)
+    refused: dict[str, str] = {}
+    attacks: list[Attack] = []
+    spared: dict[str, Mapping[str, str]] = {}
+    for attack in make(_list_applying(record, parts, posed, refused)):
+        if attack.in_apps.of_few:
+            attack = attack.with_options({"clients": ",".join(posed[0].few)})
+        if sparing := _spare(attack, len(record)):
+            attack = attack.with_options(sparing)
+            spared[attack.name] = sparing
+            options = " ".join(f"--option {key}={value}" for key, value in sparing.items())
+            watch.say("note", f"{attack.name}: {options}, as apps are audited; a larger number takes longer")
+        attacks.append(attack)
+    return Chosen(tuple(attacks), spared, refused)
 
 
-def _split_held(holding: Holding) -> tuple[dict[str, list[bytes]], list[bytes]]:
-    """Return the examples that one client alone holds, by client, and those that several hold."""
-    alone: dict[str, list[bytes]] = {name: [] for name in holding.clients}
-    shared: list[bytes] = []
-    for key in sorted({*holding.holders} & {*holding.examples}):
-        names = holding.holders[key]
-        if len(names) == 1:
-            alone[names[0]].append(key)
-        else:
-            shared.append(key)
-    return alone, shared
+def _list_applying(record: Record, parts: Sequence[Part], posed: Sequence[Posed], refused: dict[str, str]) -> list[str]:
+    names: list[str] = []
+    for threat in THREATS.values():
+        asked = [name for name in threat.judges if not _lacks(name, record, posed[0].knowledge)]
+        for name in asked:
+            if why := _why_refused(name, parts, posed):
+                refused[name] = why
+            else:
+                names.append(name)
+        if asked:
+            # What is judged beside others has no question of its own.
+            names += sorted({*threat.attacks} - {*threat.judges})
+    return sorted(names, key=_place)
 
 
-def _draw(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
-    """Draw from each group, as many from each as its size allows."""
-    chosen: list[bytes] = []
-    for group, count in zip(groups, even(list(map(len, groups)), most), strict=True):
-        chosen += [group[index] for index in rng.permutation(len(group))[:count]]
-    return chosen
+def _place(name: str) -> tuple[int, str]:
+    return ATTACKS[name].in_apps.place, name
 
 
-def even(sizes: Sequence[int], total: int) -> list[int]:
-    """Share a total among groups as evenly as their sizes allow.
+def _why_refused(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> str:
+    """Say why an attack whose needs are met is not made; empty if it is."""
+    how = ATTACKS[name].in_apps
+    if name in posed[0].reasons:
+        return posed[0].reasons[name]
+    if how.of_few and (len(posed) > 1 or not posed[0].few):
+        return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
+    if not how.is_slow:
+        return ""
+    prepared = []
+    for part, each in zip(parts, posed, strict=True):
+        prepared.append(Prepared(read_truth(part.truth), each.knowledge))
+    reach = _reach(name, prepared, ERROR)
+    if reach is None or reach.least <= ERROR:
+        return ""
+    return f"with {reach.size} no outcome could be a leak (p is {reach.least:.2g} at best); {reach.enough} would do"
 
-    Examples
-    --------
-    >>> even([1, 9, 9], 11)
-    [1, 5, 5]
-    """
-    shares = [0] * len(sizes)
-    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-    for place, index in enumerate(smallest_first):
-        shares[index] = min(sizes[index], total // (len(sizes) - place))
-        total -= shares[index]
-    return shares
+
+def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | None:
+    judge = judge_of(name)
+    if judge is None:
+        return None
+    return judge.reach(prepared, needed)
+
+
+def _spare(attack: Attack, rounds: int) -> dict[str, str]:
+    sparing = {}
+    for key, value in attack.in_apps.options.items():
+        if getattr(attack, key) is None and (key != "shadow_rounds" or value < rounds):
+            sparing[key] = str(value)
+    return sparing
+
+
+def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
+    """Say what an attack lacks; a property is asked of sums, which single replies make."""
+    missing = lacking(ATTACKS[name], record, knowledge)
+    if ATTACKS[name].in_apps.of_sums and record.view != _SUMS and VIEWS[_SUMS] in missing:
+        missing.remove(VIEWS[_SUMS])
+    return missing
+
+
+def list_unasked(
+    scored: Collection[str], failed: Mapping[str, str], part: Part, posed: Sequence[Posed]
+) -> dict[str, str]:
+    """Say of each threat that was not asked why, and what it would take."""
+    record, knowledge = Record(part.record, thinned=True), posed[0].knowledge
+    unasked = {}
+    for threat in THREATS.values():
+        if {*threat.attacks} & {*scored}:
+            continue
+        keys = [threat.name]
+        for name in threat.judges:
+            keys += ATTACKS[name].needs.knowledge
+        reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
+        reasons += [failed[name] for name in threat.attacks if name in failed]
+        if not reasons:
+            missing = min((_lacks(name, record, knowledge) for name in threat.judges), key=len, default=[])
+            reasons = ["; ".join(missing) + find_remedy(threat, knowledge)] * bool(missing)
+        for why in reasons[:1]:
+            unasked[threat.name] = why
+    return unasked
+
+
+def find_remedy(threat: Threat, knowledge: Knowledge) -> str:
+    """Say what would make a threat's attacks apply, or that nothing would."""
+    targets, model = knowledge.targets, knowledge.model
+    if targets is None or model is None:
+        return ""
+    for name in threat.judges:
+        how = ATTACKS[name].in_apps
+        if how.remedy:
+            break
+    else:
+        return ""
+    if how.asked_of == "arrays" and knowledge.structure():
+        return ""
+    if how.asked_of == "tables":
+        if knowledge.structure():
+            return "; it is asked of tables alone"
+        if targets.x.ndim != 2:
+            return f"; it is asked of tables alone, and the model takes examples of shape {targets.x.shape[1:]}"
+    if how.asked_of == "classes" and (targets.y.dtype.kind == "f" or model.classes == 1):
+        return "; it is asked of classes alone, and these examples have none"
+    remedy = f"; it would take {how.remedy}"
+    if knowledge.auxiliary is None and "auxiliary" in ATTACKS[name].needs.knowledge:
+        remedy += ", and clients that evaluate on examples of their own"
+    return remedy
+
+
+def describe_too_few(clients: int) -> str:
+    """Say, before a run, that with so few clients no owner can be named beyond accident; empty if there are enough."""
+    first = min(ATTACKS, key=_place)
+    names = tuple(map(str, range(clients)))
+    counts = np.zeros((clients, 1), dtype=np.int64)
+    nothing = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
+    truth = Truth(names, ("all",), counts, np.array(names), nothing, nodes={}, targets="")
+    needed = needed_of(_HEADLINES)
+    reach = _reach(first, [Prepared(truth, Knowledge())], needed)
+    if reach is None or reach.least <= needed:
+        return ""
+    outcome = "no"
+    if reach.least <= ERROR:
+        outcome = "hardly any"
+    return (
+        f"{outcome} outcome of {first} can be a leak: with {clients} clients p is {reach.least:.2g} at best, and "
+        f"{needed:.2g} is needed; take {reach.enough}, by --supernodes"
+    )

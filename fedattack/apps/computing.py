@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.holding import Holding
+from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.answers import Answers
@@ -32,14 +32,8 @@ _ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
 class Computing:
     """What computes losses for the attacker: one of both, or nothing where clients send trees.
 
-    Attributes
-    ----------
-    model, frozen
-        A model that it builds, and the weights of it that nobody sends.
-    answers
-        What the clients' own app said.
-    notes
-        What a reader must know.
+    ``model`` is one that it builds, with the weights ``frozen`` that nobody sends; ``answers`` are of the clients' own
+    app.
     """
 
     model: ModelKnowledge | None = None
@@ -50,26 +44,15 @@ class Computing:
 
 def find_computing(
     part: Part,
-    witnesses: Sequence[Witness],
     holding: Holding,
     reading: Reading,
     targets: Targets,
+    asked: Questions,
     *,
-    model: str | None,
-    loss: str | None,
     ask: Asker | None,
     check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
-
-    Parameters
-    ----------
-    model, loss
-        What the caller says of them, in the place of what was witnessed.
-    ask
-        Asks the clients' own app for losses; ``None`` where there is no app.
-    check
-        Refuses a model that nobody trusts, before it is built.
 
     Raises
     ------
@@ -78,6 +61,7 @@ def find_computing(
     ConfigError
         If no model is known, or its loss does not fit the labels, and the app cannot be asked.
     """
+    model, witnesses = asked.model, holding.witnesses
     record = Record(part.record, thinned=True)
     if model is None and holds_trees(record):
         return Computing(notes=("clients send trees: no model gives losses, and what needs losses is not asked",))
@@ -93,15 +77,16 @@ def find_computing(
     notes: list[str] = []
     try:
         _refuse_personal(witnesses)
-        built = _build_model(witnesses, holding, record, notes, model, loss)
+        built = _build_model(holding, record, asked, notes)
+    except ConfigError as cause:
+        raise ConfigError(f"{cause}; {unanswered or _ASK_IT}") from None
     except FedAttackError as cause:
-        of_app = unanswered or (_ASK_IT if isinstance(cause, ConfigError) else "")
-        raise type(cause)(f"{cause}; {of_app}" if of_app else str(cause)) from None
+        raise type(cause)("; ".join(filter(None, (str(cause), unanswered)))) from None
     if unanswered:
         notes.append(unanswered)
     if check is not None:
         check(built)
-    return Computing(built, _frozen_of(witnesses, notes), notes=notes)
+    return Computing(built, _read_frozen(witnesses, notes), notes=notes)
 
 
 def _why_ask(
@@ -127,8 +112,11 @@ def _why_ask(
 
 def _find_trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
     """Return the models that clients were seen to train."""
-    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
-    return [witness.model for witness in trained if witness.model is not None]
+    found = []
+    for witness in witnesses:
+        if witness.node != SERVER and witness.trained.total and witness.model is not None:
+            found.append(witness.model)
+    return found
 
 
 def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowledge], None] | None) -> str:
@@ -148,18 +136,11 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
         return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
     for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
         entry = state.get(parameter.name, tensor)
-        sent, own = np.dtype(parameter.dtype).kind, _kind_of(entry)
-        if sent == "c" or (sent == "f") != (own == "f"):
+        sent = np.dtype(parameter.dtype).kind
+        if sent == "c" or (sent == "f") != entry.is_floating_point():
             kind = str(entry.dtype).partition(".")[2]
             return f"clients send {short(name, 60)} as {parameter.dtype}, and it is {kind}"
     return ""
-
-
-def _kind_of(tensor: Tensor) -> str:
-    """Return NumPy's letter for what a tensor holds."""
-    if tensor.is_floating_point():
-        return "f"
-    return "c" if tensor.is_complex() else "i"
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:
@@ -172,47 +153,43 @@ def _refuse_personal(witnesses: Sequence[Witness]) -> None:
         )
 
 
-def _build_model(
-    witnesses: Sequence[Witness],
-    holding: Holding,
-    record: Record,
-    notes: list[str],
-    named: str | None,
-    named_loss: str | None,
-) -> ModelKnowledge:
+def _build_model(holding: Holding, record: Record, asked: Questions, notes: list[str]) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    model = _find_model(witnesses, notes)
-    if named is not None:
-        model = replace(model, spec=named)
+    model = _find_model(holding.witnesses, notes)
+    arguments: Mapping[str, Any] | None = model.arguments
+    if asked.model is not None:
+        # With which arguments the caller's own is made, nobody saw.
+        model, arguments = replace(model, spec=asked.model), None
     elif model.spec is None:
         model = _as_linear(model, record, holding, notes)
+        arguments = model.arguments
     most = max((y for _, y in holding.examples.values()), default=0)
-    classes = model.classes or (int(most) + 1 if holding.kind == "i" else 1)
-    loss = named_loss or model.loss
+    classes, default = model.classes or 1, "mse"
+    if holding.kind == "i":
+        classes, default = model.classes or int(most) + 1, "cross-entropy"
+    loss = asked.loss or model.loss
     if loss is None:
-        loss = "cross-entropy" if holding.kind == "i" else "mse"
+        loss = default
         notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
     if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
         raise ConfigError(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
             "by --loss package.module:function, of outputs and labels, one loss an example"
         )
-    # With which arguments the caller's own is made, nobody saw.
-    arguments = None if named is not None else model.arguments
     return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
 
 
 def _find_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedModel:
     """Return the model that most clients train; who only evaluates says nothing of how clients train."""
-    of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
-    trained = [witness for witness in of_clients if witness.trained.total]
-    seen: list[WitnessedModel] = []
-    for witness in trained or of_clients or witnesses:
-        if witness.model is not None:
-            # Each machine has a file of its own for what is frozen.
-            seen.append(replace(witness.model, frozen=None))
+    everybody = [witness.model for witness in witnesses if witness.model is not None]
+    clients = [witness.model for witness in witnesses if witness.node != SERVER and witness.model is not None]
+    models = _find_trained_models(witnesses) or clients or everybody
+    # Each machine has a file of its own for what is frozen.
+    seen = [replace(model, frozen=None) for model in models]
+    if not seen:
+        return _UNSEEN
     known = [model for model in seen if model.spec is not None]
-    found: WitnessedModel = most_frequent(known or seen, notes, "models") if seen else _UNSEEN
+    found: WitnessedModel = most_frequent(known or seen, notes, "models")
     return found
 
 
@@ -226,7 +203,7 @@ def _as_linear(model: WitnessedModel, record: Record, holding: Holding, notes: l
     return replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
 
 
-def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
+def _read_frozen(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
     """Return the weights that no client sends, if all clients have the same."""
     # A file is named by what is in it, and each machine has its own.
     files: dict[str, Path] = {}
@@ -247,8 +224,9 @@ def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
     if len(shapes) != 2 or len(shapes[0]) != 2 or len(holding.shape) != 1:
         return None
     outputs, inputs = shapes[0]
-    fits = shapes[1] == (outputs,) and inputs == holding.shape[0]
-    return outputs if fits and (outputs > 1) == (holding.kind == "i") else None
+    if shapes[1] != (outputs,) or inputs != holding.shape[0] or (outputs > 1) != (holding.kind == "i"):
+        return None
+    return outputs
 
 
 def most_frequent(seen: Sequence[Any], notes: list[str], things: str) -> Any:

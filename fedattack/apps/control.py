@@ -7,7 +7,7 @@ values. If nothing of that is seen, the attack cannot tell anything here.
 """
 
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,16 +32,11 @@ from fedattack.witness import Witness
 PASSES = ((1, 4), (16, 64))
 """How often a client goes over its own targets once more, in the order in which this is tried: the many take long."""
 
-TOGETHER = ((16, 4, 1),)
-"""How many of its own targets are in a client's step, at most, in the order in which this is tried."""
+TOGETHER = (16, 4, 1)
+"""How many of its own targets are in a client's step, at most."""
 
-VALUES = ((1, 4, 16, 64),)
-"""By how many of its own values of each column a client's trees split, at most, in the order in which this is tried."""
-
-_TAKEN = "losses"
-
-Planted = Mapping[int, Sequence[Evidence]]
-"""By how much is planted, all runs in which it is."""
+VALUES = (1, 4, 16, 64)
+"""By how many of its own values of each column a client's trees split, at most."""
 
 
 def control(
@@ -53,68 +48,64 @@ def control(
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
-    Parameters
-    ----------
-    app
-        What is asked.
-    parts, witnesses
-        All runs, attacked, and what clients did in each.
-    trusted
-        Import paths that the app itself gave.
-
-    Returns
-    -------
-    dict of str to Control
-        By the attack's name; nothing of attacks that show a leak, or where nothing can be planted.
+    Of all runs, attacked, ``witnesses`` say what clients did, and ``trusted`` are import paths that the app itself
+    gave. Returned is by attack; nothing of attacks that show a leak, or where nothing can be planted.
     """
     evidence = read_evidence(Path(parts[0].folder), trusted=trusted)
     asker = Asker(app, watch)
     shown = _headlines(evidence, [*evidence[0].scores])
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
     found: dict[str, Control] = {}
+    given_up: set[str] = set()
     if not unseen:
         return found
     with tempfile.TemporaryDirectory(prefix="planted-", dir=parts[0].folder) as folder:
-        for kind, tries, plant in (
-            (TRAINED, PASSES, _train_further),
+        tries: list[tuple[str, Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
+            *((TRAINED, passes, _train_further) for passes in PASSES),
             (STEPPED, TOGETHER, partial(_step, Path(folder))),
             (PLANTED, VALUES, partial(_plant_rows, Path(folder))),
-        ):
-            left = [name for name in unseen if _takes(name, kind)]
-            for amounts in tries:
-                if not left:
-                    break
-                try:
-                    of_run = [plant(asker, one, seen, amounts) for one, seen in zip(evidence, witnesses, strict=True)]
-                except FedAttackError as cause:
-                    watch.say("warning", f"no positive control of {', '.join(left)}: {short(str(cause), 300)}")
-                    break
-                planted = {amount: [run[amount] for run in of_run] for amount in amounts}
-                found |= _look(left, kind, evidence, planted, watch)
-                left = [name for name in left if not found[name].is_seen]
+        ]
+        for kind, amounts, plant in tries:
+            left = [name for name in unseen if _takes(name, kind) and not (name in found and found[name].is_seen)]
+            if not left or kind in given_up:
+                continue
+            try:
+                of_run = [plant(asker, one, seen, amounts) for one, seen in zip(evidence, witnesses, strict=True)]
+            except FedAttackError as cause:
+                watch.say("warning", f"no positive control of {', '.join(left)}: {short(str(cause), 300)}")
+                given_up.add(kind)
+                continue
+            found |= _look(left, kind, evidence, of_run, amounts, watch)
     return found
 
 
 def _takes(name: str, kind: str) -> bool:
     """Say whether an attack is shown what is planted in this way."""
-    if kind == STEPPED:
-        return ATTACKS[name].in_apps.reads_steps
-    if kind == PLANTED:
-        return bool(ATTACKS[name].in_apps.plants)
-    return _TAKEN in ATTACKS[name].needs.knowledge
+    attack = ATTACKS[name]
+    takes = {
+        TRAINED: "losses" in attack.needs.knowledge,
+        STEPPED: attack.in_apps.reads_steps,
+        PLANTED: bool(attack.in_apps.plants),
+    }
+    return takes[kind]
 
 
 def _look(
-    names: Sequence[str], kind: str, evidence: Sequence[Evidence], planted: Planted, watch: Watch
+    names: Sequence[str],
+    kind: str,
+    evidence: Sequence[Evidence],
+    planted: Sequence[Mapping[int, Evidence]],
+    amounts: Sequence[int],
+    watch: Watch,
 ) -> dict[str, Control]:
     """Make attacks of what is planted, and say from how much on each shows a leak."""
     found: dict[str, Control] = {}
-    for done, (amount, runs) in enumerate(planted.items()):
-        watch.step("positive control", done, len(planted))
+    for done, amount in enumerate(amounts):
+        watch.step("positive control", done, len(amounts))
         left = [name for name in names if name not in found or not found[name].is_seen]
         if not left:
             break
-        attacked = [_attack(one, run, left) for one, run in zip(evidence, runs, strict=True)]
+        attacked = [_attack(one, run[amount], left) for one, run in zip(evidence, planted, strict=True)]
         shown = _headlines(attacked, left)
         for name in left:
             is_seen = name in shown and shown[name].verdict == LEAK
@@ -133,7 +124,7 @@ def _attack(evidence: Evidence, planted: Evidence, names: Collection[str]) -> Ev
 
 def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str, Finding]:
     """Judge all attacks, as the report corrects them for each other, and return the headline of each of these."""
-    common = list(evidence[0].scores)
+    common = [*evidence[0].scores]
     for run in evidence:
         common = [name for name in common if name in run.scores]
     if not {*common} & {*names}:
@@ -194,13 +185,7 @@ def _plant_rows(
 
 
 def _inquire(evidence: Evidence, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:
-    """Return what an app is asked about, and by node which targets are its own.
-
-    Raises
-    ------
-    DataError
-        If nobody knows which client holds a target.
-    """
+    """Return what an app is asked about, and by node which targets are its own."""
     targets, truth = evidence.knowledge.targets, evidence.truth
     owned: dict[str, list[int]] = {}
     if truth is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.common import EvaluateIns, FitIns, Parameters, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import FitIns, Parameters, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -39,15 +39,7 @@ _ROUND = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent in place of a model.
-
-    Attributes
-    ----------
-    names
-        Of the model's arrays, in the order in which they are sent.
-    makes
-        Makes weights by these names.
-    """
+    """What is sent in place of a model: the names of its arrays, in their order, and what makes weights by them."""
 
     names: tuple[str, ...]
     makes: Imprint | Fishing
@@ -101,15 +93,7 @@ class Plan:
 
 
 class DepartingServerApp(ServerApp):
-    """A ServerApp that runs another one, of which clients are sent something else in the first round.
-
-    Parameters
-    ----------
-    inner
-        The project's own.
-    plan
-        File of the :class:`Plan`.
-    """
+    """A ServerApp that runs another one, of which clients are sent what the file ``plan`` says in the first round."""
 
     def __init__(self, inner: ServerApp, plan: Path | str) -> None:
         super().__init__()
@@ -142,16 +126,16 @@ class DepartingGrid(PassingGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Change the messages, then push them."""
-        return self._inner.push_messages([self._depart(message) for message in messages])
+        return self._inner.push_messages([*map(self._depart, messages)])
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull replies and change them."""
-        return [self._give_back(reply) for reply in self._inner.pull_messages(message_ids)]
+        return [*map(self._give_back, self._inner.pull_messages(message_ids))]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Change the messages, send them, change the replies."""
-        sent = [self._depart(message) for message in messages]
-        return [self._give_back(reply) for reply in self._inner.send_and_receive(sent, timeout=timeout)]
+        sent = [*map(self._depart, messages)]
+        return [*map(self._give_back, self._inner.send_and_receive(sent, timeout=timeout))]
 
     def _departs(self, message: Message) -> bool:
         node, group = message.metadata.dst_node_id, message.metadata.group_id
@@ -175,13 +159,7 @@ class DepartingGrid(PassingGrid):
         return message
 
     def _give_back(self, reply: Message) -> Message:
-        """Put the strategy's own model in the place of what a client made of another; of a difference, no difference.
-
-        Raises
-        ------
-        RunError
-            If a client sends something else than a model.
-        """
+        """Put the strategy's own model in the place of what a client made of another; a difference becomes none."""
         with self._lock:
             if not (_is_training(reply) and reply.has_content()):
                 return reply
@@ -217,8 +195,9 @@ class _Replaced:
             )
         # A model that was made of another is nearer to it than to nothing; a difference is not.
         moved = sum(_square(array - before) for array, before in zip(replied, sent, strict=True))
-        is_model = moved < sum(map(_square, replied))
-        kept = own if is_model else list(map(np.zeros_like, own))
+        kept = own
+        if moved >= sum(map(_square, replied)):
+            kept = [*map(np.zeros_like, own)]
         return [Array(array.astype(old.dtype)) for array, old in zip(kept, replied, strict=True)]
 
 
@@ -249,7 +228,7 @@ def _replace_arrays(message: Message, arrays: Sequence[Array]) -> None:
     message.content = content
 
 
-class _DepartingStrategy(Strategy):
+class _DepartingStrategy:
     """A strategy behind SecAgg+ that sends each client weights of its own in the first round."""
 
     def __init__(self, inner: Strategy, plan: Plan) -> None:
@@ -260,9 +239,6 @@ class _DepartingStrategy(Strategy):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
-
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        return self._inner.initialize_parameters(client_manager)
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -281,15 +257,6 @@ class _DepartingStrategy(Strategy):
         if server_round == self._first:
             return self._parameters, {}
         return self._inner.aggregate_fit(server_round, *args)
-
-    def configure_evaluate(self, *args: Any) -> list[tuple[ClientProxy, EvaluateIns]]:
-        return self._inner.configure_evaluate(*args)
-
-    def aggregate_evaluate(self, *args: Any) -> tuple[float | None, dict[str, Scalar]]:
-        return self._inner.aggregate_evaluate(*args)
-
-    def evaluate(self, *args: Any) -> tuple[float, dict[str, Scalar]] | None:
-        return self._inner.evaluate(*args)
 
 
 @contextmanager

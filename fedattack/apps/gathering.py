@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from fedattack.apps.app import App
-from fedattack.apps.asking import Asker
+from fedattack.apps.holding import hold
 from fedattack.apps.posing import Posed, pose
-from fedattack.apps.questions import Questions
+from fedattack.apps.questions import NOTHING_BESIDES, Questions
 from fedattack.attacks import ModelKnowledge
 from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
 from fedattack.base.files import make_private, sigterm_raises
@@ -30,9 +30,6 @@ from fedattack.witness.sample import hash_rows
 from fedattack.witness.store import RUN_FOLDER
 
 _RUN_ID = re.compile("[0-9]{1,20}")
-
-# A client may count examples that are the same; more distinct ones than it counts are odd.
-_MORE = 1.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +51,7 @@ def gather(
     out: Path,
     *,
     command: str,
-    model: str | None = None,
-    loss: str | None = None,
-    asked: Questions | None = None,
+    asked: Questions = NOTHING_BESIDES,
     trust: bool = False,
     app: App | None = None,
 ) -> tuple[list[Part], list[Posed]]:
@@ -70,14 +65,9 @@ def gather(
         What witnesses wrote: each the folder of a :class:`fedattack.witness.WitnessMod`, or of one of its runs.
     command
         The command line that does all this, kept for the report.
-    model, loss
-        Taken in the place of what was witnessed.
-    asked
-        What the owner asks besides, and what this attacker is left without.
-    trust
-        Whether to import the model and the loss that the witnesses name.
-    app
-        The clients' app, which is asked for losses where the attacker can build no model.
+    trust, app
+        Whether to import the model and the loss that the witnesses name; and the clients' app, which is asked for
+        losses where the attacker can build no model.
 
     Raises
     ------
@@ -89,7 +79,10 @@ def gather(
         If the record is damaged, or nothing was witnessed that can be asked about.
     """
     out = check_free(out)
-    records = _records_in(source)
+    records = _list_records(source)
+    check = None
+    if not trust:
+        check = partial(_refuse_code, asked)
     posed = []
     with _making_whole(out) as folder:
         for name, path in records:
@@ -97,24 +90,15 @@ def gather(
             if record.silence:
                 raise RunError(f"{path}: {record.silence}")
             notes: list[str] = []
-            taken = _choose_witnesses(_read_found(folders, record), record, notes)
+            holding = hold(_choose_witnesses(_read_found(folders, record), record, notes), record)
             copy_record(record, part.record)
-            posed.append(
-                pose(
-                    part,
-                    taken,
-                    model=model,
-                    loss=loss,
-                    notes=notes,
-                    asked=asked,
-                    ask=None if app is None else Asker(app),
-                    check=None if trust else partial(_refuse_code, model=model, loss=loss),
-                )
-            )
+            posed.append(pose(part, holding, asked, notes=notes, app=app, check=check))
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
         study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}
         seeds = read_study(source).get("seeds", ())
-        write_study(folder, study | ({"seeds": [*seeds]} if len(seeds) == len(records) else {}))
+        if len(seeds) == len(records):
+            study["seeds"] = [*seeds]
+        write_study(folder, study)
     return [Part(out, name) for name, _ in records], posed
 
 
@@ -129,7 +113,7 @@ def _making_whole(out: Path) -> Iterator[Path]:
         folder.rename(out)
 
 
-def _records_in(source: Path) -> list[tuple[str, Path]]:
+def _list_records(source: Path) -> list[tuple[str, Path]]:
     """List a run's records, each with the name of its part."""
     check_folder(source, RecordError)
     if (source / MANIFEST).exists():
@@ -137,12 +121,15 @@ def _records_in(source: Path) -> list[tuple[str, Path]]:
     return [(part.name, part.record) for part in find_parts(source)]
 
 
-def _refuse_code(known: ModelKnowledge, model: str | None, loss: str | None) -> None:
+def _refuse_code(asked: Questions, known: ModelKnowledge) -> None:
     """Refuse code that only the witnesses name."""
     from fedattack.learning import LOSSES, MODELS
 
-    for kind, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
-        if value not in allowed:
+    for kind, value, own, built_in in (
+        ("model", known.spec, asked.model, MODELS),
+        ("loss", known.loss, asked.loss, LOSSES),
+    ):
+        if value != own and value not in built_in:
             raise TrustError(
                 f"the witnesses name the {kind} {short(str(value), 80)}, which would be imported and run on this "
                 f"machine: add --trust, or name one of your own by --{kind}"
@@ -150,13 +137,7 @@ def _refuse_code(known: ModelKnowledge, model: str | None, loss: str | None) -> 
 
 
 def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
-    """Read what witnesses wrote in the record's run.
-
-    Raises
-    ------
-    ConfigError
-        If a folder has nothing of this run, a node is there twice, or a file is not what a witness writes.
-    """
+    """Read what witnesses wrote in the record's run, each node once."""
     run = _run_of(record)
     found: dict[str, Found] = {}
     for folder in folders:
@@ -181,8 +162,10 @@ def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
 
 def _run_of(record: Record) -> str:
     """Return Flower's id of the run, or nothing if the record does not say it."""
-    run = record.facts.get(RUN)
-    return run if isinstance(run, str) and _RUN_ID.fullmatch(run) else ""
+    run = str(record.facts.get(RUN, ""))
+    if _RUN_ID.fullmatch(run):
+        return run
+    return ""
 
 
 def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
@@ -199,7 +182,9 @@ def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
         raise ConfigError(f"{folder} has witnesses of {listed}, and {record.path} is of run {run}")
     if not run and len(runs) > 1:
         raise ConfigError(f"{record.path} does not say of which run it is; name the folder of one, such as {runs[0]}")
-    return wanted if run else runs[0]
+    if not run:
+        return runs[0]
+    return wanted
 
 
 def _check(witness: Witness, folder: Path) -> None:
@@ -221,13 +206,7 @@ def _is_a_sample(seen: SeenExamples) -> bool:
 
 
 def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) -> list[Witness]:
-    """Return the witnesses that speak of the record's clients, each client under a name of its own.
-
-    Raises
-    ------
-    ConfigError
-        If no witness does.
-    """
+    """Return the witnesses that speak of the record's clients, each client under a name of its own."""
     trained = [each for each in found if each.witness.trained.total and each.witness.node != SERVER]
     others = _find_unrecorded(trained, record)
     if others:
@@ -239,7 +218,6 @@ def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) 
             "nodes alone"
         )
     trained = [each for each in trained if each not in others]
-    _note_counts(trained, record, notes)
     apart = _find_namesakes(trained, record)
     if apart:
         notes.append(
@@ -247,19 +225,15 @@ def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) 
         )
     chosen = []
     for each in found:
-        if each not in others:
-            chosen.append(replace(each.witness, client="") if each.name in apart else each.witness)
+        if each.name in apart and each not in others:
+            chosen.append(replace(each.witness, client=""))
+        elif each not in others:
+            chosen.append(each.witness)
     return chosen
 
 
 def _find_unrecorded(trained: Sequence[Found], record: Record) -> list[Found]:
-    """Return the witnesses of clients that are not in the record.
-
-    Raises
-    ------
-    ConfigError
-        If all are.
-    """
+    """Return the witnesses of clients that are not in the record; all of them are those of another run."""
     # In a record of some rounds a client may be missing that trained in others.
     if record.keep.every != 1:
         return []
@@ -288,21 +262,3 @@ def _find_namesakes(found: Sequence[Found], record: Record) -> set[str]:
         if name in nodes - own:
             alike.add(name)
     return alike
-
-
-def _note_counts(found: Sequence[Found], record: Record, notes: list[str]) -> None:
-    """Note of which clients a witness has more examples than they told their server."""
-    stated: dict[str, float] = {}
-    for round_ in record:
-        for seen in round_.observations:
-            stated[seen.node] = max(stated.get(seen.node, 0), seen.count or 0)
-    more = []
-    for each in found:
-        training = each.witness.training
-        stated_count = stated.get(each.witness.node, 0)
-        if stated_count and each.witness.trained.total > _MORE * stated_count and not (training and training.augmented):
-            more.append(each.name)
-    if more:
-        notes.append(
-            f"clients {short(', '.join(more), 60)}: their witnesses have more training examples than the record says"
-        )

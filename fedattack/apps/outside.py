@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,28 +36,14 @@ _USAGE = "expected the command that runs the app, such as: flwr run . --stream"
 
 @dataclass(frozen=True)
 class FlwrRun:
-    """The words of a ``flwr run``, understood as Flower itself understands them.
-
-    Attributes
-    ----------
-    words
-        All words, the program first.
-    parameters
-        The values of the command's arguments and options.
-    """
+    """The words of a ``flwr run``, and the values of its arguments and options as Flower itself understands them."""
 
     words: tuple[str, ...]
     parameters: Mapping[str, Any]
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> "FlwrRun":
-        """Read a command line.
-
-        Raises
-        ------
-        ConfigError
-            If it is another command, or one that Flower would refuse, or its app is not in a folder.
-        """
+        """Read a command line that Flower would take, of an app in a folder."""
         if len(words) < 2 or Path(words[0]).name != "flwr" or words[1] != "run":
             raise ConfigError(f"{' '.join(words) or 'no command'}: {_USAGE}")
         try:
@@ -85,10 +70,8 @@ class FlwrRun:
     def of(self, app: Path) -> list[str]:
         """Return the words of the same run of another app."""
         wanted = {**self.parameters, "app": str(app)}
-        arguments = list(self.words[2:])
-        candidates = []
-        for position in range(len(arguments)):
-            candidates.append([*arguments[:position], str(app), *arguments[position + 1 :]])
+        arguments = self.words[2:]
+        candidates = [[*arguments[:place], str(app), *arguments[place + 1 :]] for place in range(len(arguments))]
         # Without any, the app is the current folder.
         candidates.append([str(app), *arguments])
         for candidate in candidates:
@@ -103,8 +86,9 @@ class FlwrRun:
 def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
     from flwr.cli.app import app
 
-    flwr = typer.main.get_command(app)
-    run = flwr.get_command(click.Context(flwr), "run") if isinstance(flwr, click.Group) else None
+    flwr, run = typer.main.get_command(app), None
+    if isinstance(flwr, click.Group):
+        run = flwr.get_command(click.Context(flwr), "run")
     if run is None:
         raise ConfigError("this version of Flower has no `flwr run`; install the one that fedattack asks for")
     parameters = dict(run.make_context("flwr run", [*arguments]).params)
@@ -113,13 +97,7 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def read_app(app: Path) -> dict[str, Any]:
-    """Read the pyproject.toml of a Flower app.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or it states no ServerApp.
-    """
+    """Read the pyproject.toml of a Flower app, which states a ServerApp."""
     try:
         config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
         config["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
@@ -147,23 +125,16 @@ def wrap_app(
 
     Parameters
     ----------
-    app
-        Folder of the app's pyproject.toml; only read.
-    to
-        Folder of the copy.
-    out
-        Folder of the record, absolute; see :class:`fedattack.observe.ObservedServerApp`.
-    options
-        Further options of the observer.
-    witness
-        Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere. It is
-        made. A client that cannot write there, such as one on another machine, runs as it is.
-    keep
-        How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
+    app, to
+        Folder of the app's pyproject.toml, which is only read, and that of the copy.
+    out, options
+        Folder of the record, absolute, and further options; see :class:`fedattack.observe.ObservedServerApp`.
+    witness, keep, hold_out
+        Folder, absolute, that what clients and server train and evaluate on is noted in; it is made. A client that
+        cannot write there, such as one on another machine, runs as it is. How many examples of each client are kept,
+        and which it is kept from training on.
     run_folder
         What may lie in the app's folder and is no part of the app.
-    hold_out
-        Which examples clients that are witnessed are kept from training on.
     plan
         What an active server sends in place of the model: file of a :class:`fedattack.apps.departing.Plan`.
 
@@ -202,7 +173,9 @@ def wrap_app(
     if witness is not None:
         make_private(witness)
         module, _, client = components["clientapp"].partition(":")
-        kept = "" if keep is None else f", keep={keep}"
+        kept = ""
+        if keep is not None:
+            kept = f", keep={keep}"
         if hold_out is not None:
             kept += f", hold_out=HoldOut({hold_out.share!r}, {hold_out.seed!r})"
         (to / f"{WITNESSED}.py").write_text(
@@ -225,15 +198,9 @@ def wrap_app(
 
 
 def refuse_masked(app: Path) -> None:
-    """Refuse to record single replies of an app that makes a SecAgg+ workflow: they are masked.
-
-    Raises
-    ------
-    ConfigError
-        If it does.
-    """
+    """Refuse to record single replies of an app that makes a SecAgg+ workflow: they are masked."""
     for path in app_files(app):
-        for name in _list_called(path) if path.suffix == ".py" else ():
+        for name in _list_called(path):
             if name in _MASKING:
                 raise ConfigError(
                     f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave --view out, so "
@@ -243,29 +210,17 @@ def refuse_masked(app: Path) -> None:
 
 def _list_called(path: Path) -> Iterator[str]:
     """Yield the names of what a file calls; none of a file that is no Python."""
+    if path.suffix != ".py":
+        return
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = node.func
-            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-
-
-@contextmanager
-def observed(
-    run: FlwrRun,
-    out: Path,
-    options: Mapping[str, Any],
-    witness: Path | None = None,
-    hold_out: "HoldOut | None" = None,
-) -> Iterator[list[str]]:
-    """Yield the words that run the app under observation; its copy is removed afterwards."""
-    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
-        copy = Path(folder) / run.app.name
-        wrap_app(run.app, copy, out, options, witness, hold_out=hold_out)
-        yield run.of(copy)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.func.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
 
 
 def observe_command(
@@ -277,7 +232,7 @@ def observe_command(
     hold_out: "HoldOut | None" = None,
     stdout: int | None = None,
 ) -> int | None:
-    """Run a ``flwr run`` whose server is observed.
+    """Run a ``flwr run`` whose server is observed, its output at ``stdout`` as :func:`subprocess.run` takes it.
 
     Parameters
     ----------
@@ -285,12 +240,8 @@ def observe_command(
         The command.
     out
         Folder of the record; ``strftime`` directives are filled in when the run starts.
-    options
-        Further options of :class:`fedattack.observe.ObservedServerApp`.
-    witness, hold_out
+    options, witness, hold_out
         As for :func:`wrap_app`.
-    stdout
-        Where the command's output goes, as :func:`subprocess.run` takes it.
 
     Returns
     -------
@@ -313,9 +264,11 @@ def observe_command(
         refuse_masked(run.app)
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
     environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
-    with observed(run, out, options, witness, hold_out) as command:
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        copy = Path(folder) / run.app.name
+        wrap_app(run.app, copy, out, options, witness, hold_out=hold_out)
         try:
-            code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+            code = subprocess.run(run.of(copy), env=environment, stdout=stdout, check=False).returncode
         except OSError as cause:
             raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
     if code:
@@ -326,13 +279,7 @@ def observe_command(
 
 
 def count_rounds(out: Path) -> int:
-    """Count the rounds of a run's record; `flwr run` ends with 0 even if the ServerApp crashed.
-
-    Raises
-    ------
-    RunError
-        If there is no record, or it ended early.
-    """
+    """Count the rounds of a run's whole record; `flwr run` ends with 0 even if the ServerApp crashed."""
     if not (out / "manifest.json").exists():
         raise RunError(
             f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "

@@ -14,23 +14,16 @@ _MUCH, _LITTLE = 0.5, 0.05
 def share_of_overlapping(free: NDArray[np.generic], trained: NDArray[np.generic]) -> float:
     """Say how many examples that nobody trained on share half of their numbers with one that somebody trained on.
 
-    Numbers that any two examples share, such as the black of images, do not count: then nothing is said.
-
-    Parameters
-    ----------
-    free, trained
-        (n, …), (m, …): examples of one form.
-
-    Returns
-    -------
-    float
-        The share among those that were looked at; 0 where there are none.
+    Numbers that any two examples share, such as the black of images, do not count: then nothing is said. Of both,
+    (n, …), some are looked at.
     """
     if not len(free) or not len(trained):
         return 0.0
     ours = [set(row) for row in flat(free[:_LOOKED_AT]).tolist()]
     theirs = [set(row) for row in flat(trained[:_LOOKED_AT]).tolist()]
-    shares = np.array([[len(one & other) / len(one) for other in theirs] for one in ours])
+    shares = np.zeros((len(ours), len(theirs)))
+    for row, one in enumerate(ours):
+        shares[row] = [len(one & other) / len(one) for other in theirs]
     if float(np.median(shares)) > _LITTLE:
         return 0.0
     return float(np.mean(shares.max(axis=1) >= _MUCH))

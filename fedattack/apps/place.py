@@ -17,54 +17,36 @@ ENTRIES, BYTES = 20_000, 2**29
 
 
 def copy_files(source: Path, target: Path, *, without: Path) -> None:
-    """Copy a folder, and link what is large or no part of the app, such as data sets, which apps read.
+    """Copy a folder but for ``without``, and link what is large or no part of the app, such as data sets.
 
     Parameters
     ----------
     source, target
         Folders; ``target`` is made.
-    without
-        A folder that is left out.
     """
-    _Copy(without).folder(source, target)
-
-
-class _Copy:
-    """Counts what it copies."""
-
-    def __init__(self, without: Path) -> None:
-        self._without = without
-        self._entries = 0
-        self._bytes = 0
-
-    def folder(self, source: Path, target: Path) -> None:
-        target.mkdir()
-        with os.scandir(source) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-        for entry in entries:
-            path, copy = Path(entry.path), target / entry.name
+    left, size_left = ENTRIES, BYTES
+    folders = [(source, target)]
+    while folders:
+        folder, to = folders.pop(0)
+        to.mkdir()
+        for path in sorted(folder.iterdir()):
+            copy = to / path.name
             # What Python compiles is written beside its modules.
-            if path == self._without or entry.name == "__pycache__":
+            if path == without or path.name == "__pycache__":
                 continue
-            if entry.is_symlink():
+            if path.is_symlink():
                 copy.symlink_to(path.resolve())
-            elif not self._takes(entry):
+                continue
+            size = 0
+            if path.is_file():
+                size = path.stat().st_size
+            left -= 1
+            if left < 0 or size > min(LARGE, size_left) or not os.access(path, os.R_OK):
                 copy.symlink_to(path)
-            elif entry.is_dir():
-                self.folder(path, copy)
-            elif entry.is_file():
+            elif path.is_file():
+                size_left -= size
                 shutil.copyfile(path, copy)
-
-    def _takes(self, entry: os.DirEntry[str]) -> bool:
-        """Say whether a folder or file is copied, and count it."""
-        if not os.access(entry.path, os.R_OK) or self._entries >= ENTRIES:
-            return False
-        self._entries += 1
-        if entry.is_dir():
-            path = Path(entry.path)
-            return may_hold_app(path) and sum(1 for _ in path.iterdir()) <= MANY
-        size = entry.stat().st_size
-        if size > LARGE or self._bytes + size > BYTES:
-            return False
-        self._bytes += size
-        return True
+            elif path.is_dir() and may_hold_app(path) and sum(1 for _ in path.iterdir()) <= MANY:
+                folders.append((path, copy))
+            elif path.is_dir():
+                copy.symlink_to(path)

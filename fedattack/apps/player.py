@@ -4,7 +4,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -51,17 +51,7 @@ Form = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Handler:
-    """The app's own training of one client.
-
-    Attributes
-    ----------
-    app
-        Its ClientApp.
-    run_config, node_config
-        What the app is set to, and what Flower tells the client.
-    type, arrays, configs
-        As :class:`fedattack.witness.AskedToTrain`.
-    """
+    """The app's own training of one client, as :class:`fedattack.witness.AskedToTrain` says it was asked to."""
 
     app: ClientApp
     run_config: Mapping[str, Any]
@@ -77,10 +67,11 @@ class Handler:
         torch.manual_seed(seed)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
-            prefix = f"{key}." if len(self.arrays) > 1 else ""
             # One record alone holds whatever is sent in this round.
-            names = names if prefix else [*weights]
-            records[key] = ArrayRecord({name: Array(np.asarray(weights[prefix + name])) for name in names})
+            sent = {name: f"{key}.{name}" for name in names}
+            if len(self.arrays) == 1:
+                sent = {name: name for name in weights}
+            records[key] = ArrayRecord({name: Array(np.asarray(weights[full])) for name, full in sent.items()})
         for key, config in self.configs.items():
             records[key] = ConfigRecord(dict(config))
         metadata = Metadata(
@@ -126,106 +117,85 @@ def _bounded() -> Iterator[None]:
 
 
 class Player:
-    """Plays one step of the app under any weights of one form.
-
-    Attributes
-    ----------
-    missing
-        Names of what its models have and nobody sends.
-    """
+    """Plays one step of the app under any weights of one form; ``missing`` is what its models have and nobody sends."""
 
     def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
         self._handler, self._x, self._y = handler, x, y
-        self._names = [*weights]
         self._start(weights)
         self._check_used(weights)
 
     def _start(self, weights: Arrays) -> None:
-        """Read the app's step under these weights."""
+        """Read the app's step under these weights, and find where in its models they stand."""
         self.tape = read_tape(lambda: self._handler(weights))
         self._leaves = leaves_for(self.tape, self._x, self._y)
         self.tape.prepare(self._leaves)
         self._weights = weights
-        self.missing, self._places = self._find(weights)
-        self._let_sent_learn()
-        self._kept = self._find_kept()
+        self._places, left = self._find_places(weights)
+        sent = {place.data_ptr() for place in self._places.values()}
+        copies = self._find_copies(weights, sent)
+        self._has_copies = bool(copies)
+        self.missing = [name for name, value in left if value.data_ptr() not in copies]
+        parameters = {one.data_ptr(): one for model in self.tape.models for one in model.parameters()}
+        own = [one for pointer, one in parameters.items() if pointer in sent]
+        if not any(one.requires_grad for one in own):
+            # Where the first step trains nothing of what is sent, as where a head comes first.
+            for one in own:
+                one.requires_grad_(one.is_floating_point())
+        # What the app trains, by where it lies in memory.
+        self._trained = {pointer: one for pointer, one in parameters.items() if one.requires_grad}
+        # What clients train and keep, each with the numbers that the app begins with.
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        if self._is_sent_whole:
+            for pointer, one in self._trained.items():
+                if pointer not in sent | copies:
+                    self._kept.append((one, one.detach().clone()))
 
-    def _find(self, weights: Arrays) -> tuple[list[str], dict[str, Tensor]]:
-        """Return what of the models' states no weight stands for as it is, and by name where the weights stand."""
-        left, places = self.tape.state(), {}
+    def _find_places(self, weights: Arrays) -> tuple[dict[str, Tensor], list[tuple[str, Tensor]]]:
+        """Return where weights stand, by name, and what of the models' states none stands for as it is."""
+        left, places = list(self.tape.state()), {}
         for name, array in weights.items():
-            found = next((one for one in left if same([_numbers_of(one[1], array)], [array])), None)
-            if found is not None:
-                places[name] = found[1]
-                left = [one for one in left if one is not found]
-        self._copies = self._find_copies(weights, places)
-        return [name for name, value in left if value.data_ptr() not in self._copies], places
+            for at, (_, value) in enumerate(left):
+                if same([_numbers_of(value, array)], [array]):
+                    places[name] = value
+                    del left[at]
+                    break
+        return places, left
 
-    def _find_copies(self, weights: Arrays, places: Mapping[str, Tensor]) -> set[int]:
+    def _find_copies(self, weights: Arrays, sent: Collection[int]) -> set[int]:
         """Return where further models lie that begin as what was sent, such as those that MOON compares with."""
-        sent, copies = {place.data_ptr() for place in places.values()}, set()
+        copies: set[int] = set()
         for model in self.tape.models:
             values = [value for value in model.state_dict().values() if isinstance(value, Tensor)]
-            if any(value.data_ptr() in sent for value in values):
-                continue
-            if all(_is_sent(value, weights) for value in values):
-                copies |= {value.data_ptr() for value in values}
+            pointers = {value.data_ptr() for value in values}
+            if pointers.isdisjoint(sent) and all(_is_sent(value, weights) for value in values):
+                copies |= pointers
         return copies
-
-    def _let_sent_learn(self) -> None:
-        """Let gradients reach what is sent where the first step trains nothing of it, as where a head comes first."""
-        sent = {place.data_ptr() for place in self._places.values()}
-        parameters = []
-        for model in self.tape.models:
-            parameters += [one for one in model.parameters() if one.data_ptr() in sent]
-        if not any(parameter.requires_grad for parameter in parameters):
-            for parameter in parameters:
-                parameter.requires_grad_(parameter.is_floating_point())
-
-    def _find_kept(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the parameters that clients train and keep, each with the numbers that the app begins with."""
-        sent = {place.data_ptr() for place in self._places.values()}
-        if not self._is_sent_whole:
-            return []
-        parameters = self._parameters()
-        kept = [one for pointer, one in parameters.items() if pointer not in sent | self._copies]
-        return [(one, one.detach().clone()) for one in kept]
-
-    def _parameters(self) -> dict[int, Tensor]:
-        """Return what the app trains, by where it lies in memory."""
-        found: dict[int, Tensor] = {}
-        for model in self.tape.models:
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    found[parameter.data_ptr()] = parameter
-        return found
 
     @property
     def _is_sent_whole(self) -> bool:
         """Whether everything that is sent stands in the models' states as it is."""
-        return len(self._places) == len(self._names)
+        return len(self._places) == len(self._weights)
 
     def _check_used(self, weights: Arrays) -> None:
-        """Refuse weights that the app's models do not take, such as those of layers that were fused for sending.
-
-        Raises
-        ------
-        DataError
-            If there are such.
-        """
+        """Refuse weights that the app's models do not take, such as those of layers that were fused for sending."""
         strange = [name for name in weights if name not in self._places]
         if not strange or self._is_whole:
             return
-        before = [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
+        before = self._try_losses()
         unused = []
         for name in strange[:_TRIED]:
-            changed = np.zeros_like(weights[name]) if np.any(weights[name]) else np.ones_like(weights[name])
+            changed = np.zeros_like(weights[name])
+            if not np.any(weights[name]):
+                changed = np.ones_like(weights[name])
             self._start({**weights, name: changed})
-            if before == [self.tape.loss_of(self._leaves, row) for row in range(len(before))]:
+            if before == self._try_losses():
                 unused.append(name)
         self._start(weights)
         if unused:
             raise DataError(f"the app's model takes nothing of {short(', '.join(unused), 80)}, which clients send")
+
+    def _try_losses(self) -> list[float]:
+        return [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
 
     @property
     def _is_whole(self) -> bool:
@@ -247,7 +217,12 @@ class Player:
     def _fill_in(self) -> None:
         """Put something in the place of what nobody sends."""
         if self._kept:
-            self._fit_kept()
+            # To the targets, from where the app begins with it.
+            with torch.no_grad():
+                for parameter, first in self._kept:
+                    parameter.copy_(first)
+            kept = [parameter for parameter, _ in self._kept]
+            next(self._train(kept, range(len(self._y)), [_FITTING], _FITTING_RATE))
         norms = []
         for model in self.tape.models:
             for name, part in model.named_modules():
@@ -256,16 +231,6 @@ class Player:
                     norms.append(part)
         if norms:
             self.tape.estimate_statistics(self._leaves, norms)
-
-    def _fit_kept(self) -> None:
-        """Fit what clients train and keep to the targets, from where the app begins with it."""
-        with torch.no_grad():
-            for parameter, first in self._kept:
-                parameter.copy_(first)
-        for _ in self._train(
-            [parameter for parameter, _ in self._kept], range(len(self._y)), [_FITTING], _FITTING_RATE
-        ):
-            pass
 
     def _train(
         self, parameters: Sequence[Tensor], rows: Sequence[int], passes: Sequence[int], lr: float
@@ -292,24 +257,12 @@ class Player:
         return self.tape.losses_of(self._leaves)
 
     def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
-        """Train on some of the targets, and yield the weights after each of these numbers of passes in all.
-
-        Raises
-        ------
-        DataError
-            If the app hides its parameters.
-        """
+        """Train on some of the targets, and yield the weights after each of these numbers of passes in all."""
         for _ in self._train(self._require_learned(), rows, passes, PLANTING):
             yield self._read_weights()
 
     def step(self, rows: Sequence[int]) -> Arrays:
-        """Return the weights after one step of gradient descent on some of the targets, all in one batch.
-
-        Raises
-        ------
-        DataError
-            If the app hides its parameters.
-        """
+        """Return the weights after one step of gradient descent on some of the targets, all in one batch."""
         learned = self._require_learned()
         chosen = np.resize(np.asarray(rows), self.tape.step.count)
         loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
@@ -344,49 +297,38 @@ class Player:
             What it is sent.
         x, y
             (n, …), (n,): the examples, of the form of the targets.
-        seed
-            Of all that is drawn.
-
-        Raises
-        ------
-        DataError
-            If its steps do not take such examples, or it replies other arrays than it was sent.
         """
         reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
         found: dict[str, NDArray[Any]] = {}
-        for key, record in reply.content.array_records.items() if reply.has_content() else ():
-            prefix = f"{key}." if len(reply.content.array_records) > 1 else ""
-            found |= {f"{prefix}{name}": np.array(array.numpy()) for name, array in record.items()}
+        records: Mapping[str, ArrayRecord] = {}
+        if reply.has_content():
+            records = reply.content.array_records
+        for key, record in records.items():
+            prefix = f"{key}." * (len(records) > 1)
+            for name, array in record.items():
+                found[prefix + name] = np.array(array.numpy())
         if form_of(found) != form_of(weights):
             raise DataError("trained on other examples, the app replies other arrays than it was sent")
         return found
 
     def along(self, updates: Sequence[Arrays]) -> Along:
-        """Hold the targets' gradients, under the weights that were taken last, against updates.
+        """Hold the targets' gradients, under the weights that were taken last, against k updates by the weights' names.
 
-        Parameters
-        ----------
-        updates
-            k updates, by the names of the weights.
-
-        Returns
-        -------
-        Along
-            NaN where the app hides its parameters.
+        Numbers are NaN where the app hides its parameters.
         """
         count = len(self._y)
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
         # Of what travels as the bytes of another type there is no difference.
-        learned = dict(self._find_learned())
-        for update in updates:
-            learned = {name: one for name, one in learned.items() if name in update}
+        learned = self._find_learned()
+        for name in [*learned]:
+            if any(name not in update for update in updates):
+                del learned[name]
         if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
             return products, norms, lengths
-        rows = []
-        for update in updates:
-            rows.append(np.concatenate([np.ravel(update[name]) for name in learned]))
-        flat = np.stack(rows)
+        flat = np.zeros((len(updates), sum(value.numel() for value in learned.values())), dtype=np.float32)
+        for row, update in enumerate(updates):
+            flat[row] = np.concatenate([np.ravel(update[name]) for name in learned])
         lengths[:] = np.linalg.norm(flat, axis=1)
         directions = torch.from_numpy(flat)
         for row in range(count):
@@ -397,9 +339,9 @@ class Player:
 
     def _find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
-        parameters, found = self._parameters(), {}
+        found: dict[str, Tensor] = {}
         for name, place in self._places.items():
-            parameter = parameters.get(place.data_ptr())
+            parameter = self._trained.get(place.data_ptr())
             if parameter is not None and parameter.is_floating_point():
                 found[name] = parameter
         return found
@@ -411,7 +353,7 @@ class Player:
                 "a step of the app asks for gradients several times; losses are those of the first time, since the "
                 "others take labels that were not witnessed"
             )
-        if self._copies:
+        if self._has_copies:
             yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"
         if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"
@@ -431,7 +373,9 @@ def _is_statistic(name: str) -> bool:
 
 def _view_as(tensor: Tensor, array: NDArray[Any]) -> Tensor:
     """View bfloat16, which NumPy has not, as the integers that some apps send in its place."""
-    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 and array.dtype == np.int16 else tensor
+    if tensor.dtype == torch.bfloat16 and array.dtype == np.int16:
+        return tensor.view(torch.int16)
+    return tensor
 
 
 def _is_sent(value: Tensor, weights: Arrays) -> bool:

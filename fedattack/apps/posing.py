@@ -1,30 +1,32 @@
-"""What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
+"""The stage `pose` of an audit: what is asked of a run, what its attacker is assumed to know, and what is true."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
-from fedattack.apps.choosing import Chosen, choose
 from fedattack.apps.computing import Computing, find_computing, most_frequent
-from fedattack.apps.holding import Holding, class_counts, hold
+from fedattack.apps.holding import Holding, count_classes
 from fedattack.apps.overlaps import share_of_overlapping
-from fedattack.apps.questions import WITHOUT, Questions, Scene, origins_in, pose_further
+from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
 from fedattack.apps.reading import Reading, read_sends
+from fedattack.apps.targets import ExampleChoice, choose_targets
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
-from fedattack.attacks.held_examples import held_examples, join_examples
-from fedattack.attacks.lookups import trained_sequences, used_rows
+from fedattack.attacks.held_examples import HeldByClients
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
-from fedattack.threats.plaintext.truths import nearest_examples
+from fedattack.runs.watch import Watch
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
 
@@ -37,8 +39,6 @@ FEW = 8
 _MOST_CLASSES = 100_000
 _SEED = 0
 
-_IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
-
 
 @dataclass(frozen=True)
 class Posed:
@@ -46,16 +46,12 @@ class Posed:
 
     Attributes
     ----------
-    knowledge
-        What the attacker is assumed to know.
     few
         Nodes of the clients of :data:`FEW` examples or fewer whose examples the truth holds.
-    notes
-        What a reader of the report must know.
-    assumed
-        Those of them that say how much this attacker has.
+    notes, assumed
+        What a reader of the report must know, and of that, how much this attacker has.
     reasons
-        By the name of a threat or an attack, why it cannot be asked of this run, or is not made.
+        By an attack, or by what it needs to know, why it cannot be asked of this run, or is not made.
     """
 
     knowledge: Knowledge
@@ -67,105 +63,111 @@ class Posed:
 
 def pose(
     part: Part,
-    witnesses: Sequence[Witness],
+    holding: Holding,
+    asked: Questions = NOTHING_BESIDES,
     *,
-    model: str | None = None,
-    loss: str | None = None,
     most: int = MOST,
     notes: Sequence[str] = (),
-    asked: Questions | None = None,
-    ask: Asker | None = None,
+    app: App | None = None,
+    watch: Watch | None = None,
     check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Posed:
-    """Write truth and knowledge of one run from what was witnessed of it.
+    """Write truth and knowledge of one run from what clients hold.
 
     Parameters
     ----------
-    model, loss
-        What the caller says of them, in the place of what was witnessed.
     most
-        As for :func:`choose`.
+        Targets in all.
     notes
         What else a reader of the report must know.
-    asked
-        What the owner asks besides, and what this attacker is left without.
-    ask
-        Asks the clients' own app for losses; ``None`` where there is no app.
+    app
+        The clients' own, which is asked for losses; ``None`` where there is none.
     check
         Refuses a model that nobody trusts, before it is built.
 
     Raises
     ------
     DataError
-        If nothing was witnessed that can be asked about, clients keep a part of what they train, or labels are too
-        large for classes.
+        If clients keep a part of what they train, or labels are too large for classes.
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
-    asked = asked or Questions()
-    holding = hold(witnesses)
+    record, witnesses = Record(part.record, thinned=True), holding.witnesses
+    ask = None
+    if app is not None:
+        ask = Asker(app, watch)
+    reading = Reading()
     # Trees are no arrays of a model: there is nothing to compare them with.
-    reading = Reading() if holds_trees(Record(part.record, thinned=True)) else read_sends(witnesses)
-    _leave_out_unheard(holding, Record(part.record, thinned=True))
-    chosen = choose(holding, most=most, seed=_SEED, auxiliary_of=origins_in(asked.groups, holding.clients))
+    if not holds_trees(record):
+        reading = read_sends(witnesses)
+    # Groups are asked of auxiliary examples whose client is known.
+    chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = find_computing(part, witnesses, holding, reading, targets, model=model, loss=loss, ask=ask, check=check)
-    classes = _count_classes(holding, computing.model)
-    notes = [*notes, *_mods_of(witnesses), *holding.notes, *reading.notes, *computing.notes]
-    knowledge = _know(witnesses, holding, chosen, targets, computing, asked, notes)
-    knowledge = replace(knowledge, sends=reading.known)
+    computing = find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
+    mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
+    if mods:
+        notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
+    notes = [*notes, *holding.notes, *reading.notes, *computing.notes]
+    classes = _count_outputs(holding, computing.model)
+    knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
     if ask is not None and "training" not in asked.without:
         inquiry = Inquiry(part, witnesses, targets, reading.known)
         knowledge = replace(knowledge, shadow_losses=_train_shadows(ask, inquiry, knowledge, notes))
-    clients, counts = _with_strangers(part, holding, _counts_of(holding, classes), notes)
+    clients, counts = _name_nodes(part, record, holding, classes, notes)
     origins = [holding.origins[key] for key in chosen.auxiliary]
     further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, _SEED))
     knowledge = replace(knowledge, **further.known)
     write_knowledge(part.knowledge, knowledge)
     assumed = (*_list_assumptions(knowledge, asked), *further.notes)
-    notes += [*assumed, *_notes_on_nobodys(holding, chosen, evaluation)]
-    records, few = _few_records(holding)
-    answers = _answers_of(part, holding, knowledge)
-    is_read = computing.answers is not None and not reading.is_strange
+    notes += [*assumed, *_note_nobodys(holding, chosen, evaluation)]
+    records, few = _find_few(holding)
+    classes_named = ["all"]
+    if holding.kind == "i":
+        classes_named = list(map(str, range(classes)))
+    unread = reading.unread
+    if computing.answers is not None and not reading.is_strange:
+        unread = ""
+    compared: dict[str, Any] = {"evaluation": None}
+    if len(evaluation):
+        compared = {"evaluation": (evaluation.x, evaluation.y), "records": records}
+    else:
+        few = ()
     write_truth(
         part.truth,
         clients=clients,
-        classes=[str(label) for label in range(classes)] if holding.kind == "i" else ["all"],
+        classes=classes_named,
         counts=counts,
         owners=[holding.holders.get(key, ()) for key in chosen.targets],
         origins=[holding.origins.get(key, "") for key in chosen.targets],
-        evaluation=(evaluation.x, evaluation.y) if len(evaluation) else None,
         targets=targets.fingerprint,
-        records=records if len(evaluation) else None,
         notes=notes,
         sent=reading.rows,
-        unread="" if is_read else reading.unread,
-        answers=answers,
+        unread=unread,
+        answers=_find_answers(record, holding, knowledge),
+        **compared,
         **further.true,
     )
-    reasons = {**_unread_gradients(witnesses, Record(part.record, thinned=True)), **further.reasons}
-    return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, reasons)
+    return Posed(knowledge, few, tuple(notes), assumed, {**_find_unread(witnesses, record), **further.reasons})
 
 
-def _unread_gradients(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
+def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
     """Say of each attack that reads gradients out of updates of SGD that clients train otherwise, if they do."""
     optimizers = {witness.training.optimizer for witness in witnesses if witness.training is not None}
-    unread = {name: attack.needs.unread(record, optimizers) for name, attack in ATTACKS.items()}
-    return {name: lines[0] for name, lines in unread.items() if lines}
+    unread: dict[str, str] = {}
+    for name, attack in ATTACKS.items():
+        for line in attack.needs.unread(record, optimizers):
+            unread.setdefault(name, line)
+    return unread
 
 
-def _count_classes(holding: Holding, model: ModelKnowledge | None) -> int:
-    """Return how many classes there are; 1 for a regression.
-
-    Raises
-    ------
-    DataError
-        If labels are too large for classes.
-    """
+def _count_outputs(holding: Holding, model: ModelKnowledge | None) -> int:
+    """Return how many classes there are; 1 for a regression."""
     if holding.kind != "i":
         return 1
     most_label = int(max(y for _, y in holding.examples.values()))
-    outputs = 0 if model is None else model.classes
+    outputs = 0
+    if model is not None:
+        outputs = model.classes
     classes = max(outputs, most_label + 1)
     if classes > _MOST_CLASSES:
         raise DataError(
@@ -176,35 +178,24 @@ def _count_classes(holding: Holding, model: ModelKnowledge | None) -> int:
 
 
 def _know(
-    witnesses: Sequence[Witness],
-    holding: Holding,
-    chosen: Chosen,
-    targets: Targets,
-    computing: Computing,
-    asked: Questions,
-    notes: list[str],
+    holding: Holding, chosen: ExampleChoice, targets: Targets, computing: Computing, asked: Questions, notes: list[str]
 ) -> Knowledge:
     """Put together what the attacker knows, but for what ``--without`` takes."""
-    has_auxiliary = bool(chosen.auxiliary) and "auxiliary" not in asked.without
-    return Knowledge(
-        model=computing.model,
-        targets=targets,
-        training=None if "training" in asked.without else _training_of(witnesses, notes),
-        limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
-        auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
-        frozen=computing.frozen,
-        answers=computing.answers,
-    )
+    knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
+    if "training" not in asked.without:
+        knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
+    if len(holding.shape) == 3 and "limits" not in asked.without:
+        knowledge = replace(knowledge, limits=_limits(holding))
+    if chosen.auxiliary and "auxiliary" not in asked.without:
+        knowledge = replace(knowledge, auxiliary=_examples(holding, chosen.auxiliary))
+    return knowledge
 
 
 def _train_shadows(ask: Asker, inquiry: Inquiry, knowledge: Knowledge, notes: list[str]) -> ShadowLosses | None:
     """Let the app train shadow models, where nobody can imitate how its clients train."""
     auxiliary, sends = knowledge.auxiliary, knowledge.sends
-    if (
-        auxiliary is None
-        or (knowledge.model is not None and knowledge.training is not None)
-        or (sends is not None and sends.factors)
-    ):
+    is_imitated = knowledge.model is not None and knowledge.training is not None
+    if auxiliary is None or is_imitated or (sends is not None and sends.factors):
         return None
     try:
         found, said = ask.shadows(inquiry, auxiliary)
@@ -215,15 +206,7 @@ def _train_shadows(ask: Asker, inquiry: Inquiry, knowledge: Knowledge, notes: li
     return found
 
 
-def _counts_of(holding: Holding, classes: int) -> NDArray[np.int64]:
-    """Return (clients, classes): how many examples each client trains on."""
-    counts = class_counts(holding.clients, classes)
-    if holding.kind == "f":
-        counts[:, 0] = [client.trained.total for client in holding.clients.values()]
-    return counts
-
-
-def _notes_on_nobodys(holding: Holding, chosen: Chosen, evaluation: Targets) -> Iterator[str]:
+def _note_nobodys(holding: Holding, chosen: ExampleChoice, evaluation: Targets) -> Iterator[str]:
     """Say what is to be known of the examples that nobody trained on."""
     if not len(evaluation):
         yield (
@@ -241,38 +224,14 @@ def _notes_on_nobodys(holding: Holding, chosen: Chosen, evaluation: Targets) -> 
         )
 
 
-def _list_assumptions(knowledge: Knowledge, asked: Questions) -> list[str]:
+def _list_assumptions(knowledge: Knowledge, asked: Questions) -> Iterator[str]:
     """Say how much the attacker is assumed to have, and what it was left without."""
-    assumed = []
     if knowledge.auxiliary is not None:
         count = len(knowledge.auxiliary)
-        assumed.append(f"the attacker is assumed to have {count:,} auxiliary examples, which nobody trained on")
+        yield f"the attacker is assumed to have {count:,} auxiliary examples, which nobody trained on"
     if asked.without:
-        left = [WITHOUT[name] for name in sorted(asked.without)]
-        assumed.append(f"the attacker is assumed not to know, as --without says: {'; '.join(left)}")
-    return assumed
-
-
-def _mods_of(witnesses: Sequence[Witness]) -> list[str]:
-    """Say which mods the messages of clients pass, such as one that adds noise."""
-    mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
-    return [f"messages of clients pass the mods {short(', '.join(mods), 200)}"] if mods else []
-
-
-def _leave_out_unheard(holding: Holding, record: Record) -> None:
-    """Ask of sums about no example whose holders are perhaps in none of them: it may count as held, or as nobody's."""
-    if record.view != "aggregate":
-        return
-    heard = {node for round_ in record for node in round_.participants}
-    unheard = {name for name, client in holding.clients.items() if not heard & {*client.nodes}}
-    for key, names in holding.holders.items():
-        if unheard.issuperset(names):
-            holding.examples.pop(key, None)
-    if unheard:
-        holding.notes.append(
-            f"it is not certain that a sum holds what the clients {short(', '.join(sorted(unheard)), 60)} trained: "
-            "their examples are not asked about"
-        )
+        left = "; ".join(map(WITHOUT.__getitem__, sorted(asked.without)))
+        yield f"the attacker is assumed not to know, as --without says: {left}"
 
 
 def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:
@@ -281,23 +240,27 @@ def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:
         x, y = holding.examples[key]
         xs.append(x)
         ys.append(y)
-    labels = np.array(ys, dtype=np.int64 if holding.kind == "i" else np.float32)
-    if fields(holding.sample):
-        return Targets(stack_examples(xs) if xs else holding.sample[:0], labels)
-    return Targets(np.array(xs, dtype=np.float32).reshape(-1, *holding.shape), labels)
+    labels = np.array(ys, dtype={"i": np.int64}.get(holding.kind, np.float32))
+    if not fields(holding.sample):
+        return Targets(np.array(xs, dtype=np.float32).reshape(-1, *holding.shape), labels)
+    if not xs:
+        return Targets(holding.sample[:0], labels)
+    return Targets(stack_examples(xs), labels)
 
 
-def _with_strangers(
-    part: Part, holding: Holding, counts: NDArray[np.int64], notes: list[str]
+def _name_nodes(
+    part: Part, record: Record, holding: Holding, classes: int, notes: list[str]
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Note which client each node is, and add the record's other nodes, each as a client of its own."""
-    known: set[str] = set()
+    """Note which client each node is; return clients and how many examples of each class each trains on.
+
+    The record's other nodes are each a client of its own.
+    """
+    names, known = list(holding.clients), set()
     for client in holding.clients.values():
         for node in client.nodes:
             note_node(part.truth, node=node, client=client.name)
             known.add(node)
-    names = list(holding.clients)
-    strangers = [node for node in Record(part.record, thinned=True).nodes if node not in known]
+    strangers = [node for node in record.nodes if node not in known]
     for node in strangers:
         note_node(part.truth, node=node, client=f"node {node}")
         names.append(f"node {node}")
@@ -306,10 +269,13 @@ def _with_strangers(
             f"{len(strangers)} of the record's nodes were not seen to train, such as {strangers[0]}; whether they hold "
             "examples is not known"
         )
-    return names, np.concatenate([counts, np.zeros((len(strangers), counts.shape[1]), dtype=np.int64)])
+    counts = count_classes(holding.clients, classes)
+    if holding.kind == "f":
+        counts[:, 0] = [client.trained.total for client in holding.clients.values()]
+    return names, np.pad(counts, ((0, len(strangers)), (0, 0)))
 
 
-def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | None:
+def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | None:
     """Return how clients train, if it is what attacks can imitate."""
     seen = [witness.training for witness in witnesses if witness.training is not None]
     if not seen:
@@ -317,11 +283,16 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
     how = most_frequent([_numbers_of(training) for training in seen], notes, "ways to train")
     training = next(training for training in seen if _numbers_of(training) == how)
     if training.optimizer not in OPTIMIZERS or not training.lr:
-        notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_IMITATED}")
+        notes.append(
+            f"clients train by {training.optimizer}, learning rate {training.lr}; attacks imitate "
+            f"{', '.join(OPTIMIZERS)} at one rate alone"
+        )
         return None
-    if not training.epochs or not training.batch_sizes:
-        unknown = "in which batches" if training.epochs else "how often they pass over their examples"
-        notes.append(f"it is not known {unknown}: no attack imitates how clients train")
+    if not training.epochs:
+        notes.append("it is not known how often they pass over their examples: no attack imitates how clients train")
+        return None
+    if not training.batch_sizes:
+        notes.append("it is not known in which batches: no attack imitates how clients train")
         return None
     size, together = training.batch_sizes[0], max(1, round(training.together))
     if together > 1:
@@ -341,63 +312,47 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
 
 def _numbers_of(training: WitnessedTraining) -> tuple[Any, ...]:
     """Return what clients have in common: the number of steps depends on how much each holds."""
-    batch = training.batch_sizes[:1]
-    epochs = None if training.epochs is None else round(training.epochs)
+    epochs = training.epochs and round(training.epochs)
     numbers = training.lr, training.momentum, training.weight_decay
-    return training.optimizer, *numbers, batch, epochs, round(training.together)
+    return training.optimizer, *numbers, training.batch_sizes[:1], epochs, round(training.together)
 
 
 def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     """Return the least and the largest input of each channel."""
-    lows = np.min([x.min(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
-    highs = np.max([x.max(axis=(1, 2)) for x, _ in holding.examples.values()], axis=0)
+    x = np.stack([x for x, _ in holding.examples.values()])
+    lows, highs = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
 
 
-def _answers_of(part: Part, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what judges ask for besides: examples near to plaintext, and what clients use and train on."""
-    whole: list[tuple[str, NDArray[Any]]] = []
+def _find_answers(record: Record, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Gather what the judges of attacks ask for besides, by the name of the threat."""
+    seen, whole = {}, []
     for client in holding.clients.values():
+        seen[client.name] = client.trained.x
         if len(client.trained) == client.trained.total:
-            whole.append((client.name, client.trained.x))
-    record = Record(part.record, thinned=True)
-    found = {
-        "plaintext": _beside_models(holding, record),
-        "exact": held_examples(knowledge, whole),
-        "sequences": trained_sequences(knowledge, whole),
-        "tokens": used_rows(knowledge, whole, record),
-        "trees": _tables_of(record, holding),
-    }
-    return {name: arrays for name, arrays in found.items() if arrays is not None}
+            whole.append(client.name)
+    examples = None
+    if not fields(holding.sample):
+        examples = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)
+    holders = [holding.holders.get(key, ()) for key in holding.examples]
+    held = HeldByClients(knowledge, record, seen, whole, examples, holders)
+    answers = {}
+    for threat in THREATS.values():
+        for name in threat.judges:
+            where = ATTACKS[name].in_apps.truth
+            found = where and resolve_name(where)(held)
+            if found:
+                answers[threat.name] = found
+    return answers
 
 
-def _tables_of(record: Record, holding: Holding) -> Mapping[str, NDArray[Any]] | None:
-    """Return the rows of clients that send trees; of a large client those that its witness kept."""
-    if fields(holding.sample) or len(holding.shape) != 1 or not holds_trees(record):
-        return None
-    tables: list[tuple[str, NDArray[Any]]] = []
-    for client in holding.clients.values():
-        if client.trained.x.shape[1:] == holding.shape:
-            tables.append((client.name, client.trained.x[np.isfinite(client.trained.x).all(axis=1)]))
-    return join_examples(tables)
-
-
-def _beside_models(holding: Holding, record: Record) -> Mapping[str, NDArray[Any]] | None:
-    """Find, for what clients send beside their models, the nearest of all known examples."""
-    if fields(holding.sample) or not holding.examples:
-        return None
-    keys = [*holding.examples]
-    x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
-    return nearest_examples(record, x, [holding.holders.get(key, ()) for key in keys])
-
-
-def _few_records(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
-    """Gather what the clients of few examples train on, each of which must be there whole."""
+def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
+    """Gather what the clients of few examples train on, each of which must be there whole, and their nodes."""
     keys: list[bytes] = []
     owners: list[str] = []
     nodes: list[str] = []
     for client in holding.clients.values():
-        own = [key for key in map(bytes, client.trained.hashes) if key in holding.examples]
+        own = client.own(holding.examples)
         if len(own) == client.trained.total <= FEW:
             keys += own
             owners += [client.name] * len(own)

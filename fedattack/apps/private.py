@@ -19,19 +19,8 @@ _HEAD = """# How clients were seen to train{others}.
 def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path | None:
     """Write down how clients train privately, all but the ε and δ that only their owner can claim.
 
-    Parameters
-    ----------
-    folder
-        Run folder.
-    witnesses
-        Of all clients; of those that train differently, the one counts that draws each example most often.
-    rounds
-        In how many a client took part.
-
-    Returns
-    -------
-    Path or None
-        The file; None where no client was seen to train so.
+    Of clients that train differently, the one counts that draws each example most often. ``rounds`` is in how many a
+    client took part. Returned is the file; None where no client was seen to train so.
     """
     private = [dict(witness.private) for witness in witnesses if witness.private]
     if not private:

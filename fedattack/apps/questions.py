@@ -5,8 +5,8 @@ this run, there is a reason in one line, and the other questions are asked all t
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +40,6 @@ _COLUMN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<first>[0-9]{1,6})(?:-(?P<last>[0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-class _GroupsError(ConfigError):
-    """Names the option that the file was given by."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(f"--groups {text}")
-
-
 Groups = Mapping[str, Mapping[str, str]]
 """By attribute, then by client or node, the value."""
 
@@ -66,20 +59,21 @@ class Questions:
 
     Attributes
     ----------
-    column
-        What the server lacks of each example; ``None`` to ask for none.
-    label
-        The class of which it is asked who holds examples; ``None`` to ask for none.
-    groups
-        What the clients of a group have in common.
+    column, label, groups
+        What the server lacks of each example; the class of which it is asked who holds examples; and what clients of a
+        group have in common.
     without
         Names of :data:`WITHOUT` that this attacker does not know.
+    model, loss
+        What the caller says of them, in the place of what was witnessed.
     """
 
     column: OneHotColumn | None = None
     label: int | None = None
     groups: Groups = field(default_factory=dict)
     without: frozenset[str] = frozenset()
+    model: str | None = None
+    loss: str | None = None
 
     @classmethod
     def of_words(
@@ -97,8 +91,15 @@ class Questions:
                 raise ConfigError(f"--without {short(word, 60)}: {instead(word, sorted(WITHOUT))}")
         if holds is not None and holds < 0:
             raise ConfigError(f"--property {holds}: classes are counted from 0; expected 0 or more")
-        column = None if sensitive is None else _column(sensitive)
-        return cls(column, holds, {} if groups is None else read_groups(groups), frozenset(without))
+        asked = cls(label=holds, without=frozenset(without))
+        if sensitive is not None:
+            asked = replace(asked, column=_column(sensitive))
+        if groups is not None:
+            asked = replace(asked, groups=read_groups(groups))
+        return asked
+
+
+NOTHING_BESIDES = Questions()
 
 
 def _column(text: str) -> OneHotColumn:
@@ -112,23 +113,20 @@ def _column(text: str) -> OneHotColumn:
     last = int(found["last"] or first)
     if not 1 <= first <= last:
         raise ConfigError(f"--sensitive {text}: columns are counted from 1, and the last follows the first")
-    name = found["name"] or (f"column {first}" if first == last else f"columns {first}-{last}")
-    return OneHotColumn(name.strip(), first - 1, last)
+    name = f"columns {first}-{last}"
+    if first == last:
+        name = f"column {first}"
+    return OneHotColumn((found["name"] or name).strip(), first - 1, last)
 
 
 def read_groups(path: Path) -> dict[str, dict[str, str]]:
-    """Read who belongs to which group.
+    """Read who belongs to which group: by attribute, then by client (its ``partition-id``, or its node), the value.
 
     The file has a table for each attribute, and in it a list of clients for each value::
 
         [region]
         north = [0, 1, 2]
         south = [3, 4, 5]
-
-    Returns
-    -------
-    dict
-        By attribute, then by client (its ``partition-id``, or its node), the value.
 
     Raises
     ------
@@ -137,7 +135,10 @@ def read_groups(path: Path) -> dict[str, dict[str, str]]:
     """
     hint = "expected a table for each attribute with lists of clients, such as north = [0, 1]"
     where = f"--groups {path}"
-    tables = read_toml(path, _GroupsError, hint)
+    try:
+        tables = read_toml(path, ConfigError, hint)
+    except ConfigError as cause:
+        raise ConfigError(f"--groups {cause}") from None
     if not tables:
         raise ConfigError(f"{where} is empty; {hint}")
     return {name: _of_attribute(f"{where}: {short(name, 60)}", name, table, hint) for name, table in tables.items()}
@@ -167,14 +168,10 @@ class Scene:
 
     Attributes
     ----------
-    holding
-        Who holds what.
     clients, counts
         Of the truth: names, and (clients, classes) of training examples.
-    auxiliary
-        The attacker's examples, ``None`` if there are none.
-    origins
-        For each of these, the client from whose evaluation it comes; empty where that is not one.
+    auxiliary, origins
+        The attacker's examples, ``None`` if there are none; and for each the client from whose evaluation it comes.
     seed
         Of what is drawn.
     """
@@ -195,16 +192,9 @@ class Scene:
 
 @dataclass
 class Further:
-    """What further questions add.
+    """What further questions add: fields of the knowledge, and arguments of ``write_truth``.
 
-    Attributes
-    ----------
-    known, true
-        Fields of the knowledge, and arguments of ``write_truth``.
-    reasons
-        By the name of a threat, why its question cannot be asked.
-    notes
-        What a reader must know.
+    By what an attacker would know, ``reasons`` say why that question cannot be asked.
     """
 
     known: dict[str, Any] = field(default_factory=dict)
@@ -216,26 +206,26 @@ class Further:
 def pose_further(asked: Questions, scene: Scene) -> Further:
     """Turn what the owner declared into knowledge and truth."""
     further = Further()
-    for threat, declared, pose in (
-        ("attribute", asked.column is not None, _pose_column),
-        ("property", asked.label is not None, _pose_class),
-        ("group", bool(asked.groups), _pose_groups),
-    ):
-        if declared:
-            try:
-                pose(asked, scene, further)
-            except DataError as cause:
-                further.reasons[threat] = str(cause)
+    posing: Mapping[str, tuple[Any, Callable[..., None]]] = {
+        "partial": (asked.column, _pose_column),
+        "property": (asked.label, _pose_class),
+        "attributes": (asked.groups or None, _pose_groups),
+    }
+    for known, (declared, pose) in posing.items():
+        if declared is None:
+            continue
+        try:
+            pose(declared, scene, asked.without, further)
+        except DataError as cause:
+            further.reasons[known] = str(cause)
     return further
 
 
-def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
+def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], further: Further) -> None:
     from fedattack.attacks.knowledge import PartialRecords
     from fedattack.audit.truth import Attributes
 
-    column, holding = asked.column, scene.holding
-    if column is None:
-        raise AssertionError("checked by the caller")
+    holding = scene.holding
     if len(holding.shape) != 1:
         raise DataError(f"--sensitive is about tables, and the model takes examples of shape {holding.shape}")
     if column.end > holding.shape[0]:
@@ -249,14 +239,16 @@ def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
         raise DataError("--sensitive: of no example is it certain that a client which took part trained on it")
     keys = [key for own in asked_of.values() for key in own]
     x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
-    y = np.array([holding.examples[key][1] for key in keys], dtype=np.int64 if holding.kind == "i" else np.float32)
+    y = np.array([holding.examples[key][1] for key in keys], dtype={"i": np.int64}.get(holding.kind, np.float32))
     values = (x[:, None, places] == domain[None]).all(axis=2).argmax(axis=1)
     x[:, places] = 0
     sizes = list(map(len, asked_of.values()))
-    names = tuple(", ".join(f"{part:.9g}" for part in value) for value in domain)
+    names = tuple(", ".join(map("{:.9g}".format, value)) for value in domain)
     # The server knows nodes alone.
     nodes = [holding.clients[name].nodes[0] for name in asked_of]
-    prior = None if "shares" in asked.without else counts / counts.sum()
+    prior = None
+    if "shares" not in without:
+        prior = counts / counts.sum()
     partial = PartialRecords(x, y, np.repeat(nodes, sizes).astype(np.str_), tuple(places), domain, names, prior)
     owners = tuple(np.repeat([*asked_of], sizes).tolist())
     further.known["partial"] = partial
@@ -288,12 +280,12 @@ def _read_values(column: str, places: Sequence[int], holding: "Holding") -> tupl
 
 def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:
     """Choose whose examples are asked for: clients of whom all are known; else a sample of each client's."""
-    from fedattack.apps.choosing import even
+    from fedattack.apps.targets import even
 
     known: dict[str, list[bytes]] = {}
     whole: list[str] = []
     for client in clients:
-        own = [key for key in map(bytes, client.trained.hashes) if key in scene.holding.examples]
+        own = client.own(scene.holding.examples)
         if own:
             known[client.name] = own
         if len(own) == client.trained.total:
@@ -313,10 +305,8 @@ def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dic
     return sample
 
 
-def _pose_class(asked: Questions, scene: Scene, further: Further) -> None:
-    label, counts = asked.label, scene.counts
-    if label is None:
-        raise AssertionError("checked by the caller")
+def _pose_class(label: int, scene: Scene, without: Collection[str], further: Further) -> None:
+    counts = scene.counts
     _check_class(label, scene)
     scene.check_all_witnessed()
     has = counts[:, label] > 0
@@ -356,14 +346,16 @@ def _check_divides(label: int, has: NDArray[np.bool_]) -> None:
     divides = (holders > 0) & (holders < len(has))
     if divides[label]:
         return
-    other = "no class tells clients apart"
+    who, other = "no", "no class tells clients apart"
+    if holders[label]:
+        who = "all"
     if divides.any():
         some = ", ".join(map(str, np.flatnonzero(divides)))
         other = f"some hold and others do not: {short(some, 60)}"
-    raise DataError(f"--property {label}: {'all' if holders[label] else 'no'} clients hold examples of it; {other}")
+    raise DataError(f"--property {label}: {who} clients hold examples of it; {other}")
 
 
-def _pose_groups(asked: Questions, scene: Scene, further: Further) -> None:
+def _pose_groups(groups: Groups, scene: Scene, without: Collection[str], further: Further) -> None:
     from fedattack.attacks.knowledge import AuxiliaryAttribute
     from fedattack.audit.truth import ClientAttribute
 
@@ -371,7 +363,7 @@ def _pose_groups(asked: Questions, scene: Scene, further: Further) -> None:
     if scene.auxiliary is None:
         raise DataError("--groups: no client evaluates on examples of its own that nobody trains on")
     attributes, private = {}, {}
-    for name, of_client in asked.groups.items():
+    for name, of_client in groups.items():
         values = tuple(dict.fromkeys(of_client.values()))
         held = {client: _group_of(scene.holding.clients[client], of_client) for client in scene.clients}
         missing = [client for client, value in held.items() if value is None]
@@ -392,10 +384,7 @@ def _pose_groups(asked: Questions, scene: Scene, further: Further) -> None:
 
 def _group_of(client: "Client", of_client: Mapping[str, str]) -> str | None:
     """Return the group of a client, by its name or one of its nodes."""
-    found = [of_client[name] for name in (client.name, *client.nodes) if name in of_client]
-    return found[0] if found else None
-
-
-def origins_in(groups: Groups, clients: Mapping[str, "Client"]) -> Collection[str] | None:
-    """Name the clients from whose evaluation auxiliary examples may come; ``None`` for anybody's."""
-    return [*clients] if groups else None
+    for name in (client.name, *client.nodes):
+        if name in of_client:
+            return of_client[name]
+    return None

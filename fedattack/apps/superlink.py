@@ -3,7 +3,6 @@
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedattack.apps.app import App
@@ -26,13 +25,7 @@ def remote(app: Path, clients: int, log: Path) -> Remote:
 
 
 def check_reach(app: App, out: Path) -> None:
-    """Refuse a SuperLink whose ServerApp or clients would write on other machines.
-
-    Raises
-    ------
-    ConfigError
-        If none is named, or it is on another machine and ``out`` is in no folder that all machines share.
-    """
+    """Refuse a SuperLink whose ServerApp or clients would write on other machines that do not share ``out``."""
     address = remote(app.folder, 1, out / "flower.log").superlink
     if os.environ.get(NOTES):
         raise ConfigError(f"--on superlink: each client writes into a folder of its own, as {NOTES} says; {_BY_HAND}")
@@ -63,13 +56,7 @@ def _is_here(host: str) -> bool:
 
 
 def count_online(app: App) -> int:
-    """Count the SuperNodes that are online.
-
-    Raises
-    ------
-    RunError
-        If there is none.
-    """
+    """Count the SuperNodes that are online, of which there must be one."""
     with tempfile.TemporaryDirectory(prefix="fa-") as folder, remote(app.folder, 1, Path(folder) / "log") as runner:
         online = runner.count_online()
     if not online:
@@ -81,14 +68,8 @@ def count_online(app: App) -> int:
 
 
 def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
-    """Look whether clients wrote down on this machine what they train on.
-
-    Raises
-    ------
-    RunError
-        If none did.
-    """
-    others = _list_unwitnessed(record, folder)
+    """Look whether clients wrote down on this machine what they train on; all must not have failed to."""
+    others = [node for node in record.nodes if not witness_file(folder, node).exists()]
     if not others:
         return
     advice = (
@@ -98,7 +79,3 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     if len(others) == len(record.nodes):
         raise RunError(f"no client wrote into {folder}: all run elsewhere, or cannot write there; {advice}")
     watch.say("warning", f"{len(others)} of {len(record.nodes)} clients run elsewhere, and are not witnessed; {advice}")
-
-
-def _list_unwitnessed(record: Record, folder: Path) -> Sequence[str]:
-    return [node for node in record.nodes if not witness_file(folder, node).exists()]

@@ -1,6 +1,7 @@
 """Which examples clients hold, as a judge needs them beside those that were read off."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,45 @@ from fedattack.attacks.first_layer import find_first_layer
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import fields
+from fedattack.record import Record
 
 _MOST_NUMBERS = 2**24
 """Numbers of all examples that are kept; further clients are not judged."""
+
+
+@dataclass(frozen=True)
+class HeldByClients:
+    """What clients of an app were seen to hold, of which judges take what they need.
+
+    Attributes
+    ----------
+    knowledge, record
+        Of the attacker.
+    seen
+        By client, its training examples that are known, one of each.
+    whole
+        Clients of which all are known.
+    examples
+        (n, …): all examples of one array that are known; ``None`` where they are of several.
+    holders
+        (n,): who holds each, none for one of nobody.
+    """
+
+    knowledge: Knowledge
+    record: Record
+    seen: Mapping[str, NDArray[Any]]
+    whole: Sequence[str]
+    examples: NDArray[Any] | None
+    holders: Sequence[Sequence[str]]
+
+    def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
+        """List the clients of which all examples are known, and these."""
+        return [(name, self.seen[name]) for name in self.whole]
+
+
+def whole_examples(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
+    """Return :func:`held_examples` of an app's clients."""
+    return held_examples(held.knowledge, held.of_whole())
 
 
 def held_examples(

@@ -98,6 +98,13 @@ class InApps:
         Whether it reads updates, so that its positive control plants a plain step in the place of each reply.
     plants
         Where the function is, ``module:function``, that plants a client's own rows in its reply; empty for none.
+    truth
+        Where the function is that finds what its judge asks for in what clients hold; see
+        :class:`fedattack.attacks.held_examples.HeldByClients`.
+    remedy
+        What its owner would have to say or do, so that it can be asked of an app.
+    asked_of
+        The only examples of which it can be asked: ``tables``, ``classes``, or ``arrays``; empty for all.
     """
 
     place: int = 2
@@ -107,6 +114,9 @@ class InApps:
     of_sums: bool = False
     reads_steps: bool = False
     plants: str = ""
+    truth: str = ""
+    remedy: str = ""
+    asked_of: str = ""
 
 
 _WHOLE = {

@@ -1,47 +1,23 @@
 """`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.base.errors import ConfigError, FedAttackError, in_command
+from fedattack.base.errors import ConfigError, in_command
 from fedattack.cli import commands
 from fedattack.cli.console import say, say_progress, watch_bars
 
 if TYPE_CHECKING:
     from fedattack.apps.app import App
-    from fedattack.apps.auditing import Attacked
-    from fedattack.apps.posing import Posed
-    from fedattack.apps.questions import Questions
+    from fedattack.apps.auditing import Judged, Order
     from fedattack.attacks import Attack
-    from fedattack.record.folder import Part
 
 
 @dataclass(frozen=True)
 class AppWords:
-    """What the command line says of an app's run.
-
-    Attributes
-    ----------
-    changes, supernodes, on
-        Values of its run config, how many clients to simulate, and what on.
-    seeds
-        One run each.
-    model, loss
-        Taken in the place of what is witnessed.
-    options, memory
-        Options of attacks; what one process of an attack may hold, as in ``2GiB``.
-    sensitive, holds, groups, without
-        What is asked besides, and what the attacker does not know; see :class:`fedattack.apps.questions.Questions`.
-    hold_out
-        Share of each client's examples that it is kept from training on.
-    server
-        An active server in the place of the app's own.
-    app
-        Folder of the app of a run that is gathered.
-    """
+    """What the command line says of an app's run, as the options of `fedattack audit` and `fedattack gather` do."""
 
     changes: Sequence[str] = ()
     supernodes: int | None = None
@@ -60,13 +36,7 @@ class AppWords:
     app: Path | None = None
 
     def check_preset(self) -> None:
-        """Refuse what only an app takes.
-
-        Raises
-        ------
-        ConfigError
-            If there is any.
-        """
+        """Refuse what only an app takes."""
         for name, value in (
             ("--supernodes", self.supernodes),
             ("--model", self.model),
@@ -74,23 +44,17 @@ class AppWords:
             ("--sensitive", self.sensitive),
             ("--property", self.holds),
             ("--groups", self.groups),
-            ("--without", self.without or None),
+            ("--without", self.without),
             ("--hold-out", self.hold_out),
         ):
-            if value is not None:
+            if value is not None and value != []:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
         if self.server is not None:
             raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
 
 
 def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
-    """Find the app that the command line names; None if it is a preset.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither, or cannot be audited.
-    """
+    """Find the app that the command line names; None if it is a preset."""
     from fedattack.apps.app import app_of, app_of_command, is_app
 
     if len(words) > 1 or Path(words[0]).name == "flwr":
@@ -113,79 +77,52 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
 
 def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "commands.Gates", as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
-    from fedattack.apps import auditing, superlink
-    from fedattack.audit.numbers import count_words
-    from fedattack.runs.running import lock_folder
+    from fedattack.apps import superlink
+    from fedattack.apps.auditing import audit, check_named, importable
+    from fedattack.apps.running import find_stopped
     from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
-    asking = _Asking.of(choices, device, gates, as_json)
+    out, command = out.expanduser().absolute(), commands._command()
     app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "", device=device)
+    order = _order(choices, out, command, device, gates)
     if app.server and (app.command is not None or choices.on != "simulation"):
         raise ConfigError(
             "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"
         )
-    out, command = out.expanduser().absolute(), commands._command()
-    stopped = auditing.find_stopped(app, out, choices.seeds, command)
+    stopped = find_stopped(app, out, choices.seeds, command)
     if choices.on == SUPERLINK and "finished" not in stopped:
         superlink.check_reach(app, out)
         # How many clients the app is simulated with says nothing of a federation that is up.
         online = choices.supernodes or superlink.count_online(app)
         app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
-        runs = count_words(len(choices.seeds), "run")
-        say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {choices.on}")
-        if app.counted_by:
-            say(
-                "note",
-                f"Flower's own configuration says that many ({app.counted_by}); --supernodes N takes another number",
-            )
-        if not app.counted:
-            say(
-                "note",
-                "neither the app nor Flower's own configuration says how many clients it has; --supernodes N takes "
-                "another number",
-            )
-        if warning := auditing.too_few(app.supernodes):
-            say("warning", warning)
-    with commands._resumable(out, command), auditing.importable(app):
-        auditing.check_named(choices.model, choices.loss)
-        with _explained(out, device), watch_bars() as watch:
-            parts = auditing.run_app(
-                app,
-                out,
-                choices.seeds,
-                on=choices.on,
-                command=command,
-                options=asking.options,
-                watch=watch,
-            )
+        _say_size(app, len(choices.seeds), choices.on)
+    with commands._resumable(out, command), importable(app):
+        check_named(choices.model, choices.loss)
         try:
-            with _explained(out, device), lock_folder(out), watch_bars() as watch:
-                posed = auditing.pose_all(
-                    parts, model=choices.model, loss=choices.loss, asked=asking.questions, app=app, watch=watch
-                )
-                attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
-                auditing.control_all(app, parts, attacked, watch)
-            asking.report(out, attacked, posed)
-        finally:
-            _say_private(out, parts)
-
-
-@contextmanager
-def _explained(out: Path, device: str) -> Iterator[None]:
-    """Write a page, too, where no question can be answered: it says what was tried, and what reached the server."""
-    from fedattack.apps import auditing
-    from fedattack.runs.pipeline import judge_folder
-
-    try:
-        yield
-    except FedAttackError as cause:
-        if auditing.note_unanswered(out, str(cause)):
             with watch_bars() as watch:
-                _, page = judge_folder(out, device=device, watch=watch)
-            say_progress(f"no question was answered; {page} says what was tried, and what reached the server")
-        raise
+                judged = audit(order, app, watch)
+            _show(order, judged, gates, as_json)
+        finally:
+            _say_private(order)
+
+
+def _say_size(app: "App", seeds: int, on: str) -> None:
+    """Say how many clients are simulated, who says so, and whether they are enough."""
+    from fedattack.apps.choosing import describe_too_few
+    from fedattack.audit.numbers import count_words
+
+    say("note", f"{app.folder.name}: {app.supernodes} clients, {count_words(seeds, 'run')} on {on}")
+    source = ""
+    if app.counted_by:
+        source = f"Flower's own configuration says that many ({app.counted_by})"
+    elif not app.counted:
+        source = "neither the app nor Flower's own configuration says how many clients it has"
+    if source:
+        say("note", f"{source}; --supernodes N takes another number")
+    if warning := describe_too_few(app.supernodes):
+        say("warning", warning)
 
 
 def gather_run(
@@ -200,76 +137,65 @@ def gather_run(
     as_json: bool,
 ) -> None:
     """Put a record and witnesses from several machines together, make all attacks that apply, and judge."""
-    from fedattack.apps import auditing
     from fedattack.apps.app import app_of
+    from fedattack.apps.auditing import audit_gathered, check_named
     from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
-    asking = _Asking.of(choices, device, commands.Gates(commands._conditions(fail_if)), as_json)
-    auditing.check_named(choices.model, choices.loss)
-    command = commands._command()
-    parts, posed = gather(
-        record,
-        folders,
-        out,
-        command=command,
-        model=choices.model,
-        loss=choices.loss,
-        asked=asking.questions,
-        trust=trust,
-        app=None if choices.app is None else app_of(choices.app),
-    )
+    gates, app = commands.Gates(commands._conditions(fail_if)), None
+    if choices.app is not None:
+        app = app_of(choices.app)
+    order = _order(choices, out, commands._command(), device, gates)
+    check_named(choices.model, choices.loss)
+    parts, posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
     if trust:
         commands._trust(asked_of_knowledge(out))
-    with _explained(out, device), watch_bars() as watch:
-        attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
-    asking.report(out, attacked, posed)
+    with watch_bars() as watch:
+        judged = audit_gathered(order, parts, posed, watch)
+    _show(order, judged, gates, as_json)
 
 
-@dataclass(frozen=True)
-class _Asking:
-    """How all attacks that apply are made, and what becomes of their findings."""
+def _order(choices: AppWords, out: Path, command: str, device: str, gates: "commands.Gates") -> "Order":
+    """Read what all attacks that apply are asked and given; words are checked before anything runs."""
+    from fedattack.apps.auditing import Order
+    from fedattack.apps.questions import Questions
+    from fedattack.runs.checks import attack_names, check_attacks, check_conditions, options_among
 
-    questions: "Questions"
-    options: Mapping[str, str]
-    gates: "commands.Gates"
-    device: str
-    as_json: bool
+    asked = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
+    asked = replace(asked, model=choices.model, loss=choices.loss)
+    options = commands._options(choices.options, choices.memory, attack_names())
+    check_attacks(attack_names(), options)
+    check_conditions(gates.conditions, attack_names(), isolating=False)
 
-    @classmethod
-    def of(cls, choices: AppWords, device: str, gates: "commands.Gates", as_json: bool) -> "_Asking":
-        from fedattack.apps.questions import Questions
-        from fedattack.runs.checks import attack_names, check_attacks, check_conditions
+    def make(names: Sequence[str]) -> "list[Attack]":
+        return commands._choose(names, options_among(options, names), device)
 
-        questions = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
-        given = commands._options(choices.options, choices.memory, attack_names())
-        check_attacks(attack_names(), given)
-        check_conditions(gates.conditions, attack_names(), isolating=False)
-        return cls(questions, given, gates, device, as_json)
-
-    def choose(self, names: Sequence[str]) -> list["Attack"]:
-        from fedattack.runs.checks import options_among
-
-        return commands._choose(names, options_among(self.options, names), self.device)
-
-    def report(self, out: Path, attacked: "Attacked", posed: "Sequence[Posed]") -> None:
-        try:
-            commands._report(out, self.device, self.gates, self.as_json, attacked.trusted)
-        finally:
-            _say_beside(out, posed[0].assumed)
+    return Order(out, asked, options, make, device, choices.seeds, choices.on, command)
 
 
-def _say_private(out: Path, parts: "Sequence[Part]") -> None:
+def _show(order: "Order", judged: "Judged", gates: "commands.Gates", as_json: bool) -> None:
+    try:
+        commands._show_findings(order.out, judged.findings, judged.page, gates, as_json)
+    finally:
+        _say_beside(order.out, judged.posed[0].assumed)
+
+
+def _say_private(order: "Order") -> None:
     """Hand over what was seen of differentially private training to `fedattack claim`."""
-    from fedattack.apps.auditing import witnesses_of
     from fedattack.apps.private import write_claim
+    from fedattack.apps.witnessing import witnesses_of
     from fedattack.record import Record
+    from fedattack.record.folder import new_parts
+    from fedattack.runs.running import is_recorded
 
-    path = write_claim(out, witnesses_of(parts[0]), len(Record(parts[0].record)))
+    part = new_parts(order.out, order.seeds)[0]
+    if not is_recorded(part):
+        return
+    path = write_claim(order.out, witnesses_of(part), len(Record(part.record)))
     if path is not None:
         say_progress(
             f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "
-            f"call `fedattack claim {in_command(out)} --claim {in_command(path)}`"
+            f"call `fedattack claim {in_command(order.out)} --claim {in_command(path)}`"
         )
 
 

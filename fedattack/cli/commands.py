@@ -1305,12 +1305,20 @@ def _report(
     *,
     pdf: bool = False,
 ) -> None:
-    from fedattack.report import read_run, render_table
-    from fedattack.report.junit import write_junit
     from fedattack.runs.pipeline import judge_folder
 
     with watch_bars() as watch:
         findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
+    _show_findings(folder, findings, page, gates, as_json, pdf=pdf)
+
+
+def _show_findings(
+    folder: Path, findings: Sequence["Finding"], page: Path, gates: Gates, as_json: bool, *, pdf: bool = False
+) -> None:
+    """Show what was judged; then end the command if a condition holds."""
+    from fedattack.report import read_run, render_table
+    from fedattack.report.junit import write_junit
+
     if gates.junit is not None:
         write_junit(gates.junit, findings, read_run(folder), gates.conditions)
     with _gate(gates.conditions, findings):

@@ -1,36 +1,40 @@
-"""The projects beside this file, each as its owner wrote it, and the lines that observe it."""
+"""The toy app beside this file, in the forms that apps of Flower have, and the lines that observe it."""
 
+import atexit
 import json
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from fedattack.attacks import Targets
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.record import Record
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+TOY = Path(__file__).parent / "toy"
+ROOT = TOY.parents[2]
 CLIENTS = 4
 ROUNDS = 3
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Project:
-    """A project and its package; ``lines`` are added to its server file, each before a line that is there."""
+    """A folder with an app, and its package; ``lines`` are added to its server file, each before a line there."""
 
     folder: str
     package: str
-    lines: tuple[tuple[str, str], ...]
+    lines: tuple[tuple[str, str], ...] = ()
 
     def copy(self, to: Path) -> Path:
-        return Path(shutil.copytree(HERE / self.folder, to / "project", ignore=shutil.ignore_patterns("__pycache__")))
+        return Path(shutil.copytree(self.folder, to / "project", ignore=shutil.ignore_patterns("__pycache__")))
 
     def observed(self, to: Path, record: Path) -> Path:
         """Copy the project and add the lines, indented as the line that follows each."""
@@ -46,70 +50,164 @@ class Project:
 
 
 IMPORT_LEGACY = "from fedattack.observe import ObservedLegacyStrategy"
-
-MESSAGE_API = Project(
-    "message_api",
-    "pytorchexample",
-    (
-        ("from flwr.app import ArrayRecord, ConfigRecord, Context", "from fedattack.observe import ObservedStrategy"),
-        ("# Start strategy, run FedAvg for `num_rounds`", 'strategy = ObservedStrategy(strategy, "RECORD")'),
+BEFORE_LEGACY = "from flwr.common import Context, ndarrays_to_parameters"
+LINES = {
+    "server_app": (
+        ("from flwr.app import ConfigRecord, Context", "from fedattack.observe import ObservedStrategy"),
+        ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
     ),
-)
-LEGACY = Project(
-    "legacy",
-    "digitsfl",
-    (
+    "legacy_server_app": (
+        (BEFORE_LEGACY, IMPORT_LEGACY),
         (
-            "from flwr.common import Context, ndarrays_to_parameters",
-            IMPORT_LEGACY,
+            "return ServerAppComponents(strategy=strategy, config=config)",
+            'strategy = ObservedLegacyStrategy(strategy, "RECORD")',
         ),
-        ("config = ServerConfig(num_rounds=num_rounds)", 'strategy = ObservedLegacyStrategy(strategy, "RECORD")'),
     ),
-)
-SECAGG = Project(
-    "secagg",
-    "secaggexample",
-    (
+    "secagg_server_app": (
+        (BEFORE_LEGACY, IMPORT_LEGACY),
         (
-            "from flwr.common import Context, ndarrays_to_parameters",
-            IMPORT_LEGACY,
-        ),
-        (
-            "# Construct the LegacyContext",
+            "context = LegacyContext(context=context, config=config, strategy=strategy)",
             'strategy = ObservedLegacyStrategy(strategy, "RECORD", view="aggregate")',
         ),
     ),
+}
+
+CONFIG = {
+    "num-server-rounds": ROUNDS,
+    "fraction-evaluate": 1.0,
+    "learning-rate": 0.1,
+    "local-epochs": 10,
+    "batch-size": 10,
+    "momentum": 0.0,
+}
+
+
+class Toy(Project):
+    """The toy app in one form: what of the folder ``toy`` it has, its package, and its run config.
+
+    ``words`` are put in the places of others in its server and clients.
+    """
+
+    def __init__(
+        self, name, package, task="", *, files=(), server="server_app", client="client_app", words=None, **config
+    ):
+        super().__init__(name, package, LINES.get(server, ()))
+        sources = {"server_app": server, "client_app": client, **{file: file for file in files}}
+        if task:
+            sources["task"] = f"task_{task}"
+            config = CONFIG | config
+        self._sources = sources
+        self._words = words or {}
+        self.config = {key.replace("_", "-"): value for key, value in config.items()}
+
+    def copy(self, to: Path) -> Path:
+        project = to / "project"
+        (project / self.package).mkdir(parents=True)
+        (project / self.package / "__init__.py").write_text("")
+        for name, source in self._sources.items():
+            text = (TOY / f"{source}.py").read_text().replace("toyapp", self.package)
+            for before, after in self._words.items():
+                text = text.replace(before, after)
+            (project / self.package / f"{name}.py").write_text(text)
+        (project / "pyproject.toml").write_text(tomli_w.dumps(self._declare()))
+        return project
+
+    def _declare(self) -> dict[str, Any]:
+        components = {f"{part}app": f"{self.package}.{part}_app:app" for part in ("server", "client")}
+        return {
+            "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+            "project": {
+                "name": self.package,
+                "version": "1.0.0",
+                "description": "A toy app",
+                "license": "Apache-2.0",
+                "dependencies": ["flwr>=1.23"],
+            },
+            "tool": {
+                "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+                "flwr": {"app": {"publisher": "somebody", "components": components, "config": self.config}},
+            },
+        }
+
+    @cached_property
+    def where(self) -> Path:
+        """A copy that lasts as long as this process."""
+        folder = TemporaryDirectory(prefix="toy-")
+        atexit.register(folder.cleanup)
+        return self.copy(Path(folder.name))
+
+
+STATES = ("states",)
+MESSAGE_API = Toy(
+    "message_api", "pytorchexample", "cnn", files=STATES, fraction_evaluate=0.5, batch_size=16, momentum=0.9
 )
-SKLEARN = Project(
-    "sklearn_model",
-    "sklearnexample",
-    (
-        ("from flwr.app import ArrayRecord, Context", "from fedattack.observe import ObservedStrategy"),
-        ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
-    ),
+LEGACY = Toy(
+    *("legacy", "digitsfl", "mlp"),
+    files=("digits",),
+    server="legacy_server_app",
+    client="legacy_client_app",
+    fraction_fit=1.0,
+    learning_rate=0.2,
+    momentum=0.9,
 )
-BATCH_NORM = Project(
-    "batch_norm",
-    "hospitals",
-    (
-        ("from flwr.app import ArrayRecord, ConfigRecord, Context", "from fedattack.observe import ObservedStrategy"),
-        ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
-    ),
+SECAGG = Toy(
+    *("secagg", "secaggexample", "linear"),
+    files=("digits",),
+    server="secagg_server_app",
+    client="legacy_client_app",
+    fraction_fit=0.75,
+    learning_rate=0.05,
+    local_epochs=1,
+    batch_size=25,
 )
-NUMPY = Project(
+SKLEARN = Toy("sklearn_model", "sklearnexample", "sklearn", files=("digits",), local_epochs=5)
+BATCH_NORM = Toy(
+    *("batch_norm", "hospitals", "norm"),
+    files=("digits", *STATES),
+    words={'"arrays"': '"model"', '"config"': '"settings"', '"metrics"': '"report"', '"num-examples"': '"patients"'},
+    fraction_evaluate=0.0,
+    local_epochs=8,
+    batch_size=15,
+    momentum=0.9,
+)
+NUMPY = Toy(
     "numpy_model",
     "numpyexample",
-    (
-        ("from flwr.app import Array, ArrayRecord, Context", "from fedattack.observe import ObservedStrategy"),
-        ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
-    ),
+    "numpy",
+    num_clients=CLIENTS,
+    fraction_evaluate=0.0,
+    learning_rate=0.5,
+    local_epochs=20,
 )
-LIGHTNING = Project("lightning_model", "lightningexample", ())
-OPACUS = Project("opacus_model", "privateexample", ())
-XGBOOST = Project("xgboost_model", "xgboostexample", ())
 # These need packages that fedattack itself does not.
-TEXTS = Project("text_classifier", "textexample", ())
-LORA = Project("lora_model", "loraexample", ())
+LIGHTNING = Toy("lightning_model", "lightningexample", "lightning", files=("digits", *STATES))
+OPACUS = Toy("opacus_model", "privateexample", "opacus", files=("digits", *STATES), learning_rate=0.5, local_epochs=4)
+XGBOOST = Toy(
+    *("xgboost_model", "xgboostexample", "xgboost"),
+    words={"FedAvg": "FedXgbBagging"},
+    fraction_evaluate=0.0,
+    learning_rate=0.3,
+)
+TEXTS = Toy(
+    *("text_classifier", "textexample", "texts"),
+    files=("texts", *STATES),
+    num_server_rounds=2,
+    local_epochs=12,
+    learning_rate=0.005,
+    batch_size=8,
+    optimizer="AdamW",
+)
+LORA = Toy(
+    *("lora_model", "loraexample", "lora"),
+    files=("texts",),
+    num_server_rounds=2,
+    local_epochs=20,
+    learning_rate=0.02,
+    batch_size=8,
+    optimizer="AdamW",
+)
+# Clients of many kinds, of which nobody knows the loss.
+ASKED = Toy("asked_app", "asked_app", server="asked_server_app", client="asked_client_app", kind="classifier")
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 

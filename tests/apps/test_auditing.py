@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps import auditing
+from fedattack.apps import auditing, running
 from fedattack.apps.app import App
-from fedattack.apps.auditing import attack_all, importable, pose_all, too_few, witness_of
+from fedattack.apps.auditing import importable
+from fedattack.apps.choosing import describe_too_few, find_remedy
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import NeedsError, RunError
@@ -26,7 +28,7 @@ from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import write_witness
 from tests.apps.projects import MESSAGE_API
 from tests.apps.test_holding import World, rows
-from tests.apps.worlds import TRAINING, witness, write_record
+from tests.apps.worlds import TRAINING, attack_all, pose_all, witness, write_record
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def choose(names):
 @pytest.mark.slow
 def test_all_that_applies_is_made_and_judged(part):
     posed = pose_all([part])
-    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "inversion", "exact", "labels", "plaintext")
     assert attacked.failed == {}
     assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "exact", "labels", "plaintext"]
@@ -63,7 +65,7 @@ def test_all_that_applies_is_made_and_judged(part):
 @pytest.mark.slow
 def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
-    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
@@ -89,13 +91,13 @@ def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_pa
     def only_membership(names, **options):
         return [attack.with_options(options) for attack in choose(names) if attack.name == "membership"]
 
-    attack_all([part], posed, only_membership, "cpu", watch)
+    attack_all([part], posed, only_membership, watch)
     assert read_study(tmp_path)["options"] == {"shadow_rounds": "10"}
     assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
     said.clear()
     part.scores("membership").unlink()
-    attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), "cpu", watch)
+    attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), watch)
     assert not any("as apps are audited" in line for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
 
@@ -106,46 +108,32 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
 
     monkeypatch.setattr(SourceInference, "_run", refuse)
     posed = pose_all([part])
-    assert (
-        attack_all([part], posed, lambda names: choose(names[:2]), "cpu", Watch()).failed["sia"] == "it lacks something"
-    )
+    assert attack_all([part], posed, lambda names: choose(names[:2])).failed["sia"] == "it lacks something"
     with pytest.raises(NeedsError, match=r"no attack could be made of .*: sia: it lacks something"):
-        attack_all([part], posed, lambda names: choose(names[:1]), "cpu", Watch())
+        attack_all([part], posed, lambda names: choose(names[:1]))
 
 
-def test_what_clients_send_as_bytes_is_told(tmp_path):
-    trees = {"0": np.zeros(9, np.uint8)}
+BYTES = {"0": np.arange(7, dtype=np.uint8)}
+VALUES = {"values": np.zeros((200, 4))}
+
+
+@pytest.mark.parametrize(
+    ("sent", "reply", "message"),
+    [
+        ({"0": np.zeros(9, np.uint8)}, {"arrays": BYTES}, "clients send bytes, such as the trees of XGBoost"),
+        # The first model of trees is empty.
+        ({"0": np.zeros(0)}, {"arrays": BYTES}, "clients send bytes, such as the trees of XGBoost"),
+        (None, {"metrics": {"trees": b"..."}}, "clients send metrics and settings without arrays, and no attack reads"),
+        (VALUES, {}, r"clients send empty replies to .* whether these arrays give"),
+    ],
+)
+def test_what_no_attack_reads_is_told(tmp_path, sent, reply, message):
     writer = RecordWriter(tmp_path / "record")
-    replies = [Reply(node, "ok", {"0": np.arange(7 + index, dtype=np.uint8)}, 10) for index, node in enumerate("ab")]
-    writer.write(Exchange(1, trees, replies))
+    if sent is VALUES:
+        writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
+    writer.write(Exchange(1, sent, [Reply(node, "ok", **reply) for node in "ab"]))
     writer.close()
-    with pytest.raises(NeedsError, match="clients send bytes, such as the trees of XGBoost"):
-        pose_all([Part(tmp_path, "")])
-
-
-def test_replies_without_arrays_are_told(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
-    writer.write(Exchange(1, None, [Reply(node, "ok", None, 10, {"trees": b"..."}) for node in "ab"]))
-    writer.close()
-    with pytest.raises(NeedsError, match="clients send metrics and settings without arrays, and no attack reads them"):
-        pose_all([Part(tmp_path, "")])
-
-
-def test_embeddings_are_told_where_replies_to_training_messages_are_empty(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
-    writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))})
-    writer.write(Exchange(1, {"values": np.zeros((200, 4))}, [Reply(node, "ok") for node in "ab"]))
-    writer.close()
-    with pytest.raises(NeedsError, match=r"clients send empty replies to .* whether these arrays give"):
-        pose_all([Part(tmp_path, "")])
-
-
-def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
-    replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
-    writer.write(Exchange(1, {"0": np.zeros(0)}, replies))
-    writer.close()
-    with pytest.raises(NeedsError, match="clients send bytes, such as the trees of XGBoost"):
+    with pytest.raises(NeedsError, match=message):
         pose_all([Part(tmp_path, "")])
 
 
@@ -168,7 +156,7 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
             writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
         writer.close()
         with pytest.raises(RunError, match=message):
-            auditing._check_answers(part, None, Watch())
+            running._check_answers(part, None, Watch())
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -202,14 +190,14 @@ def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
 def test_scores_that_come_later_are_judged(part):
     assert auditing.note_unanswered(part.folder, "it was cut off")
     (posed,) = pose_all([part])
-    attacked = attack_all([part], [posed], choose, "cpu", Watch())
+    attacked = attack_all([part], [posed])
     findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)
     assert findings
     assert "unanswered" not in read_run(part.folder)
 
 
 def remedies_of(knowledge: Knowledge) -> dict[str, str]:
-    return {name: auditing._remedy(name, knowledge) for name in ("attribute", "property", "group", "inversion")}
+    return {name: find_remedy(THREATS[name], knowledge) for name in ("attribute", "property", "group", "inversion")}
 
 
 def test_what_a_question_would_take_is_true_of_the_examples():
@@ -231,27 +219,40 @@ def test_what_a_question_would_take_is_true_of_the_examples():
 
 
 def test_too_few_clients_are_told_before_the_run():
-    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in too_few(4)
-    assert too_few(4).startswith("hardly any outcome of sia")
-    assert too_few(3).startswith("no outcome of sia")
-    assert too_few(5) == ""
+    few = describe_too_few(4)
+    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in few
+    assert few.startswith("hardly any outcome of sia")
+    assert describe_too_few(3).startswith("no outcome of sia")
+    assert describe_too_few(5) == ""
 
 
-def test_the_apps_modules_are_importable_meanwhile(tmp_path):
+def test_the_apps_modules_are_importable_meanwhile_and_nothing_is_written_beside_them(tmp_path, monkeypatch):
     (tmp_path / "only_in_this_app.py").write_text("here = 1\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     before = list(sys.path)
     with importable(App(tmp_path)):
         assert __import__("only_in_this_app").here == 1
     assert sys.path == before
-
-
-def test_nothing_is_written_beside_the_modules_of_an_app(tmp_path, monkeypatch):
-    (tmp_path / "fa_lonely.py").write_text("x = 1")
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    with importable(App(tmp_path)):
-        import fa_lonely  # noqa: F401
-    assert [path.name for path in tmp_path.iterdir()] == ["fa_lonely.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["only_in_this_app.py"]
     assert sys.dont_write_bytecode is False
+
+
+class Runner:
+    """Stands for Flower: calls what it is given in the place of a run."""
+
+    cwd = None
+
+    def __init__(self, run):
+        self._run = run
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        pass
+
+    def run(self, config, on_poll):
+        self._run(self, on_poll)
 
 
 def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing(tmp_path, monkeypatch):
@@ -261,24 +262,15 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     out = app / "runs" / "mine"
     seen = []
 
-    class Runner:
-        cwd = None
+    def run(runner, on_poll):
+        seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
+        (runner.cwd / "final_model.pt").write_text("weights")
+        os.kill(os.getpid(), signal.SIGTERM)
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *raised):
-            pass
-
-        def run(self, config, on_poll):
-            seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
-            (self.cwd / "final_model.pt").write_text("weights")
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner(run))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
-        auditing.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
+        running.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
     assert "fedattack_witnessed.py" in seen
     assert "mine" not in seen
     assert not [*(tmp_path / "tmp").iterdir()]
@@ -287,23 +279,16 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
 
 
 def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
-    class Runner:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *raised):
-            pass
-
-        def run(self, config, on_poll):
-            on_poll()
-            write_record(record, ["100", "101"], rounds=2)
-            on_poll()
+    def run(runner, on_poll):
+        on_poll()
+        write_record(record, ["100", "101"], rounds=2)
+        on_poll()
 
     steps = []
     record = tmp_path / "out" / "record"
-    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
-    monkeypatch.setattr(auditing, "wrap_app", lambda *_: None)
+    monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner(run))
+    monkeypatch.setattr(running, "wrap_app", lambda *_: None)
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()
-    auditing.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
+    running.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
     assert steps == [("train rounds", 0, None), *[("train rounds", 2, None)] * 2]

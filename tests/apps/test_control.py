@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedattack.apps import control as room
-from fedattack.apps.auditing import attack_all, control_all, pose_all, witnesses_of
+from fedattack.apps.auditing import control_all
 from fedattack.apps.control import PASSES, control
+from fedattack.apps.witnessing import witnesses_of
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
 from fedattack.base.errors import DataError
@@ -18,13 +19,14 @@ from fedattack.threats.trees import planting
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import find_cuts
 from tests.apps.test_asking import here, run  # noqa: F401 - a fixture
+from tests.apps.worlds import attack_all, pose_all
 from tests.threats.trees.world import as_array, as_json, judged, write_trees_run
 
 
 def attacked(part, kind, attack="sia", **config):
     app = run(part, kind, **config)
     posed = pose_all([part], app=app)
-    return app, attack_all([part], posed, lambda names: choose_attacks([attack], {}), "cpu", Watch())
+    return app, attack_all([part], posed, lambda names: choose_attacks([attack], {}))
 
 
 def headline(part, trusted, metric="sia.asr"):

@@ -6,8 +6,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedattack.apps.choosing import choose, even
 from fedattack.apps.holding import Holding, hold
+from fedattack.apps.targets import choose_targets as choose
+from fedattack.apps.targets import even
 from fedattack.base.errors import DataError
 from fedattack.witness import SeenExamples, Witness
 from tests.apps.worlds import FEATURES, TRAINING, hash_of, pool, seen, server, witness
@@ -160,11 +161,11 @@ def test_notes_of_witnesses_say_whose_they_are():
     clients = [
         replace(witness(name, rows((0, 5))), notes=("workers", *own)) for name, own in (("0", ("odd",)), ("1", ()))
     ]
-    assert hold([*clients, replace(server(rows((7, 9))), notes=("late",))]).notes == [
+    assert hold([*clients, replace(server(rows((7, 9))), notes=("late",))]).notes == (
         "clients 0, 1: workers",
         "client 0: odd",
         "server: late",
-    ]
+    )
 
 
 @pytest.mark.parametrize(

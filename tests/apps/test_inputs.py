@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.server import WitnessedServerApp
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Scores, Targets, read_targets
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.base.errors import NeedsError
@@ -20,11 +20,11 @@ from fedattack.learning import LocalSGD
 from fedattack.observe import ObservedServerApp
 from fedattack.record import Record
 from fedattack.record.folder import new_parts, write_study
-from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import WitnessedClientApp, sources
-from tests.apps.projects import CLIENTS, LORA, TEXTS, Project, fedattack
-from tests.apps.worlds import write_record
+from tests.apps.projects import CLIENTS, LORA, TEXTS, Toy, fedattack
+from tests.apps.worlds import attack_all, pose_all, write_record
 from tests.witness.apps import load, run
 from tests.worlds.local_grid import FIRST_NODE
 
@@ -39,7 +39,7 @@ def hooked():
     sources.remove()
 
 
-def audited_here(project: Project, out: Path, monkeypatch) -> tuple[dict, list, set[str]]:
+def audited_here(project: Toy, out: Path, monkeypatch) -> tuple[dict, list, set[str]]:
     """Run an app in this process, with and without being watched, and judge it; returns findings, notes, trusted."""
     plain = run(project)
     out.mkdir()
@@ -50,7 +50,7 @@ def audited_here(project: Project, out: Path, monkeypatch) -> tuple[dict, list, 
     assert run(project, lambda app: WitnessedClientApp(app, folder)) == plain
     write_study(out, {"commands": ["fedattack audit ."], "seeds": [0]})
     posed = pose_all([part])
-    attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
+    attacked = attack_all([part], posed)
     # An adapter's embeddings are frozen, and its model tells its own loss.
     further = ("tokens",) if project is TEXTS else ()
     assert attacked.scored == ("sia", "membership", *further, "plaintext")
@@ -62,9 +62,9 @@ def judged(out: Path, trusted) -> dict:
     return {f"{finding.attack}.{finding.metric}": finding for finding in findings}
 
 
-def by_hand(project: Project, out: Path, classes: list[str]) -> Path:
+def by_hand(project: Toy, out: Path, classes: list[str]) -> Path:
     """Write the truth from what the project's own function loads."""
-    texts = [load(project, "task").load_texts(client) for client in range(CLIENTS)]
+    texts = [load(project, "task").load_data(client) for client in range(CLIENTS)]
     targets = read_targets(out / "knowledge" / "targets.npz")
     held = {tuple(text["input_ids"]): str(client) for client, (own, _) in enumerate(texts) for text in own}
     kept = {tuple(text["input_ids"]): str(client) for client, (_, own) in enumerate(texts) for text in own}
@@ -108,7 +108,7 @@ def used_by_hand(texts: list, scored: Path) -> dict[str, np.ndarray]:
     }
 
 
-def check(project: Project, out: Path, found: dict, trusted, classes: list[str]) -> None:
+def check(project: Toy, out: Path, found: dict, trusted, classes: list[str]) -> None:
     other = judged(by_hand(project, out, classes), trusted)
     assert other.keys() == found.keys()
     for name, finding in found.items():

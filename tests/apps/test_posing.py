@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps.posing import pose
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
@@ -15,7 +14,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import WitnessedModel
 from tests.apps.test_holding import World, rows
-from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, server, witness, write_record
+from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, pose, server, witness, write_record
 
 
 @pytest.fixture
@@ -142,19 +141,19 @@ def test_mods_that_the_messages_of_clients_pass_are_told(part):
     assert f"messages of clients pass the mods {', '.join(mods)}" in posed.notes
 
 
-def test_training_of_which_something_is_not_known_is_told(part):
-    for facts, unknown in (({"epochs": None}, "how often they pass"), ({"batch_sizes": ()}, "in which batches")):
-        training = replace(TRAINING, **facts)
-        posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
-        assert posed.knowledge.training is None
-        assert any(note.startswith(f"it is not known {unknown}") for note in posed.notes)
-
-
-def test_training_that_no_attack_imitates_is_told(part):
-    nesterov = replace(TRAINING, optimizer="SGD of nesterov=True")
-    posed = pose(part, [witness(name, World.trains[name], training=nesterov) for name in "012"])
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"epochs": None}, "it is not known how often they pass"),
+        ({"batch_sizes": ()}, "it is not known in which batches"),
+        ({"optimizer": "SGD of nesterov=True"}, "clients train by SGD of nesterov=True"),
+    ],
+)
+def test_training_that_no_attack_imitates_is_told(part, facts, told):
+    training = replace(TRAINING, **facts)
+    posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
     assert posed.knowledge.training is None
-    assert any("clients train by SGD of nesterov=True" in note for note in posed.notes)
+    assert any(note.startswith(told) for note in posed.notes)
 
 
 def test_accumulated_gradients_are_imitated_as_those_of_one_batch(part):

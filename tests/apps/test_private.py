@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from fedattack.apps import auditing
 from fedattack.apps.private import write_claim
+from fedattack.apps.witnessing import witness_of
 from fedattack.claims.claim import read_claim
 from fedattack.record.folder import Part
 from fedattack.witness import write_witness
@@ -52,7 +53,7 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
         part = Part(out, "")
         write_record(part.record, ["100"])
         seen = witness("0", (x.reshape(-1, 2, 3), y), (x[:0].reshape(-1, 2, 3), y[:0]), model=unknown, private=PRIVATE)
-        write_witness(auditing.witness_of(part), seen)
+        write_witness(witness_of(part), seen)
         return [part]
 
     monkeypatch.setattr(auditing, "run_app", run_app)

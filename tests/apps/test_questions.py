@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.holding import Client, Holding
-from fedattack.apps.posing import pose
 from fedattack.apps.questions import OneHotColumn, Questions, Scene, pose_further, read_groups
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
@@ -20,7 +19,18 @@ from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import WitnessedModel, write_witness
 from tests.apps.test_holding import World
-from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, train_record, witness, write_record
+from tests.apps.worlds import (
+    CLASSES,
+    FEATURES,
+    MODEL,
+    TRAINING,
+    attack_all,
+    pose,
+    pose_all,
+    train_record,
+    witness,
+    write_record,
+)
 
 TRUSTED = frozenset({"torch.nn:Linear"})
 REGRESSION = WitnessedModel("torch.nn:Linear", {"in_features": FEATURES, "out_features": 1}, (FEATURES,), 1, "mse", "")
@@ -51,7 +61,7 @@ def audited(folder, data, evaluated, seen, *, model, how: LocalSGD, rounds, shar
                 chosen.append(attack.with_options({key: text for key, text in QUICK.items() if key in attack.options}))
         return chosen
 
-    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    attacked = attack_all([part], posed, choose)
     findings, _ = judge_folder(folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return part, attacked, {f"{finding.attack}.{finding.metric}": finding for finding in findings}
 
@@ -78,9 +88,7 @@ ONE_STEP = LocalSGD(epochs=1, batch_size=20, lr=0.1)
 def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     data, evaluated = tables()
     names = ("aia", "attribute-baselines", "sia")
-    part, attacked, found = audited(
-        tmp_path, data, evaluated, data, model=REGRESSION, how=ONE_STEP, rounds=40, share=0.6, asked=COLUMN, names=names
-    )
+    part, attacked, found = column_asked(tmp_path, data, data, evaluated, names)
     assert "aia" in attacked.scored
     truth, known = read_truth(part.truth), read_knowledge(part.knowledge, trusted=TRUSTED)
     partial = known.partial
@@ -108,21 +116,20 @@ def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     assert not [x for x in known.auxiliary.x if (known.targets.x == x).all(axis=1).any()]
 
 
+def column_asked(folder, seen, data, evaluated, names=("aia", "attribute-baselines")):
+    how = {"model": REGRESSION, "how": ONE_STEP, "rounds": 40, "share": 0.6}
+    return audited(folder, data, evaluated, seen, asked=COLUMN, names=names, **how)
+
+
 @pytest.mark.slow
 def test_a_shuffled_column_is_no_leak(tmp_path):
     """The clients trained on another column than the one that is true."""
     data, evaluated = tables()
     rng = np.random.default_rng(9)
-    seen = {}
-    for name, (x, y) in data.items():
-        other = x.copy()
-        other[:, 2] = rng.permutation(x[:, 2])
-        seen[name] = (other, y)
-    names = ("aia", "attribute-baselines")
-    _, _, found = audited(
-        tmp_path, data, evaluated, seen, model=REGRESSION, how=ONE_STEP, rounds=40, share=0.6, asked=COLUMN, names=names
-    )
-    assert found["aia.excess"].verdict != "leak"
+    seen = {name: (x.copy(), y) for name, (x, y) in data.items()}
+    for x, _ in seen.values():
+        x[:, 2] = rng.permutation(x[:, 2])
+    assert column_asked(tmp_path, seen, data, evaluated)[2]["aia.excess"].verdict != "leak"
 
 
 @pytest.mark.parametrize(
@@ -141,16 +148,16 @@ def test_a_column_that_cannot_be_asked_for_has_a_reason_and_the_rest_goes_on(tmp
     posed = pose(Part(tmp_path, ""), [witness(name, constant[name]) for name in "012"], asked=Questions(column=column))
     assert posed.knowledge.partial is None
     assert len(posed.knowledge.targets) == 300
-    assert re.search(message, posed.reasons["attribute"])
+    assert re.search(message, posed.reasons["partial"])
 
 
 def test_a_column_is_not_asked_for_where_no_holder_is_certain():
     x, y = np.eye(6, dtype=np.float32), np.zeros(6, np.int64)
     client = Client("0", (witness("0", (x, y)),))
     others = {bytes([row] * 16): (x[row], 0) for row in range(6)}
-    scene = Scene(Holding({"0": client}, shape=(6,), examples=others), ["0"], np.ones((1, 1), np.int64), None, [], 0)
+    scene = Scene(Holding((), {"0": client}, "i", x, others, {}, {}), ["0"], np.ones((1, 1), np.int64), None, [], 0)
     further = pose_further(Questions(column=OneHotColumn("first", 0, 1)), scene)
-    assert further.reasons["attribute"].startswith("--sensitive: of no example is it certain")
+    assert further.reasons["partial"].startswith("--sensitive: of no example is it certain")
 
 
 def test_of_large_clients_a_sample_is_asked_for(tmp_path):
@@ -183,15 +190,17 @@ PEOPLE = [str(client) for client in range(16)]
 CLASS = Questions(label=CLASSES - 1)
 
 
+def class_asked(folder, seen_of=lambda name: name):
+    rng = np.random.default_rng(3)
+    data, evaluated = classed(HAVE, PEOPLE, rng), classed(HAVE, PEOPLE, rng, 60)
+    seen = {name: data[seen_of(name)] for name in PEOPLE}
+    how = {"model": MODEL, "how": LocalSGD(epochs=1, batch_size=12, lr=0.2), "rounds": 40, "share": 0.4}
+    return data, *audited(folder, data, evaluated, seen, asked=CLASS, names=("prolin",), **how)
+
+
 @pytest.mark.slow
 def test_who_holds_a_class_is_asked_of_sums(tmp_path):
-    rng = np.random.default_rng(3)
-    data = classed(HAVE, PEOPLE, rng)
-    evaluated = classed(HAVE, PEOPLE, rng, 60)
-    how = LocalSGD(epochs=1, batch_size=12, lr=0.2)
-    part, attacked, found = audited(
-        *(tmp_path, data, evaluated, data), model=MODEL, how=how, rounds=40, share=0.4, asked=CLASS, names=("prolin",)
-    )
+    data, part, attacked, found = class_asked(tmp_path)
     assert attacked.scored == ("prolin",)
     truth, known = read_truth(part.truth), read_knowledge(part.knowledge)
     has = [name for name, holds in zip(truth.clients, truth.positives[0], strict=True) if holds]
@@ -207,14 +216,8 @@ def test_who_holds_a_class_is_asked_of_sums(tmp_path):
 
 @pytest.mark.slow
 def test_who_holds_a_class_is_no_leak_where_others_were_seen_with_it(tmp_path):
-    rng = np.random.default_rng(3)
-    data, evaluated = classed(HAVE, PEOPLE, rng), classed(HAVE, PEOPLE, rng, 60)
-    order = rng.permutation(len(PEOPLE))
-    seen = {name: data[PEOPLE[other]] for name, other in zip(PEOPLE, order, strict=True)}
-    how = LocalSGD(epochs=1, batch_size=12, lr=0.2)
-    _, _, found = audited(
-        *(tmp_path, data, evaluated, seen), model=MODEL, how=how, rounds=40, share=0.4, asked=CLASS, names=("prolin",)
-    )
+    other = dict(zip(PEOPLE, np.random.default_rng(4).permutation(PEOPLE).tolist(), strict=True))
+    *_, found = class_asked(tmp_path, other.__getitem__)
     assert found["prolin.f1"].verdict != "leak"
 
 
@@ -293,12 +296,12 @@ def test_groups_that_do_not_fit_the_clients_have_a_reason(tmp_path):
     data, evaluated = grouped(rng), grouped(rng)
     incomplete = {name: value for name, value in GROUPS["region"].items() if name != "6"}
     posed = posed_of(tmp_path, data, evaluated, Questions(groups={"region": incomplete}))
-    assert posed.reasons["group"] == "--groups: region does not say which group client 6 is in"
+    assert posed.reasons["attributes"] == "--groups: region does not say which group client 6 is in"
     north = {name: evaluated[name] for name in PEOPLE[:8]}
     posed = posed_of(tmp_path / "b", data, north, Questions(groups=GROUPS))
-    assert posed.reasons["group"] == "--groups: no client of region south evaluates on examples that nobody trains on"
+    assert posed.reasons["attributes"].startswith("--groups: no client of region south evaluates on examples")
     posed = posed_of(tmp_path / "c", data, {}, Questions(groups=GROUPS))
-    assert "no client evaluates on examples of its own" in posed.reasons["group"]
+    assert "no client evaluates on examples of its own" in posed.reasons["attributes"]
 
 
 def test_a_node_that_nobody_witnessed_leaves_the_truth_of_all_clients_open(tmp_path):
@@ -307,7 +310,7 @@ def test_a_node_that_nobody_witnessed_leaves_the_truth_of_all_clients_open(tmp_p
     write_record(tmp_path / "record", [*(f"10{name}" for name in data), "999"])
     told = [witness(name, data[name], evaluated[name]) for name in data]
     posed = pose(Part(tmp_path, ""), told, asked=Questions(label=1, groups=GROUPS))
-    assert {*posed.reasons} == {"property", "group"}
+    assert {*posed.reasons} == {"property", "attributes"}
     for why in posed.reasons.values():
         assert why == "node 999 was not seen to train, so that it is not known what is true of it"
 
@@ -362,6 +365,7 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, r"^--groups .*groups\.toml is not there; expected"),
         ("", "is empty"),
         ("a = [", "cannot be read as TOML"),
         (f"a = {'[' * 2000}", "cannot be read as TOML"),
@@ -377,11 +381,7 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
 )
 def test_a_file_of_groups_that_is_none_ends_in_one_line(tmp_path, text, message):
     path = tmp_path / "groups.toml"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_groups(path)
-
-
-def test_a_file_of_groups_that_is_not_there_ends_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"^--groups .*groups\.toml is not there; expected"):
-        read_groups(tmp_path / "groups.toml")

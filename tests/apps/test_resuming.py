@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from fedattack.apps import app as app_module
-from fedattack.apps import asking, auditing
+from fedattack.apps import asking, auditing, running
 from fedattack.apps.app import App
 from fedattack.apps.asking import Inquiry
-from fedattack.apps.auditing import run_app, witness_of
+from fedattack.apps.running import run_app
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Targets, write_knowledge
 from fedattack.audit.truth import note_node
 from fedattack.base.errors import ConfigError, TrustError
@@ -33,7 +34,7 @@ from fedattack.runs.watch import Watch
 from fedattack.witness import write_witness
 from tests.apps.projects import CLIENTS, MESSAGE_API, findings_of
 from tests.apps.test_holding import World
-from tests.apps.worlds import write_record
+from tests.apps.worlds import pose_all, write_record
 from tests.runs.test_resume import kill_after, run_fedattack
 
 COMMAND = "fedattack audit app --out out"
@@ -74,7 +75,7 @@ def runtime(monkeypatch) -> Runtime:
     made = Runtime()
     for name in ("simulation", "superlink"):
         monkeypatch.setitem(RUNTIMES, name, lambda *_: made)
-    monkeypatch.setattr(auditing, "wrap_app", made.wrap)
+    monkeypatch.setattr(running, "wrap_app", made.wrap)
     return made
 
 
@@ -166,7 +167,7 @@ def test_the_code_of_an_app_is_read_once(app, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     write_study(tmp_path / "out", {"app": "app", "seeds": [0], "commands": [COMMAND], "code": app.code})
     for _ in range(2):
-        assert auditing.find_stopped(app, tmp_path / "out", [0], COMMAND)
+        assert running.find_stopped(app, tmp_path / "out", [0], COMMAND)
     assert read == [app.folder]
 
 
@@ -190,10 +191,10 @@ def test_code_that_a_folder_names_is_that_of_a_run_on_this_machine(app, tmp_path
     out = tmp_path / "out"
     (part,) = run(app, out, [0])
     assert read_code(out) == {"torch.nn:Linear"}
-    (posed,) = auditing.pose_all([part])
+    (posed,) = pose_all([part])
     write_knowledge(part.knowledge, replace(posed.knowledge, model=replace(posed.knowledge.model, spec="os:system")))
     with pytest.raises(TrustError, match="asks for the model os:system, which would be imported"):
-        auditing.pose_all([part])
+        pose_all([part])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     with pytest.raises(TrustError, match=r"names torch.nn:Linear, which would be imported, .* `fedattack gather "):
         run(app, out, [0])
@@ -296,8 +297,10 @@ def test_an_audit_that_is_ended_by_sigterm_says_how_it_goes_on_and_leaves_no_fil
     app, out = MESSAGE_API.copy(tmp_path), tmp_path / "out"
     begun: list[subprocess.Popen] = []
 
-    def pose(part, witnesses, *, ask, **_):
-        ask.losses(Inquiry(part, witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))))
+    def pose(part, holding, asked, *, app, watch):
+        asking.Asker(app, watch).losses(
+            Inquiry(part, holding.witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)))
+        )
 
     class Endless(subprocess.Popen):
         def __init__(self, command, **words):
@@ -323,8 +326,8 @@ def test_a_killed_audit_of_an_app_goes_on_and_finds_the_same(tmp_path):
     """As a power cut would kill it, in the middle of its second run."""
     app, whole, out = MESSAGE_API.copy(tmp_path), tmp_path / "whole", tmp_path / "killed"
     path = app / MESSAGE_API.package / "task.py"
-    line = "        super().__init__()\n"
-    path.write_text(path.read_text().replace(line, line + "        torch.manual_seed(5)\n"))
+    line = "    return Net()\n"
+    path.write_text(path.read_text().replace(line, f"    torch.manual_seed(5)\n{line}"))
 
     def words_to(folder) -> list[str]:
         words = ["audit", str(app), "--out", str(folder), "--supernodes", str(CLIENTS), "--seeds", "2"]

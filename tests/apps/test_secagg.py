@@ -1,42 +1,36 @@
 """An app under SecAgg+ is audited as it is: sums are recorded, and the attacks on sums are judged by witnesses."""
 
 import json
-import tomllib
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 
-from fedattack.apps.auditing import attack_all, pose_all, witness_of
 from fedattack.apps.outside import observe_command
-from fedattack.apps.server import WitnessedServerApp
+from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_targets
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError
-from fedattack.observe import ObservedServerApp
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import Part, write_study
-from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
-from fedattack.witness import WitnessedClientApp, sources
-from tests.apps.projects import CLIENTS, HERE, SECAGG, fedattack
+from tests.apps.projects import CLIENTS, SECAGG, fedattack
 from tests.apps.test_foreign import superlink  # noqa: F401 - a fixture
 from tests.apps.test_holding import World
-from tests.apps.worlds import FEATURES
+from tests.apps.worlds import FEATURES, attack_all, pose_all, run_here
 from tests.witness.apps import load
-from tests.worlds.local_grid import LocalGrid
 
 
 def held_by(x) -> set[str]:
     """The clients that hold an example, by the project's own functions."""
-    data = [load(SECAGG, "task").load_data(client)[0].numpy() for client in range(CLIENTS)]
+    data = [load(SECAGG, "task").load_data(client)[0][0].numpy() for client in range(CLIENTS)]
     return {str(client) for client, own in enumerate(data) if any(np.array_equal(x, each) for each in own)}
 
 
 def judged(part: Part, scored: set[str]) -> dict:
     """Go on as audit does; returns the findings of attacks, of which these have scores."""
     posed = pose_all([part])
-    attacked = attack_all([part], posed, lambda names: choose_attacks(names, {}), "cpu", Watch())
+    attacked = attack_all([part], posed)
     assert {*attacked.scored} == {"membership-aggregate", "plaintext"} | scored
     found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return {f"{item.attack}.{item.metric}": item for item in found}
@@ -45,15 +39,7 @@ def judged(part: Part, scored: set[str]) -> dict:
 @pytest.mark.slow
 def test_what_is_witnessed_under_secagg_judges_attacks_on_sums(tmp_path):
     part = Part(tmp_path, "")
-    config = tomllib.loads((HERE / SECAGG.folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    client = WitnessedClientApp(load(SECAGG, "client_app").app, witness_of(part))
-    server = WitnessedServerApp(load(SECAGG, "server_app").app, witness_of(part))
-    grid = LocalGrid(client, CLIENTS)
-    grid.configure(config)
-    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=dict(config))
-    ObservedServerApp(server, part.record)(grid, context)
-    sources.remove()
-    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    run_here(part, load(SECAGG, "server_app").app, load(SECAGG, "client_app").app, SECAGG.config, CLIENTS)
     record = Record(part.record)
     assert (record.view, len(record), record.status) == ("aggregate", 3, "complete")
     found = judged(part, {"exact", "labels"})
@@ -119,12 +105,12 @@ def test_one_command_audits_an_app_under_secagg(tmp_path):
     path = where / SECAGG.package / "server_app.py"
     evaluated = (
         "\n\ndef evaluate(server_round, parameters, config):\n"
-        "    net = Net()\n    set_weights(net, parameters)\n    x, y = load_data(9)\n"
+        "    net = make_model()\n    put(net, parameters)\n    x, y = load_data(9)[0]\n"
         "    return float(nn.functional.cross_entropy(net(x), y)), {}\n"
     )
     text = path.read_text().replace(
-        "import Net, get_weights\n",
-        "import Net, get_weights, load_data, set_weights\nfrom torch import nn\n" + evaluated,
+        "import arrays_of, make_model\n",
+        "import arrays_of, make_model, load_data, put\nfrom torch import nn\n" + evaluated,
     )
     path.write_text(text.replace("fraction_evaluate=0.0,", "fraction_evaluate=0.0, evaluate_fn=evaluate,"))
     done = fedattack("audit", str(where), "--out", str(out), "--supernodes", "4", "--json", cwd=tmp_path)

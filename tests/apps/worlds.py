@@ -2,14 +2,37 @@
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import torch
+from flwr.app import Context, RecordDict
 from torch import nn
 
+from fedattack.apps.auditing import Attacked, attack, pose_run
+from fedattack.apps.choosing import choose
+from fedattack.apps.holding import hold
+from fedattack.apps.posing import Posed
+from fedattack.apps.posing import pose as pose_held
+from fedattack.apps.questions import NOTHING_BESIDES, Questions
+from fedattack.apps.server import WitnessedServerApp
+from fedattack.apps.witnessing import witness_of
 from fedattack.learning import build_model, train_local
-from fedattack.record import Exchange, RecordWriter, Reply
-from fedattack.witness import SERVER, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+from fedattack.observe import ObservedServerApp
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.folder import Part, write_study
+from fedattack.runs.pipeline import choose_attacks
+from fedattack.runs.watch import Watch
+from fedattack.witness import (
+    SERVER,
+    SeenExamples,
+    Witness,
+    WitnessedClientApp,
+    WitnessedModel,
+    WitnessedTraining,
+    sources,
+)
+from tests.worlds.local_grid import LocalGrid
 
 FEATURES, CLASSES = 6, 4
 MODEL = WitnessedModel(
@@ -96,3 +119,32 @@ def train_record(
             mean[key] = np.average(stacked, axis=0, weights=weights).astype(np.float32)
         common = mean
     writer.close(final=common)
+
+
+def pose(part: Part, witnesses, *, model=None, loss=None, asked: Questions = NOTHING_BESIDES, **options) -> Posed:
+    """Hold and pose what was witnessed of a run."""
+    holding = hold(witnesses, Record(part.record))
+    return pose_held(part, holding, replace(asked, model=model, loss=loss), **options)
+
+
+def pose_all(parts, *, app=None, **asked) -> list[Posed]:
+    """Witness, hold and pose runs."""
+    return [pose_run(part, asked.get("asked") or Questions(**asked), app) for part in parts]
+
+
+def attack_all(parts, posed, make=lambda names: choose_attacks(names, {}), watch: Watch | None = None) -> Attacked:
+    """Choose and attack."""
+    watch = watch or Watch()
+    return attack(parts, posed, choose(parts, posed, make, watch), "cpu", watch)
+
+
+def run_here(part: Part, server, client, config, clients: int) -> None:
+    """Run apps in this process, witnessed and observed, as the one run of a folder."""
+    grid = LocalGrid(WitnessedClientApp(client, witness_of(part)), clients)
+    grid.configure(config)
+    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=dict(config))
+    try:
+        ObservedServerApp(WitnessedServerApp(server, witness_of(part)), part.record)(grid, context)
+    finally:
+        sources.remove()
+    write_study(part.folder, {"commands": ["fedattack audit ."], "seeds": [0]})

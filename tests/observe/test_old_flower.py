@@ -35,7 +35,7 @@ def test_a_record_of_an_older_flower_is_attacked(version, tmp_path, call, monkey
         monkeypatch.syspath_prepend(folder)
     from numpyexample.task import load_data
 
-    data, unheld = [load_data(site) for site in range(CLIENTS)], load_data(CLIENTS)
+    data, unheld = [load_data(site)[0] for site in range(CLIENTS)], load_data(CLIENTS)[0]
     targets, owners = write_targets(tmp_path / "targets.npz", data, unheld)
     words = ["--targets", "targets.npz", "--model", "logistic_model:logistic", "--classes", "10"]
     assert call("attack", "sia", "audit", *words)[0] == 0

@@ -4,7 +4,6 @@ import importlib
 import random
 import sys
 import threading
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,13 @@ from torch import nn
 from fedattack.witness import WitnessedClientApp, read_witnesses, sources
 from fedattack.witness.node import Call, save
 from fedattack.witness.watch import CallWatch, watching
-from tests.apps.projects import CLIENTS, HERE, Project
+from tests.apps.projects import CLIENTS, Toy
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 
-def load(project: Project, module: str):
+def load(project: Toy, module: str):
     """Import a module of a project."""
-    folder = str(HERE / project.folder)
+    folder = str(project.where)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return importlib.import_module(f"{project.package}.{module}")
@@ -41,9 +40,8 @@ def randomness():
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
 
 
-def run(project: Project, wrap=lambda app: app) -> dict[tuple[int, int], list]:
+def run(project: Toy, wrap=lambda app: app) -> dict[tuple[int, int], list]:
     """Run a project; returns, by node and call, the arrays of the reply and the random states that the call left."""
-    config = tomllib.loads((HERE / project.folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     client, server = (load(project, name).app for name in ("client_app", "server_app"))
     client = wrap(client)
     calls: dict[tuple[int, int], list] = {}
@@ -64,8 +62,8 @@ def run(project: Project, wrap=lambda app: app) -> dict[tuple[int, int], list]:
 
     seed(3)
     grid = LocalGrid(noting, CLIENTS)
-    grid.configure(config)
-    server(grid, Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=dict(config)))
+    grid.configure(project.config)
+    server(grid, Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=dict(project.config)))
     return calls
 
 
@@ -75,7 +73,7 @@ def seed(value: int) -> None:
     random.seed(value)
 
 
-def witnessed(project: Project, folder: Path, **options):
+def witnessed(project: Toy, folder: Path, **options):
     """Run a project under witness; returns what :func:`run` does, and the witnesses by client."""
     sent = run(project, lambda app: WitnessedClientApp(app, folder, **options))
     witnesses = read_witnesses(folder)

@@ -43,7 +43,7 @@ def test_a_message_api_project_in_pytorch(tmp_path):
     assert len(witnesses) == CLIENTS
     evaluated = 0
     for client, witness in witnesses.items():
-        train, test = (loader.dataset.tensors for loader in task.load_data(int(client), CLIENTS, 16))
+        train, test = task.load_data(int(client), CLIENTS)
         check_trained(witness, *train)
         # Half of the clients evaluate in each round.
         assert seen(witness.evaluated) in (set(), hashes_of(test[0]))
@@ -84,7 +84,7 @@ def test_a_model_that_a_function_makes(tmp_path):
     _, witnesses = witnessed(BATCH_NORM, tmp_path)
     task = load(BATCH_NORM, "task")
     for client, witness in witnesses.items():
-        check_trained(witness, *task.load_site(int(client)))
+        check_trained(witness, *task.load_data(int(client), CLIENTS)[0])
         assert (witness.model.spec, witness.model.arguments) == ("hospitals.task:make_model", {})
         assert witness.training.epochs == 8
         assert not [note for note in witness.notes if "state" in note]
@@ -97,7 +97,7 @@ def test_a_project_in_lightning(tmp_path):
     _, witnesses = witnessed(LIGHTNING, tmp_path)
     task = load(LIGHTNING, "task")
     for client, witness in witnesses.items():
-        train, other = (loader.dataset.tensors for loader in task.load_data(int(client)))
+        train, other = task.load_data(int(client), CLIENTS)
         check_trained(witness, *train)
         assert seen(witness.evaluated) == hashes_of(other[0])
         model, training = witness.model, witness.training
@@ -113,7 +113,7 @@ def test_a_project_with_opacus(tmp_path):
     _, witnesses = witnessed(OPACUS, tmp_path)
     task = load(OPACUS, "task")
     for client, witness in witnesses.items():
-        train, other = (loader.dataset.tensors for loader in task.load_data(int(client)))
+        train, other = task.load_data(int(client), CLIENTS)
         check_trained(witness, *train)
         assert seen(witness.evaluated) == hashes_of(other[0])
         assert (witness.model.spec, witness.model.loss) == ("privateexample.task:Net", "cross-entropy")
@@ -136,7 +136,7 @@ def test_a_scikit_learn_project(tmp_path):
     _, witnesses = witnessed(SKLEARN, tmp_path)
     task = load(SKLEARN, "task")
     for client, witness in witnesses.items():
-        check_trained(witness, *task.load_data(int(client)))
+        check_trained(witness, *task.load_data(int(client), CLIENTS)[0])
         # It measures its accuracy on what it trains on.
         assert witness.evaluated.total == 0
         model = witness.model
@@ -152,15 +152,16 @@ def test_a_project_in_numpy_that_states_its_examples(tmp_path, monkeypatch):
     task = load(NUMPY, "task")
     other = load_digits().data[:30]
 
-    def train(model, x, y, lr, epochs):
+    def train(model, data, config):
+        x, y = data
         trained_on(x, y)
         evaluated_on(np.concatenate([x, other.astype(x.dtype)]))
-        return task.train(model, x, y, lr, epochs)
+        return task.train(model, data, config)
 
-    monkeypatch.setattr(client, "train", train)
+    monkeypatch.setattr(client, "train_fn", train)
     _, witnesses = witnessed(NUMPY, tmp_path)
     for index, witness in witnesses.items():
-        check_trained(witness, *task.load_data(int(index)))
+        check_trained(witness, *task.load_data(int(index))[0])
         assert seen(witness.evaluated) == hashes_of(other.astype(np.float32))
         assert set(witness.evaluated.y) == {-1}
         assert witness.model is None
@@ -171,7 +172,7 @@ def test_a_project_in_numpy_that_states_its_examples(tmp_path, monkeypatch):
 def test_under_secure_aggregation_what_the_client_trains_on_is_seen_all_the_same(tmp_path):
     _, witnesses = witnessed(SECAGG, tmp_path)
     task = load(SECAGG, "task")
-    trained = [(task.load_data(int(client)), one) for client, one in witnesses.items() if len(one.trained)]
+    trained = [(task.load_data(int(client))[0], one) for client, one in witnesses.items() if len(one.trained)]
     assert len(trained) >= 3
     for data, witness in trained:
         check_trained(witness, *data)

@@ -44,7 +44,11 @@ class GradientMatchingOptions(options.WorkersOptions, options.MemoryOptions):
         sgd=True,
         takes=("rounds", "clients"),
     )
-    in_apps: ClassVar[InApps] = InApps(options={"restarts": 1})
+    in_apps: ClassVar[InApps] = InApps(
+        options={"restarts": 1},
+        remedy="--sensitive NUMBER, a column of the model's input",
+        asked_of="tables",
+    )
 
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
     restarts: int | None = options.whole(

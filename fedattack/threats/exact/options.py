@@ -21,7 +21,9 @@ class ExactOptions:
         takes=("rounds", "clients", "models"),
         sgd=True,
     )
-    in_apps: ClassVar[InApps] = InApps(place=3, reads_steps=True)
+    in_apps: ClassVar[InApps] = InApps(
+        place=3, reads_steps=True, truth="fedattack.attacks.held_examples:whole_examples"
+    )
 
     replies: int = options.whole(
         10, "replies of each client that are looked at, spread over the run; of sums all are", least=1

@@ -34,7 +34,9 @@ class PrivateAttributeOptions(options.WorkersOptions, options.MemoryOptions):
         knowledge=("model", "training", "auxiliary", "attributes"),
         takes=("rounds", "clients", "sketch", "structures"),
     )
-    in_apps: ClassVar[InApps] = InApps(is_slow=True)
+    in_apps: ClassVar[InApps] = InApps(
+        is_slow=True, remedy="--groups FILE.toml, which says which clients belong together"
+    )
 
     updates: str = options.rounds(
         "stages",

@@ -37,7 +37,11 @@ class GradientInversionOptions(options.WorkersOptions, options.MemoryOptions):
         sgd=True,
         takes=("rounds", "clients"),
     )
-    in_apps: ClassVar[InApps] = InApps(of_few=True)
+    in_apps: ClassVar[InApps] = InApps(
+        of_few=True,
+        remedy="clients of few examples that train by plain SGD, and somebody who evaluates on others",
+        asked_of="arrays",
+    )
 
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
     clients: tuple[str, ...] = options.words(

@@ -20,4 +20,4 @@ class PlaintextOptions:
         knowledge=(),
         takes=("rounds", "clients", "sketch", "frozen", "structures"),
     )
-    in_apps: ClassVar[InApps] = InApps(place=5)
+    in_apps: ClassVar[InApps] = InApps(place=5, truth="fedattack.threats.plaintext.truths:truth_in")

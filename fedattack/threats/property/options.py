@@ -23,7 +23,12 @@ class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
         knowledge=("model", "auxiliary", "training", "property"),
         takes=("rounds", "sketch", "structures"),
     )
-    in_apps: ClassVar[InApps] = InApps(is_slow=True, of_sums=True)
+    in_apps: ClassVar[InApps] = InApps(
+        is_slow=True,
+        of_sums=True,
+        remedy="--property CLASS, of which some clients hold examples and others do not",
+        asked_of="classes",
+    )
 
     shadows: Mode | None = options.choice(
         None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES

@@ -21,7 +21,7 @@ class SequencesOptions:
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
     )
-    in_apps: ClassVar[InApps] = InApps(place=4, reads_steps=True)
+    in_apps: ClassVar[InApps] = InApps(place=4, reads_steps=True, truth="fedattack.attacks.lookups:sequences_in")
 
     replies: int = options.whole(1, "replies of each client that are looked at, spread over the run", least=1)
     distance: float = options.number(

@@ -17,7 +17,9 @@ class TreesOptions:
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedavg",), knowledge=(), takes=("rounds", "clients")
     )
-    in_apps: ClassVar[InApps] = InApps(plants="fedattack.threats.trees.planting:plant")
+    in_apps: ClassVar[InApps] = InApps(
+        plants="fedattack.threats.trees.planting:plant", truth="fedattack.threats.trees.replies:tables_in"
+    )
     asks_peers: ClassVar[bool] = True
 
     rows: int = options.whole(500, "examples of each client that are put together, at most", least=1)

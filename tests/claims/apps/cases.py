@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 
 from fedattack.record import check_record
 from fedattack.runs.simulator import Simulator
-from tests.apps.projects import IMPORT_LEGACY, Project
+from tests.apps.projects import BEFORE_LEGACY, IMPORT_LEGACY, Project
 from tests.worlds.local_grid import LocalGrid
 
 HERE = Path(__file__).parent
@@ -28,14 +28,14 @@ _MESSAGE_API = (
     ("# Start strategy, run FedAvg for `num_rounds`", 'strategy = ObservedStrategy(strategy, "RECORD")'),
 )
 _LEGACY = (
-    ("from flwr.common import Context, ndarrays_to_parameters", IMPORT_LEGACY),
+    (BEFORE_LEGACY, IMPORT_LEGACY),
     (
         'config = ServerConfig(num_rounds=context.run_config["num-server-rounds"])',
         'strategy = ObservedLegacyStrategy(strategy, "RECORD")',
     ),
 )
 _SECAGG = (
-    ("from flwr.common import Context, ndarrays_to_parameters", IMPORT_LEGACY),
+    (BEFORE_LEGACY, IMPORT_LEGACY),
     ("# Construct the LegacyContext", 'strategy = ObservedLegacyStrategy(strategy, "RECORD", view="aggregate")'),
 )
 

@@ -1,0 +1,225 @@
+"""The stage `run` of an audit: a copy of somebody's app runs, observed and witnessed, once for each seed."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedattack.apps import superlink
+from fedattack.apps.app import App
+from fedattack.apps.outside import count_rounds, observe_command, wrap_app
+from fedattack.apps.place import copy_files
+from fedattack.apps.witnessing import check_code, describe_besides, list_code, witness_of, witnesses_of
+from fedattack.base.errors import ConfigError, FedAttackError, RecordError, RunError, short
+from fedattack.base.files import sigterm_raises
+from fedattack.base.untrusted import check_folder, remove_inside
+from fedattack.record import Record
+from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
+from fedattack.runs.code import note_code
+from fedattack.runs.running import (
+    check_clients,
+    check_free,
+    check_idle,
+    is_recorded,
+    lock_folder,
+    new_folder,
+    now,
+    open_log,
+    run_in_turn,
+)
+from fedattack.runs.runtimes import RUNTIMES, SUPERLINK
+from fedattack.runs.watch import Watch
+from fedattack.witness import HoldOut
+
+# Examples of each role that are kept of all clients, and of one: all of them are read at once.
+_KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
+
+_IDENTITY = {"app": "app", "seeds": "seeds", "commands": "command", "code": "code of the app"}
+"""What a command has in common with the run that it goes on with, in the study, and its title."""
+
+
+def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """Read what a run was with which the same command goes on; nothing if the run folder is new.
+
+    Raises
+    ------
+    ConfigError
+        If there is something else in ``out``, or the run of another app, other seeds or another command.
+    """
+    out = out.expanduser().absolute()
+    study: dict[str, Any] = {}
+    if out.is_dir():
+        study = read_study(out)
+    if "app" not in study:
+        check_free(out)
+        return {}
+    check_folder(out, RecordError, to_write=True)
+    wanted = {"app": app.folder.name, "seeds": [*seeds], "commands": [command], "code": app.code}
+    for key, title in _IDENTITY.items():
+        if study.get(key) != wanted[key]:
+            got = f"got {short(str(wanted[key]), 80)}"
+            if key == "code":
+                got = "it was changed since"
+            raise ConfigError(
+                f"{out} holds a run of another {title} and goes on by the command that began it alone, which {STUDY} "
+                f"there names: expected {short(str(study.get(key)), 80)}, {got}; give this run a folder of its own"
+            )
+    return study
+
+
+def run_app(
+    app: App,
+    out: Path,
+    seeds: Sequence[int],
+    *,
+    on: str,
+    command: str,
+    options: Mapping[str, str] | None = None,
+    watch: Watch,
+) -> tuple[Part, ...]:
+    """Run a copy of an app, once for each seed, observed and witnessed, into the run folder ``out``.
+
+    A run that the same command began goes on: seeds that are recorded whole are left alone, others are run anew.
+
+    ``on`` is one of :data:`fedattack.runs.runtimes.RUNTIMES`, and of no effect where the caller gave the command that
+    runs the app. ``command``, the command line, and ``options`` of attacks are kept for the report, and for who attacks
+    again.
+
+    Raises
+    ------
+    ConfigError
+        If ``out`` is taken, holds another run, or another is at work in it.
+    RunError
+        If a run does not finish.
+    """
+    out = out.expanduser().absolute()
+    before = find_stopped(app, out, seeds, command)
+    parts = new_parts(out, seeds)
+    study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": now(), "recorded": []}
+    study |= {"app": app.folder.name, "code": app.code}
+    if options:
+        study["options"] = dict(options)
+    if app.command is None:
+        study["runtime"] = on
+    make_folder: Callable[[Path], Any] = new_folder
+    if before:
+        make_folder = lock_folder
+    with make_folder(out):
+        study |= {key: before[key] for key in ("started", "recorded") if key in before}
+        left = []
+        for part, seed in zip(parts, seeds, strict=True):
+            check_idle(part)
+            if _is_whole(part, seed, study):
+                check_code(part)
+                continue
+            for folder in (part.record, witness_of(part), part.truth, part.knowledge, out / "scores" / part.name):
+                remove_inside(out, folder, ConfigError)
+            left.append(([part], partial(_run, app, out, study, part, seed, watch)))
+        if left:
+            write_study(out, study)
+            run_in_turn(out, study, left, None, watch)
+    return tuple(parts)
+
+
+def _is_whole(part: Part, seed: int, study: Mapping[str, Any]) -> bool:
+    """Whether a seed is recorded to its end; what a SuperLink was asked to stop may look like it."""
+    return is_recorded(part) and (study.get("runtime") != SUPERLINK or seed in study.get("recorded", ()))
+
+
+def _run(
+    app: App, out: Path, study: dict[str, Any], part: Part, seed: int, watch: Watch, advance: Callable[[], None]
+) -> None:
+    on = study.get("runtime", "")
+    if app.server:
+        client_error = _run_departing(app, out, part, seed, on, watch, advance)
+    elif app.command is None:
+        client_error = _run_copy(app, out, part, seed, on, advance)
+    else:
+        client_error = None
+        advance()
+        observe_command(
+            app.command.words,
+            part.record,
+            {},
+            witness=witness_of(part),
+            hold_out=_held_out(app, seed),
+            stdout=sys.stderr.fileno(),
+        )
+    advance()
+    _check_answers(part, client_error, watch)
+    if on == SUPERLINK:
+        superlink.check_witnessed(Record(part.record), witness_of(part), watch)
+    note_code(out, list_code(witness.model for witness in witnesses_of(part)))
+    study["recorded"].append(seed)
+    write_study(out, study)
+
+
+def _held_out(app: App, seed: int) -> HoldOut | None:
+    if not app.hold_out:
+        return None
+    return HoldOut(app.hold_out, seed)
+
+
+def _run_departing(
+    app: App, out: Path, part: Part, seed: int, on: str, watch: Watch, advance: Callable[[], None]
+) -> str | None:
+    """Run a copy of an app with an active server, which learns what to send from a run with an honest one."""
+    from fedattack.apps.auditing import pose_run
+    from fedattack.apps.departing import Plan
+
+    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        watch.say("note", f"--server {app.server}: an honest run comes first, which shows the clients' model")
+        (honest,) = new_parts(Path(folder), [seed])
+        _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
+        try:
+            posed = pose_run(honest)
+        except FedAttackError as cause:
+            raise ConfigError(f"--server {app.server} needs to know the clients' model: {cause}") from None
+        plan = Path(folder) / "plan.safetensors"
+        Plan.of(app.server, Record(honest.record), posed.knowledge, seed).write(plan)
+        return _run_copy(app, out, part, seed, on, advance, plan)
+
+
+def _run_copy(
+    app: App, out: Path, part: Part, seed: int, on: str, advance: Callable[[], None], plan: Path | None = None
+) -> str | None:
+    """Run a copy of an app, by a plan with an active server; returns what a client failed by."""
+    server: dict[str, Any] = {}
+    if plan is not None:
+        server = {"server": app.server, "facts": {"departures": 1}}
+    config = dict(app.config)
+    if app.seeded:
+        config.setdefault("seed", seed)
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
+        keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
+        held_out = _held_out(app, seed)
+        wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)
+        copy_files(app.folder, place, without=out.resolve())
+        with RUNTIMES[on](copy, app.supernodes, app.device, open_log(out)) as runner:
+            # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
+            runner.cwd = place
+            return runner.run(config, on_poll=advance)
+
+
+def _check_answers(part: Part, client_error: str | None, watch: Watch) -> None:
+    """Look whether the run ended in good order, and clients answered what is recorded."""
+    check_clients(part, client_error, watch, explain=_explain)
+    count_rounds(part.record)
+    record = Record(part.record)
+    if not len(record):
+        raise RunError(f"{part.label}: the server sent no training message{describe_besides(record)}")
+
+
+def _explain(problem: str, record: Record | None) -> str:
+    """Add to why clients failed what to do, and to why none answered in a record what passed besides."""
+    # Clients, and not the server, may have an environment that lacks fedattack.
+    if "No module named 'fedattack" in problem:
+        problem += "; clients note what they train on by fedattack: call `pip install fedattack` where they run"
+    if record is not None:
+        statuses = {seen.status for round_ in record for seen in round_.observations}
+        if statuses == {"missing"}:
+            problem += describe_besides(record)
+    return problem

@@ -1,0 +1,109 @@
+"""The stage `witness` of an audit: what clients were seen to train on, and what their server was sent."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from fedattack.attacks import ModelKnowledge
+from fedattack.base.errors import NeedsError, TrustError, in_command, short
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.runs.code import read_code
+from fedattack.threats.trees.replies import holds_trees
+from fedattack.witness import Witness, WitnessedModel, read_witnesses
+
+WITNESS = "witness"
+"""Folder of a run folder that witnesses write in; no attack reads it."""
+
+# Kinds of messages of which a line says that they are not recorded.
+_FEW_GAPS = 2
+
+
+def witness_of(part: Part) -> Path:
+    """Return where a run's witnesses write."""
+    return part.folder / WITNESS / part.name
+
+
+def witnesses_of(part: Part) -> tuple[Witness, ...]:
+    """Read what was witnessed of a run; nothing where no client was."""
+    folder = witness_of(part)
+    if not folder.exists():
+        return ()
+    return tuple(read_witnesses(folder))
+
+
+def witness(part: Part) -> tuple[Witness, ...]:
+    """Read what was witnessed of a run in which clients sent something that attacks read.
+
+    Raises
+    ------
+    NeedsError
+        If clients send no arrays of numbers.
+    """
+    record = Record(part.record)
+    if kind := _what_is_sent(record):
+        besides = describe_besides(record) or "; it would take arrays of numbers that a model of PyTorch has"
+        raise NeedsError(f"{part.label}: clients send {kind}, and no attack reads them{besides}")
+    return witnesses_of(part)
+
+
+def check_code(part: Part) -> None:
+    """Refuse code that a run's witnesses name, unless they named it when this machine ran it: the folder is data.
+
+    Raises
+    ------
+    TrustError
+        If there is such code.
+    """
+    for name in sorted(list_code(witness.model for witness in witnesses_of(part)) - read_code(part.folder)):
+        raise TrustError(
+            f"{witness_of(part)} names {short(name, 80)}, which would be imported, and did not when this machine ran "
+            f"the app; `fedattack gather {in_command(part.folder)} {in_command(witness_of(part))} --out DIR` says how "
+            "to trust it"
+        )
+
+
+def list_code(models: Iterable[WitnessedModel | ModelKnowledge | None]) -> set[str]:
+    """Return the import paths of models and of their losses."""
+    code: set[str] = set()
+    for model in models:
+        if model is not None:
+            code |= {name for name in map(str, (model.spec, model.loss)) if ":" in name}
+    return code
+
+
+def _what_is_sent(record: Record) -> str:
+    """Say what clients send in the place of weights; empty if they send arrays of numbers, or it is not known."""
+    # A server behind secure aggregation sees no replies.
+    if record.view == "aggregate" or record.silence:
+        return ""
+    has_metrics = False
+    for round_ in record:
+        for reply in round_.observations:
+            has_metrics = has_metrics or bool(reply.metrics)
+            if reply.status == "ok" and reply.arrays:
+                kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
+                if kinds != {(np.dtype(np.uint8), 1)} or holds_trees(record):
+                    return ""
+                return "bytes, such as the trees of XGBoost in another form than JSON"
+    if has_metrics:
+        return "metrics and settings without arrays"
+    return "empty replies to training messages"
+
+
+def has_arrays_of_queries(record: Record) -> bool:
+    """Say whether clients sent arrays in replies to queries, as in vertical or split learning."""
+    return any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded)
+
+
+def describe_besides(record: Record) -> str:
+    """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
+    said = []
+    if types := dict.fromkeys(others.type for others in record.others):
+        said.append(f"of {short(', '.join(types), 60)} what was in plaintext is recorded")
+    for gap in record.gaps[:_FEW_GAPS]:
+        said.append(short(gap, 120))
+    if has_arrays_of_queries(record):
+        said.append("nobody asked whether these arrays give a party's columns or labels back")
+    return "".join(f"; {line}" for line in said)

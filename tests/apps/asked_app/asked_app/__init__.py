@@ -1,1 +1,0 @@
-"""asked_app: clients of many kinds."""

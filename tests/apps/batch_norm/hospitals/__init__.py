@@ -1,1 +1,0 @@
-"""hospitals: a Flower app."""

@@ -1,1 +1,0 @@
-"""digitsfl: a Flower app."""

@@ -1,1 +1,0 @@
-"""lightningexample: a Flower app."""

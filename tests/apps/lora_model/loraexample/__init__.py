@@ -1,1 +1,0 @@
-"""loraexample: a Flower app."""

@@ -1,1 +1,0 @@
-"""pytorchexample: a Flower app."""

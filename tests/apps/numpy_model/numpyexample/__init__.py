@@ -1,1 +1,0 @@
-"""numpyexample: a Flower app."""

@@ -1,1 +1,0 @@
-"""privateexample: a Flower app."""

@@ -1,1 +1,0 @@
-"""secaggexample: a Flower app."""

@@ -1,1 +1,0 @@
-"""sklearnexample: a Flower app."""

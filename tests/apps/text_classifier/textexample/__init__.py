@@ -1,1 +1,0 @@
-"""textexample: a Flower app."""

@@ -1,1 +1,0 @@
-"""xgboostexample: a Flower app."""
