@@ -129,6 +129,10 @@ class DetectorSetting:
     memory: float = MEMORY
     sketch: Sketch | None = None
 
+    def count_columns(self, shadow: ShadowModel) -> int:
+        """Return how many numbers stand for an update: parameters, or sums of a recorded sketch."""
+        return self.sketch.width if self.sketch else shadow.size
+
 
 @dataclass(frozen=True)
 class Detector:
@@ -221,7 +225,7 @@ def fit_detectors(
     """
     loss = mean_loss(trust_given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
-    columns = _count_columns(setting, shadow)
+    columns = setting.count_columns(shadow)
     if bytes_needed(setting, columns, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
@@ -247,13 +251,6 @@ def fit_detectors(
     del shadows, space
     checker = _Exact(setting, shadow, common, number, sketches=recorded, count=_CHECKED)
     return [_check_detector(checker, question, detector, shares) for question, detector in enumerate(detectors)]
-
-
-def _count_columns(setting: DetectorSetting, shadow: ShadowModel) -> int:
-    """Return how many columns there are of what is multiplied with: parameters, or sums of a recorded sketch."""
-    if setting.sketch:
-        return setting.sketch.width
-    return shadow.size
 
 
 def _sketch_updates(setting: DetectorSetting, shadow: ShadowModel, columns: int) -> list[Sketch]:
@@ -323,8 +320,8 @@ def steps_within(memory: float, size: int) -> int:
 
 def _fit(shadows: "_Linear | _Exact", question: int, space: _Space, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
-    chosen_on = _join_sizes(shadows.project(question, "choose", space.basis))
-    best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
+    having, lacking = map(np.concatenate, shadows.project(question, "choose", space.basis))
+    best = max(space.coefficients(), key=lambda c: _separation(having @ c, lacking @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
     plus, minus = shadows.project(question, "test", weights[None])
     scale, offset = _log_odds(plus, minus, shares)
@@ -355,12 +352,6 @@ def _check_detector(checker: "_Exact", question: int, detector: Detector, shares
     sides = checker.project(question, "test", weights)
     with_it, without = (_affine(side, 1.0, detector.offset) for side in sides)
     return replace(detector, checked=_accuracy(with_it, without, shares))
-
-
-def _join_sizes(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-    """Put the clients of all sizes together."""
-    plus, minus = sides
-    return np.concatenate(plus), np.concatenate(minus)
 
 
 def _each(statistic: Callable[[Array], Any], side: Sequence[Array]) -> Array:
@@ -441,7 +432,7 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = examples_of(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
-        self.columns = _count_columns(setting, shadow)
+        self.columns = setting.count_columns(shadow)
         self.fits = bytes_needed(setting, self.columns, random=shadow.random) <= setting.memory
 
     def numbers(self, *stream: int) -> np.random.Generator:
@@ -566,7 +557,8 @@ class _Exact(_Base):
     def _train_clients(
         self, question: int, behaviour: Behaviour, batches: NDArray[np.int64], masks: torch.Generator
     ) -> Iterator[Tensor]:
-        looked_up, together = len(batches), None
+        looked_up = len(batches)
+        together: int | None = None
         if self.sketches or not self.fits:
             looked_up = CHUNK
             together = int(np.clip(_AT_A_TIME * self.setting.memory / (4 * self.shadow.size * TRAINED), 1, CHUNK))

@@ -85,20 +85,10 @@ _AXES = ("methods", "questions", "windows", "clients", "rounds", "sizes", "shown
 
 @dataclass(frozen=True)
 class _Sums:
-    """What the record gives: who took part with which weight, the common models and the sums.
+    """What the rounds that had an aggregate give; ``starts`` and ``sums`` are on disk.
 
-    Attributes
-    ----------
-    rounds
-        Numbers of the rounds that had an aggregate.
-    A
-        (rounds, clients): weights of the clients in a round's sum. With m participants the weight of client i is
-        m·n_i/Σn_j, which is 1 where all have equally many examples.
-    counts
-        (rounds, clients): example counts, 0 where absent.
-    starts, sums
-        (rounds, size) in float32, on disk: the common models, and the sums of the updates, or (rounds, width) their
-        sketches.
+    Of m participants client i has the weight m·n_i/Σn_j in ``A`` (rounds, clients), and n_i in ``counts``, 0 where
+    absent. ``starts`` (rounds, size) are the common models, ``sums`` those of the updates or of their sketches.
     """
 
     rounds: list[int]
@@ -366,16 +356,9 @@ def _stack_attribute(detectors: Sequence[Detector], name: str) -> Array:
 
 @dataclass(frozen=True)
 class _QuestionEvidence:
-    """What one question's detectors make of the sums.
+    """What one question's detectors make of the sums, named as in :mod:`fedattack.threats.property.disaggregation`.
 
-    Attributes
-    ----------
-    A, G, v, densities
-        As in :mod:`fedattack.threats.property.disaggregation`.
-    products, offsets
-        Of the detectors with all rounds' sums, for BASELINE.
-    lasting
-        Which share of a feature's variance lasts over the rounds, with and without the property.
+    ``lasting`` is the share of a feature's variance that lasts over the rounds, with and without the property.
     """
 
     A: Array

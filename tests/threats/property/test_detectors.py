@@ -280,7 +280,7 @@ def test_recorded_sketches_of_shadow_updates_that_do_not_fit_are_sketched_again(
 
 
 def test_updates_are_sketched_where_they_do_not_fit():
-    setting = make("membership", "exact", auxiliary=200, memory=4e9)
+    setting = make("membership", "exact", auxiliary=200, memory=5e9)
     assert [sketch_width(setting, size) for size in (22_000, 644_000)] == [0, 0]
     width = sketch_width(setting, 11_200_000)
     assert 100_000 < width < 500_000
