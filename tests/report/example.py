@@ -289,12 +289,11 @@ def prolin_findings(clients=50, rounds=300):
             positive = client < 5
             sure = float(rng.beta(6, 1) if positive else rng.beta(1, 9))
             spread = 0.4 * sure * (1 - sure)
-            unknown = client == clients - 1 and seed == 2
-            numbers = (None, None, None) if unknown else (sure, sure - spread, sure + spread)
+            numbers = (sure, sure - spread, sure + spread)
             posteriors.append(
                 {"client": f"{rng.integers(9 * 10**18):019d}", "target": f"{client % 3}", "seed": seed}
                 | dict(zip(("posterior", "low", "high"), numbers, strict=True))
-                | {"positive": positive, "rounds": 0 if unknown else int(rng.binomial(rounds, 0.2))}
+                | {"positive": positive, "rounds": int(rng.binomial(rounds, 0.2))}
             )
     series = {
         "methods": {"rounds": prefixes, "methods": methods, "chance": 2 * 0.1 * 0.5 / 0.6},

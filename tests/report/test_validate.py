@@ -134,7 +134,7 @@ def test_findings_of_property_inference_come_back_unchanged(prolin):
         (("stability", "rounds"), [], r"stability\.rounds"),
         (("overlap", "low"), [0.1], r"overlap: its lists differ in length .*low 1"),
         (("overlap", "checked_rounds"), [1, 2], r"overlap: its lists .*checked_rounds 2, checked_accuracy 3"),
-        (("overlap", "checked_accuracy"), ..., r"overlap: 'checked_accuracy' is a dependency of 'checked_rounds'"),
+        (("overlap", "checked_accuracy"), ..., r"overlap: 'checked_accuracy' is a required property"),
         (("overlap", "accuracy", 0), "good", r"overlap\.accuracy\[0\]"),
         (("distributions", 1, "plus", "sd"), -1, r"distributions\[1\]\.plus\.sd: -1 is less"),
         (("distributions", 0, "minus_sample", 0), None, r"distributions\[0\]\.minus_sample\[0\]"),

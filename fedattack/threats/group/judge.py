@@ -202,14 +202,8 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 class _ValueExchange:
     """Holds decisions against the values of other clients of the same run.
 
-    Attributes
-    ----------
-    shares
-        (clients, values): in which share of a client's replies each value is named; clients of all runs.
-    held
-        (clients,): the true values.
-    runs
-        (clients,): in which run, 0 or more.
+    ``shares`` (clients, values) says in which share of a client's replies each value is named; ``held`` (clients,) are
+    the true values, ``runs`` (clients,) numbers of the runs.
     """
 
     shares: Floats

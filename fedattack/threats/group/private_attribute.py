@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,22 +53,18 @@ STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
 _SHARE = 0.4
 
 
-class _AdversaryTrainer(Protocol):
-    def __call__(
-        self, features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
-    ) -> Beliefs: ...
+_AdversaryTrainer = Callable[[NDArray[np.float32], NDArray[np.int64], int, int, Fit], Beliefs]
+"""Pooled updates, their values, how many values there are, a seed and how networks are fitted → beliefs."""
 
 
 def _network(*hidden: int) -> _AdversaryTrainer:
-    def train(
-        features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
-    ) -> Beliefs:
+    def train(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit) -> Beliefs:
         return train_network(features, labels, values=values, hidden=hidden, seed=seed, fit=fit).beliefs
 
     return train
 
 
-def _svm(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None) -> Beliefs:
+def _svm(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit) -> Beliefs:
     """Train an SVM with an RBF kernel; beliefs are the softmax of its margins, which is uncalibrated."""
     from sklearn.svm import SVC
 
@@ -85,9 +81,7 @@ def _svm(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, 
     return beliefs
 
 
-def _forest(
-    features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
-) -> Beliefs:
+def _forest(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit) -> Beliefs:
     from sklearn.ensemble import RandomForestClassifier
 
     forest = RandomForestClassifier(TREES, random_state=seed).fit(features, labels)

@@ -8,7 +8,6 @@ An example of several rounds is exchanged once for all of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +29,8 @@ _PAIRINGS, _VALUES = 150_000, 4_000_000
 # Exchanges that are made in any case.
 _FEWEST = 999
 
-# A client with more examples than this takes long to pair: then fewer exchanges are made.
-_LARGE, _FEWEST_OF_LARGE = 256, 199
-
-# Exchanges that are drawn together, and errors that are in memory while they are paired.
-_AT_ONCE, _ERRORS = 1_000, 4_000_000
-
-# Up to as many examples all orders are tried, many exchanges together.
-_ALL_ORDERS = 4
+# Exchanges that are drawn together.
+_AT_ONCE = 1_000
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -163,16 +156,14 @@ def _chosen(of_truth: Places, of_others: Places, rng: np.random.Generator) -> Pl
 
 def _worth(attacked: Sequence[AttackedClient], draws: int) -> int:
     """Say how many exchanges are worth their time."""
-    pairings, examples, largest, fewest = 0.0, 0, 0, _FEWEST
+    pairings, examples, largest = 0.0, 0, 0
     for client in attacked:
         size = len(client.labels)
         examples += size
-        if size > _LARGE:
-            fewest = _FEWEST_OF_LARGE
         pairings += len(client.replies) * (1 + (size / 16) ** 2)
         largest = max(largest, size * max(map(len, client.replies)))
     most = min(_PAIRINGS / pairings, _VALUES / max(examples, largest))
-    return min(draws, max(fewest, int(most)))
+    return min(draws, max(_FEWEST, int(most)))
 
 
 def _places(labels: Places, examples: int, rng: np.random.Generator, draws: int) -> Places:
@@ -208,7 +199,7 @@ def _measure_pairs(images: Images, pool: Images, labels: Places, places: Places)
     given = np.concatenate([images, np.full_like(images[:1], 0.5)])
     errors = _errors(given, pool[asked])
     at = where[places]
-    paired = _all_paired(np.ascontiguousarray(errors[:-1].T), at)
+    paired = _pair(np.ascontiguousarray(errors[:-1].T), at)
     measures = {"ratio": peak_ratio(errors[paired, at])}
     if pool.ndim == 4:
         measures["similarity"] = similarities(given, pool[asked])[paired, at]
@@ -222,8 +213,8 @@ def _errors(one: Images, other: Images) -> Floats:
     return np.asarray(np.maximum(squares - 2 / a.shape[1] * (a @ b.T), 0))
 
 
-def _all_paired(cost: Floats, at: Places) -> Places:
-    """Pair exchange after exchange as :func:`_paired`, few at once: the costs of all together may not fit into memory.
+def _pair(cost: Floats, at: Places) -> Places:
+    """Return which reconstruction stands for each example (exchanges, k), −1 for none, at the least cost.
 
     Parameters
     ----------
@@ -232,22 +223,10 @@ def _all_paired(cost: Floats, at: Places) -> Places:
     at
         (exchanges, k): which examples.
     """
-    at_once = max(1, _ERRORS // (at.shape[1] * cost.shape[1]))
-    paired = [_pair(cost[at[start : start + at_once]]) for start in range(0, len(at), at_once)]
-    return np.concatenate(paired)
-
-
-def _pair(cost: Floats) -> Places:
-    """Return which reconstruction stands for each example (exchanges, k), −1 for none, at the least cost (…, k, m)."""
-    _, examples, found = cost.shape
-    if examples == found <= _ALL_ORDERS:
-        orders = np.array(list(permutations(range(found))))
-        totals = cost[:, np.arange(examples), orders].sum(axis=2)
-        return np.asarray(orders[totals.argmin(axis=1)])
-    paired = np.full(cost.shape[:2], -1, dtype=np.int64)
-    for one, of_one in zip(paired, cost, strict=True):
-        rows, columns = linear_sum_assignment(of_one)
-        one[rows] = columns
+    paired = np.full(at.shape, -1, dtype=np.int64)
+    for stand_in, places in zip(paired, at, strict=True):
+        rows, columns = linear_sum_assignment(cost[places])
+        stand_in[rows] = columns
     return paired
 
 

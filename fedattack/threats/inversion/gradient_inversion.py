@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from fedattack.attacks.matching import is_finite, is_zero
-from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
@@ -309,27 +307,6 @@ def total_variation(x: Tensor) -> Tensor:
         if difference.numel():
             total = total + difference.abs().mean()
     return total
-
-
-def check_batches(batches: Sequence[ReplyBatch], loss: str) -> None:
-    """Refuse batches that cannot be searched for.
-
-    Raises
-    ------
-    DataError
-        If a movement is zero or not finite, or a batch has no examples.
-    NeedsError
-        If labels are to be searched for under a loss of the user's own.
-    """
-    for number, batch in enumerate(batches):
-        parts = batch.movement.values()
-        if batch.records < 1 or not is_finite(parts) or is_zero(parts):
-            raise DataError(
-                f"gradient inversion, batch {number}: expected at least one example and a movement that is finite and "
-                "not zero; leave that round out"
-            )
-        if batch.labels is None and loss not in ("cross-entropy", "mse"):
-            raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {loss!r}")
 
 
 def invert_group(

@@ -37,7 +37,6 @@ from fedattack.threats.inversion.gradient_inversion import (
     Reconstructed,
     ReplyBatch,
     Search,
-    check_batches,
     groups_of,
     invert_group,
 )
@@ -177,7 +176,6 @@ class GradientInversion(GradientInversionOptions, Attack):
             variation = VARIATION[self.method]
         box = self._box_of(knowledge, model.input_shape)
         how = Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order)
-        check_batches(batches, client.loss)
         found = self._search_batches(batches, how, model, training, seed, client.device, progress)
         images, labels, objectives = zip(*found, strict=True)
         return Scores(
@@ -295,6 +293,8 @@ class GradientInversion(GradientInversionOptions, Attack):
             return self.label or "rule"
         if self.label == "rule":
             raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
+        if model.loss != "mse":
+            raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {model.loss!r}")
         return "free"
 
     def _batch_of(

@@ -164,21 +164,7 @@ def _clients(record: Record, examples: Targets) -> int:
 
 @dataclass(frozen=True)
 class _Federation:
-    """Federations that the attacker plays, on examples of its own.
-
-    Attributes
-    ----------
-    model, training
-        The clients' model, and how they train.
-    examples
-        The attacker's.
-    clients
-        How many a federation has.
-    seed
-        Federation i draws from (seed, 1, i).
-    frozen
-        Names of parameters that no client trains.
-    """
+    """Federations of so many clients that the attacker plays on its own examples; number i draws from (seed, 1, i)."""
 
     model: ModelKnowledge
     training: LocalSGD

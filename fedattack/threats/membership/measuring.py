@@ -27,18 +27,9 @@ _SAMPLE = slice(500)
 
 @dataclass(frozen=True)
 class Replies:
-    """Some replies of a round.
+    """Some replies of a round, the model that all of them answer if it is known, and which are their client's last.
 
-    Attributes
-    ----------
-    group
-        Whose they are, and what they held.
-    received
-        The model that all of them answer, if it is known.
-    last
-        Which are their client's last.
-    shadowed
-        Whether shadow models are trained in the round.
+    ``shadowed`` says whether shadow models are trained in the round.
     """
 
     group: Group

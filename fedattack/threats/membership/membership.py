@@ -229,18 +229,10 @@ class Membership(MembershipOptions, Attack):
 
 @dataclass(frozen=True)
 class _RoundMeasures:
-    """What one round shows of each target and client; NaN where a client was not seen.
+    """What one round shows of each target and client, as :class:`OfReplies` has it; NaN where a client was not seen.
 
-    Attributes
-    ----------
-    columns
-        By node, where a client stands.
-    losses, products, norms, lengths, last_norms
-        (targets, clients) each, and (clients,): as :class:`OfReplies` has them.
-    population
-        By column, losses of the attacker's examples.
-    references
-        By method, scores (targets, clients) that need shadow models.
+    ``population`` holds losses of the attacker's examples by column, ``references`` by method the scores (targets,
+    clients) that need shadow models.
     """
 
     columns: Mapping[str, int]
@@ -402,7 +394,7 @@ def choose_spread(numbers: Sequence[int], count: int | None) -> list[int]:
 
     Examples
     --------
-    >>> spread([1, 2, 3, 4, 5, 6], 3)
+    >>> choose_spread([1, 2, 3, 4, 5, 6], 3)
     [2, 4, 6]
     """
     if count is None or count >= len(numbers):

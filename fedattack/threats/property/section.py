@@ -5,6 +5,7 @@ Secure Aggregation in Federated Learning*).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import matplotlib
@@ -146,38 +147,32 @@ def overlap(finding: Finding, slug: str) -> Plot:
     """Overlap coefficient and accuracy of each round's detector, as Figure 7 of the paper (``series["overlap"]``)."""
     series = finding.series["overlap"]
     rounds = series["rounds"]
-    nothing = [None] * len(rounds)
-    columns = {key: series.get(key, nothing) for key in ("overlap", "low", "high", "accuracy")}
-    checked = dict(zip(series.get("checked_rounds", []), series.get("checked_accuracy", []), strict=True))
+    columns = {key: series[key] for key in ("overlap", "low", "high", "accuracy")}
+    checked = dict(zip(series["checked_rounds"], series["checked_accuracy"], strict=True))
     figure, axes = one_axes(280)
     every = max(len(rounds) // 12, 1)
-    low, accuracy = _percent(columns["low"]), _percent(columns["accuracy"])
-    if not np.isnan(low).all():
-        high = _percent(columns["high"])
-        axes.fill_between(rounds, low, high, color=FIRST, alpha=0.22, linewidth=0, label="range of the overlap")
+    low, high = _percent(columns["low"]), _percent(columns["high"])
+    axes.fill_between(rounds, low, high, color=FIRST, alpha=0.22, linewidth=0, label="range of the overlap")
     axes.plot(rounds, _percent(columns["overlap"]), "-o", color=FIRST, markevery=every, label="overlap (median)")
-    if not np.isnan(accuracy).all():
-        axes.plot(rounds, accuracy, "--s", color=SECOND, markevery=every, label="accuracy, unseen examples")
+    accuracy = _percent(columns["accuracy"])
+    axes.plot(rounds, accuracy, "--s", color=SECOND, markevery=every, label="accuracy, unseen examples")
+    fresh, label = list(checked.values()), "accuracy, fresh exact updates"
+    axes.plot(list(checked), _percent(fresh), "D", color=THIRD, markersize=6.5, label=label)
     words = f"Line chart over {len(rounds)} rounds. Overlap: {_first_and_last(rounds, columns['overlap'])}."
     words += f" Accuracy on unseen auxiliary records: {_first_and_last(rounds, columns['accuracy'])}."
+    words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), fresh)}."
     caption = (
         "The overlap (OVL) is the area that the feature's two densities, with and without the property, have in "
-        "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its overlap."
+        "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its "
+        "overlap. Accuracy on fresh exact updates is the harder test: updates of unseen examples, made just as the "
+        "clients make theirs."
     )
-    if checked:
-        fresh, label = list(checked.values()), "accuracy, fresh exact updates"
-        axes.plot(list(checked), _percent(fresh), "D", color=THIRD, markersize=6.5, label=label)
-        words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), fresh)}."
-        caption += (
-            " Accuracy on fresh exact updates is the harder test: updates of unseen examples, made just as the clients "
-            "make theirs."
-        )
     label_rounds(axes)
     axes.set_ylabel("Overlap, accuracy (%)")
     axes.set_ylim(-4, 104)
     one_legend(figure, [axes], handlelength=2.4)
     rows = []
-    for number, middle, least, most, accurate in _merge_rounds(rounds, columns.values(), checked):
+    for number, middle, least, most, accurate in zip(rounds, *columns.values(), strict=True):
         row = [str(number), shown(middle), interval(least, most), shown(accurate), shown(checked.get(number))]
         rows.append(row)
     title = "Detector of each round"
@@ -242,9 +237,8 @@ def _draw_densities(axes: Axes, shot: Mapping[str, Any]) -> None:
 @matplotlib.rc_context(STYLE)
 def posteriors(finding: Finding, slug: str) -> Plot:
     """Posterior of each client with its interval, most suspicious first (``series["posteriors"]``)."""
-    answers = sorted(finding.series["posteriors"], key=_suspicion, reverse=True)
-    known = [answer for answer in answers if answer["posterior"] is not None]
-    top = known[:_MOST_POSTERIORS]
+    answers = sorted(finding.series["posteriors"], key=itemgetter("posterior"), reverse=True)
+    top = answers[:_MOST_POSTERIORS]
     parts = ["client"]
     for part in ("target", "seed"):
         if len({answer[part] for answer in answers}) > 1:
@@ -261,8 +255,6 @@ def posteriors(finding: Finding, slug: str) -> Plot:
     caption = ""
     if len(answers) > len(top):
         caption += f"The {len(top)} most suspicious of {len(answers)} listed. "
-    if len(known) < len(answers):
-        caption += f"{len(answers) - len(known)} never took part: whether they have it is unknown. "
     return Plot(
         title,
         to_svg(figure, slug, title, words.rstrip("; ") + "."),
@@ -291,11 +283,6 @@ def _draw_posteriors(axes: Axes, answers: Sequence[Mapping[str, Any]], label: st
 
 def _column(answers: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
     return _percent([answer[key] for answer in answers])
-
-
-def _suspicion(answer: Mapping[str, Any]) -> float:
-    """Return the posterior, and less than any where there is none."""
-    return -1.0 if answer["posterior"] is None else answer["posterior"]
 
 
 def _name_of(answer: Mapping[str, Any], parts: Sequence[str]) -> str:
@@ -400,12 +387,6 @@ def _rows(rounds: Sequence[int], columns: Any) -> list[list[str]]:
     return [[str(r), *map(shown, values)] for r, *values in zip(rounds, *columns, strict=True)]
 
 
-def _merge_rounds(rounds: Sequence[int], columns: Any, checked: Mapping[int, Any]) -> list[tuple[Any, ...]]:
-    """List rows of the columns, with empty ones for checked rounds that are not among the rounds."""
-    rows = {r: (r, *values) for r, *values in zip(rounds, *columns, strict=True)}
-    return [rows.get(r, (r, None, None, None, None)) for r in sorted({*rows, *checked})]
-
-
 def _plaintext(finding: Finding) -> Table:
     return Table(
         "What each number that is sent in plaintext tells by itself",
@@ -442,7 +423,7 @@ def _name_clients(findings: Sequence[Finding]) -> str:
         return ""
     entries = []
     for entry in findings[0].series["posteriors"]:
-        if entry["posterior"] is not None and entry["posterior"] > _SURE:
+        if entry["posterior"] > _SURE:
             entries.append(entry)
     if not entries:
         return "The server is sure of no client."

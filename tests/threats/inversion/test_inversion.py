@@ -124,6 +124,10 @@ def test_what_cannot_be_attacked_is_refused(folder, tmp_path):
     regression = replace(known, model=replace(MODEL, loss="mse"))
     with pytest.raises(NeedsError, match="label=rule is about cross-entropy"):
         ATTACK.with_options({"label": "rule"}).run(Record(tmp_path / "record"), regression)
+    own = "torch.nn.functional:cross_entropy"
+    trusted = replace(read_knowledge(tmp_path / "knowledge", trusted={own}), model=replace(MODEL, loss=own))
+    with pytest.raises(NeedsError, match="labels can be searched for under cross-entropy and mse"):
+        ATTACK.run(Record(tmp_path / "record"), trusted)
 
 
 def test_an_unknown_order_of_mini_batches_is_told(tmp_path):

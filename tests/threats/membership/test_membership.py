@@ -335,11 +335,6 @@ def test_rmia_says_nothing_of_a_model_that_diverged():
     assert np.isnan([scores[1, 0], *scores[:, 1]]).all()
 
 
-def test_one_shadow_is_none(tmp_path):
-    folder = write_run(tmp_path, rounds=1, auxiliary=20)
-    assert attack(folder, options={"shadows": "1"}).facts["trained"] == 0
-
-
 def test_where_the_model_that_was_sent_is_damaged_losses_are_left(tmp_path):
     run = write_run(tmp_path / "good", rounds=1, epochs=20, auxiliary=20)
     (round_,) = Record(run / "record")

@@ -83,16 +83,6 @@ def test_shadows_train_on_one_half_of_the_examples_and_the_population_is_the_oth
         assert [labels[row.tobytes()] for row in examples.x] == examples.y.tolist()
 
 
-def test_shadows_come_from_the_seed():
-    def drawn(seed):
-        return [state["fc1.weight"] for state, _ in Shadows(known(), 3, seed=seed, device=CPU).of_round(1, start(), 4)]
-
-    np.testing.assert_array_equal(drawn(0), drawn(0))
-    assert (np.array(drawn(0)) != np.array(drawn(1))).any()
-    one, other, _ = drawn(0)
-    assert (one != other).any()
-
-
 def test_with_a_known_defence_each_shadow_is_also_seen_through_it():
     """One of hardly any strength changes nothing; noise is drawn anew for each."""
     for state, defended in Shadows(known(defence=defence(1e-9)), 2, seed=0, device=CPU).of_round(1, start(), 4):

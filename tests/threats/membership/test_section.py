@@ -10,7 +10,6 @@ from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.record import Record
 from fedattack.report import read_findings, validate_findings, write_report
-from fedattack.report.section import section_of
 from fedattack.threats.membership.section import SECTION, roc
 from tests.report import example
 from tests.report.test_figures import parsed, texts
@@ -47,29 +46,6 @@ def test_the_curve_is_drawn_on_logarithmic_axes_and_all_of_it_is_in_the_table():
     assert any("False positives: non-members" in text for text in texts(plot.svg))
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("value", "words"), [(0.0, "0%"), (1.0, "100%")])
-def test_a_curve_of_nothing_and_of_everything_is_drawn(value, words):
-    """Beside the same curve at a tenth in its first point: what is drawn at 0 and 1 lies below and above it."""
-    flat = {"fpr": [0.01, 0.5], **{key: [value, value] for key in ("value", "low", "high")}}
-    plot = roc(finding(roc=flat), "x")
-    assert [row[:2] for row in plot.rows] == [["1.0%", words], ["50.0%", words]]
-    bent = {key: [0.1 if key != "fpr" else 0.01, flat[key][1]] for key in flat}
-    (drawn,) = lines(roc(finding(roc=bent), "x").svg, 1)
-    (tenth, last) = drawn[:, 1]
-    assert (last > tenth) == (value == 0), "the SVG's y grows downwards"
-    # The axis reaches from 0.05 % over 10 % to 100 %: a decade above the tenth, and 2.3 below it.
-    wanted = np.log10(0.1 / 0.0005) if value == 0 else -1.0
-    decade = abs(_decade(plot))
-    assert (last - tenth) / decade == pytest.approx(wanted, rel=0.01)
-
-
-def _decade(plot):
-    """Return how many units of the drawing a factor of ten is on the vertical axis."""
-    (drawn,) = lines(roc(finding(roc=CURVE), "x").svg, 1)
-    return drawn[1, 1] - drawn[2, 1]
-
-
 def test_tables_hold_each_method_and_what_targets_there_were():
     tables = dict(SECTION.tables)
     methods = [{"method": "FedMIA", "tpr_1pct": ESTIMATE, "tpr_01pct": ESTIMATE, "auc": ESTIMATE}]
@@ -96,11 +72,6 @@ def test_tables_hold_each_method_and_what_targets_there_were():
 def test_series_of_another_form_are_refused(series, message):
     with pytest.raises(Exception, match=message):
         validate_findings([finding(**series).to_dict()])
-
-
-def test_more_is_worse_for_areas_and_epsilons():
-    assert section_of("membership").tables == SECTION.tables
-    assert {*SECTION.more_is_worse} == {"auc", "epsilon-implied"}
 
 
 def test_the_page_tells_the_headline_and_shows_curve_and_tables(tmp_path):

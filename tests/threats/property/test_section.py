@@ -85,20 +85,16 @@ def test_precision_and_recall_are_side_by_side_and_in_the_table():
     assert property_figures.precision_and_recall(with_series(methods=bare), "x") is None
 
 
-def test_overlap_table_holds_checked_rounds_even_where_nothing_else_is_known():
+def test_overlap_table_holds_what_was_checked_of_each_round():
     series = {"rounds": [1, 3], "overlap": [0.1, 0.8], "low": [0.0, 0.7], "high": [0.2, 0.9], "accuracy": [0.95, 0.6]}
-    series |= {"checked_rounds": [2, 3], "checked_accuracy": [0.9, 0.55]}
+    series |= {"checked_rounds": [3], "checked_accuracy": [0.55]}
     plot = property_figures.overlap(with_series(overlap=series), "x")
     assert plot.rows == [
         ["1", "10.0%", "0–20.0%", "95.0%", "–"],
-        ["2", "–", "–", "–", "90.0%"],
         ["3", "80.0%", "70.0–90.0%", "60.0%", "55.0%"],
     ]
     assert "Overlap: 10.0% in round 1, 80.0% in round 3." in plot.svg
     (drawn,) = lines(plot.svg, 1)
-    bare = property_figures.overlap(with_series(overlap={"rounds": [1, 3], "overlap": [0.1, 0.8]}), "x")
-    assert "accuracy, unseen examples" not in texts(bare.svg)
-    assert "fresh" not in bare.caption
     assert drawn[0, 1] > drawn[1, 1]
 
 
@@ -131,18 +127,16 @@ def test_any_number_of_distributions_and_features_without_spread_are_drawn(count
 
 
 def answer(client, posterior, positive=False, **changes):
-    ends = (None, None) if posterior is None else (posterior / 2, (1 + posterior) / 2)
-    entry = {"client": client, "target": "3", "seed": 0, "posterior": posterior, "low": ends[0], "high": ends[1]}
-    return entry | {"positive": positive, "rounds": 5} | changes
+    entry = {"client": client, "target": "3", "seed": 0, "posterior": posterior}
+    ends = {"low": posterior / 2, "high": (1 + posterior) / 2}
+    return entry | ends | {"positive": positive, "rounds": 5} | changes
 
 
-def test_the_most_suspicious_clients_come_first_and_the_unknown_last():
-    entries = [answer("a", 0.1), answer("b", None, rounds=0), answer("c", 0.9, True), answer("d", 0.5)]
+def test_the_most_suspicious_clients_come_first():
+    entries = [answer("a", 0.1), answer("c", 0.9, True), answer("d", 0.5)]
     plot = property_figures.posteriors(with_series(posteriors=entries), "x")
-    assert [row[0] for row in plot.rows] == ["c", "d", "a", "b"]
+    assert [row[0] for row in plot.rows] == ["c", "d", "a"]
     assert plot.rows[0] == ["c", "3", "0", "90.0%", "45.0–95.0%", "yes", "5"]
-    assert plot.rows[3] == ["b", "3", "0", "–", "–", "no", "0"]
-    assert "1 never took part: whether they have it is unknown." in plot.caption
     names = [text for text in texts(plot.svg) if text in "abcd"]
     assert names == ["c", "d", "a"]
     assert "Client, most suspicious first" in texts(plot.svg)
@@ -164,8 +158,6 @@ def test_at_most_twenty_five_posteriors_are_drawn_and_all_are_in_the_table():
     [
         ("f1", {"methods": {"rounds": [1], "methods": {"PROLIN": {"f1": [None]}}}}),
         ("stability", {"stability": {"rounds": [1, 2], "methods": {"PROLIN": [1.0, 1.0]}}}),
-        ("overlap", {"overlap": {"rounds": [1], "overlap": [None], "checked_rounds": [], "checked_accuracy": []}}),
-        ("posteriors", {"posteriors": [answer("a", None)]}),
         ("posteriors", {"posteriors": [answer("a", 0.5)]}),
     ],
 )
