@@ -686,7 +686,7 @@ def test_a_limit_of_the_machine_is_told_in_one_line(call, monkeypatch, problem, 
     def app(**_):
         raise problem
 
-    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    monkeypatch.setattr("fedattack.cli.entry.app", app)
     code, _, err = call("list")
     assert code == 2
     assert words in err
@@ -698,7 +698,7 @@ def test_a_fault_of_the_program_is_no_limit_of_the_machine(monkeypatch, problem)
     def app(**_):
         raise problem
 
-    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    monkeypatch.setattr("fedattack.cli.entry.app", app)
     with pytest.raises(type(problem), match=str(problem)):
         main()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError, FedAttackError, in_command
-from fedattack.cli import commands
+from fedattack.cli import steps
 from fedattack.cli.console import say, say_progress, watch_bars
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     return app
 
 
-def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "commands.Gates", as_json: bool) -> None:
+def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "steps.Gates", as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import auditing, superlink
     from fedattack.audit.numbers import count_words
@@ -125,7 +125,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
         raise ConfigError(
             "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"
         )
-    out, command = out.expanduser().absolute(), commands._command()
+    out, command = out.expanduser().absolute(), steps.command_line()
     stopped = auditing.find_stopped(app, out, choices.seeds, command)
     if choices.on == SUPERLINK and "finished" not in stopped:
         superlink.check_reach(app, out)
@@ -148,7 +148,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
             )
         if warning := auditing.too_few(app.supernodes):
             say("warning", warning)
-    with commands._resumable(out, command), auditing.importable(app):
+    with steps.tell_how_to_go_on(out, command), auditing.importable(app):
         auditing.check_named(choices.model, choices.loss)
         with _explained(out, device), watch_bars() as watch:
             parts = auditing.run_app(
@@ -205,9 +205,9 @@ def gather_run(
     from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
-    asking = _Asking.of(choices, device, commands.Gates(commands._conditions(fail_if)), as_json)
+    asking = _Asking.of(choices, device, steps.Gates(steps.read_conditions(fail_if)), as_json)
     auditing.check_named(choices.model, choices.loss)
-    command = commands._command()
+    command = steps.command_line()
     parts, posed = gather(
         record,
         folders,
@@ -220,7 +220,7 @@ def gather_run(
         app=None if choices.app is None else app_of(choices.app),
     )
     if trust:
-        commands._trust(asked_of_knowledge(out))
+        steps.trust_asked(asked_of_knowledge(out))
     with _explained(out, device), watch_bars() as watch:
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     asking.report(out, attacked, posed)
@@ -232,17 +232,17 @@ class _Asking:
 
     questions: "Questions"
     options: Mapping[str, str]
-    gates: "commands.Gates"
+    gates: "steps.Gates"
     device: str
     as_json: bool
 
     @classmethod
-    def of(cls, choices: AppWords, device: str, gates: "commands.Gates", as_json: bool) -> "_Asking":
+    def of(cls, choices: AppWords, device: str, gates: "steps.Gates", as_json: bool) -> "_Asking":
         from fedattack.apps.questions import Questions
         from fedattack.runs.checks import attack_names, check_attacks, check_conditions
 
         questions = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
-        given = commands._options(choices.options, choices.memory, attack_names())
+        given = steps.read_options(choices.options, choices.memory, attack_names())
         check_attacks(attack_names(), given)
         check_conditions(gates.conditions, attack_names(), isolating=False)
         return cls(questions, given, gates, device, as_json)
@@ -250,11 +250,11 @@ class _Asking:
     def choose(self, names: Sequence[str]) -> list["Attack"]:
         from fedattack.runs.checks import options_among
 
-        return commands._choose(names, options_among(self.options, names), self.device)
+        return steps.choose_attacks_on(names, options_among(self.options, names), self.device)
 
     def report(self, out: Path, attacked: "Attacked", posed: "Sequence[Posed]") -> None:
         try:
-            commands._report(out, self.device, self.gates, self.as_json, attacked.trusted)
+            steps.report_run(out, self.device, self.gates, self.as_json, attacked.trusted)
         finally:
             _say_beside(out, posed[0].assumed)
 

@@ -10,10 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fedattack.attacks import read_knowledge
+from fedattack.audit.reach import Prepared
+from fedattack.audit.truth import read_truth
 from fedattack.record.folder import find_parts, read_study
 from fedattack.record.format import INDEX
-from fedattack.runs.forecast import forecast
-from fedattack.runs.pace import TrainingPace
+from fedattack.runs.forecast import record_size
+from fedattack.runs.pace import Pace
 
 
 class _Told:
@@ -39,12 +42,15 @@ def main() -> None:
         lines = [json.loads(line) for part in parts for line in (part.record / INDEX).read_text().splitlines()]
         ends = [_times(line, "ended")[0] for line in lines]
         told = _Told(started)
-        pace = TrainingPace(len(parts), rounds, told.say, starts=1, clock=told.clock)
+        pace = Pace("training", "rounds", len(parts) * rounds, 2, told.say, told.clock)
         while not told.lines and told.now < finished:
             told.now += 1
-            pace.seen(*divmod(sum(end <= told.now for end in ends), rounds))
+            done = sum(end <= told.now for end in ends)
+            if done:
+                pace.seen(done)
         left = f"{finished - told.now:.0f} s were left" if told.lines else "nothing was said"
-        record = forecast(study["attacks"], study["settings"], parts).record
+        run = Prepared(read_truth(parts[0].truth), read_knowledge(parts[0].knowledge))
+        record = len(parts) * record_size(study["settings"], run)
         size = sum(path.stat().st_size for part in parts for path in part.record.rglob("*") if path.is_file())
         print(f"{folder.name}: {left}: {''.join(told.lines)}; size told {record / size - 1:+.1%}")
 
