@@ -114,17 +114,7 @@ Changes = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Change a setting of the preset; repeatable.",
-        metavar="KEY=VALUE",
-        autocompletion=complete_setting,
-    ),
-]
-
-AuditChanges = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Change a setting of the preset, or a key of the app's run config; repeatable.",
+        help="Change a setting of the preset, or of all cells, or a key of an app's run config; repeatable.",
         metavar="KEY=VALUE",
         autocompletion=complete_setting,
     ),
@@ -243,16 +233,6 @@ Cluster = Annotated[
         metavar="ADDRESS|auto",
         envvar="FEDATTACK_CLUSTER",
         callback=choose,
-    ),
-]
-
-CellChanges = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Change a setting of all cells; repeatable.",
-        metavar="KEY=VALUE",
-        autocompletion=complete_setting,
     ),
 ]
 

@@ -19,14 +19,13 @@ from fedattack.cli.declared import Declared, pairs
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
-    from fedattack.audit.finding import Condition
+    from fedattack.audit.finding import Condition, Finding
     from fedattack.base.settings import Value
     from fedattack.learning.importing import Asked
     from fedattack.record.folder import Part
     from fedattack.runs.presets import Preset
 
 BAD_INPUT = 2
-
 
 THRESHOLD_CROSSED = 3
 
@@ -42,18 +41,17 @@ class Gates:
 def train_preset(
     preset: "Preset",
     settings: Mapping[str, "Value"],
+    seeds: Sequence[int],
     out: Path,
-    first: int | None,
-    count: int | None,
+    *,
     on: str,
     options: Mapping[str, str] | None = None,
 ) -> set[str]:
     """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
     from fedattack.runs.forecast import foretell
     from fedattack.runs.settings import leads_out
-    from fedattack.runs.simulating import choose_seeds, simulate
+    from fedattack.runs.simulating import simulate
 
-    seeds = choose_seeds(preset, first, count)
     trusted = set(leads_out(settings))
     with tell_how_to_go_on(out, write_resume_command(out, trust=bool(trusted))), watch_bars() as watch:
         before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
@@ -74,9 +72,10 @@ def train_preset(
 def attack_run(
     attack: "Attack",
     folder: Path,
-    seed: int,
+    *,
     device: str,
-    skip_damaged: bool,
+    seed: int = 0,
+    skip_damaged: bool = False,
     declared: Declared | None = None,
     trusted: Collection[str] = (),
 ) -> list[str]:
@@ -112,12 +111,20 @@ def report_run(
     pdf: bool = False,
 ) -> None:
     """Judge a run folder, show what was found, and hold it against gates."""
-    from fedattack.report import read_run, render_table
-    from fedattack.report.junit import write_junit
     from fedattack.runs.pipeline import judge_folder
 
     with watch_bars() as watch:
         findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
+    show_findings(folder, findings, page, gates, as_json, pdf=pdf)
+
+
+def show_findings(
+    folder: Path, findings: Sequence["Finding"], page: Path, gates: Gates, as_json: bool, *, pdf: bool = False
+) -> None:
+    """Show what was judged; then end the command if a condition holds."""
+    from fedattack.report import read_run, render_table
+    from fedattack.report.junit import write_junit
+
     if gates.junit is not None:
         write_junit(gates.junit, findings, read_run(folder), gates.conditions)
     with gate_findings(gates.conditions, findings):

@@ -243,7 +243,6 @@ class Thinning:
         return replace(exchange, common=common, replies=replies, aggregate=aggregate, mean=mean)
 
     def _reduce_replies(self, replies: Sequence[Reply]) -> list[Reply]:
-        """Return what is kept of a round's replies."""
         if not self.keep.some_clients:
             return [self._reply(reply, kept=True) for reply in replies]
         nodes = self.keep.nodes([reply.node for reply in replies if reply.status != "late"])

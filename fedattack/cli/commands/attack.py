@@ -110,5 +110,7 @@ def attack(
     find_parts(folder)
     (chosen,) = choose_attacks_on([name], given, device)
     trusted = trust_knowledge(folder, trust)
-    files = attack_run(chosen, folder, seed, device, skip_damaged, declared, trusted)
+    files = attack_run(
+        chosen, folder, device=device, seed=seed, skip_damaged=skip_damaged, declared=declared, trusted=trusted
+    )
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)

@@ -7,7 +7,7 @@ import typer
 from fedattack.cli.options import (
     ActiveServer,
     AsJson,
-    AuditChanges,
+    Changes,
     Cluster,
     Device,
     FailIf,
@@ -40,7 +40,7 @@ from fedattack.cli.steps import (
 def audit(
     what: PresetOrApp,
     out: Out,
-    changes: AuditChanges = None,
+    changes: Changes = None,
     seed: FirstSeed = None,
     seeds: SeedCount = None,
     options: Options = None,
@@ -122,11 +122,12 @@ def audit(
     check_conditions(conditions, study.attacks, isolating=settings["server"] == "isolating")
     check_data(changes or [])
     from fedattack.runs.running import check_free
+    from fedattack.runs.simulating import choose_seeds
 
     check_free(out)
     check_cluster(study.attacks)
     chosen = choose_attacks_on(study.attacks, wanted, device)
-    trusted = train_preset(study, settings, out, seed, seeds, on, given)
+    trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
     for item in chosen:
-        attack_run(item, out, 0, device, skip_damaged=False, trusted=trusted)
+        attack_run(item, out, device=device, trusted=trusted)
     report_run(out, device, Gates(conditions, junit), as_json, trusted)

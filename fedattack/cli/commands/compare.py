@@ -64,7 +64,6 @@ def compare(
 
 
 def _gate_changes(changes: Sequence["Change"], as_json: bool) -> None:
-    """End the command if a finding is worse than it was."""
     if any(1 in (len(change.before.seeds), len(change.after.seeds)) for change in changes):
         say("note", "an audit has one seed: this speaks of these two runs alone; more seeds tell how much runs differ")
     worse = [change for change in changes if change.is_worse]

@@ -9,7 +9,7 @@ from rich.markup import escape
 from fedattack.cli.console import say_progress, tell, watch_bars
 from fedattack.cli.options import (
     AsJson,
-    CellChanges,
+    Changes,
     Cluster,
     Device,
     KeepRecords,
@@ -34,7 +34,7 @@ def reproduce(
             metavar="KEY=VALUE",
         ),
     ] = None,
-    changes: CellChanges = None,
+    changes: Changes = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +63,17 @@ def reproduce(
 
     spec = load_reproduction(name)
     check_words(spec, only or [], changes or [], data or [])
-    request = Request(out, changes or [], seeds, device, memory, cluster, keep_records, watch_bars, say_progress)
+    request = Request(
+        out=out,
+        changes=changes or [],
+        seeds=seeds,
+        device=device,
+        memory=memory,
+        cluster=cluster,
+        keep_records=keep_records,
+        watching=watch_bars,
+        tell=say_progress,
+    )
     check_request(request)
     from fedattack.grids.reproduce.design import reproduce as run
 

@@ -86,7 +86,7 @@ def resume(
     with tell_how_to_go_on(folder, write_resume_command(folder, trust=bool(asked))), watch_bars() as watch:
         go_on(folder, command=command_line(), watch=watch, trusted=trusted)
     for item in chosen:
-        attack_run(item, folder, 0, device, skip_damaged=False, trusted=trusted)
+        attack_run(item, folder, device=device, trusted=trusted)
     report_run(folder, device, Gates(conditions), as_json, trusted)
 
 

@@ -23,10 +23,11 @@ def simulate(
     """
     from fedattack.runs.checks import check_data, check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
+    from fedattack.runs.simulating import choose_seeds
 
     check_runtime(on)
     study = load_preset(preset)
     settings = resolve_settings(study, changes or [])
     check_data(changes or [])
-    train_preset(study, settings, out, seed, seeds, on)
+    train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on)
     tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from fedattack.cli.console import out_console, say_progress, show_page, tell, watch_bars
 from fedattack.cli.options import (
     AsJson,
-    CellChanges,
+    Changes,
     Cluster,
     Device,
     KeepRecords,
@@ -34,7 +34,7 @@ def tradeoff(
         ),
     ] = None,
     seeds: SeedCount = None,
-    changes: CellChanges = None,
+    changes: Changes = None,
     device: Device = "auto",
     memory: Memory = None,
     cluster: Cluster = "",
@@ -55,7 +55,17 @@ def tradeoff(
     from fedattack.runs.presets import load_preset
 
     check_words(load_preset(preset), defences or [], changes or [])
-    request = Request(out, changes or [], seeds, device, memory, cluster, keep_records, watch_bars, say_progress)
+    request = Request(
+        out=out,
+        changes=changes or [],
+        seeds=seeds,
+        device=device,
+        memory=memory,
+        cluster=cluster,
+        keep_records=keep_records,
+        watching=watch_bars,
+        tell=say_progress,
+    )
     check_request(request)
     from fedattack.grids.tradeoff.design import tradeoff as run
 
