@@ -1,6 +1,5 @@
 """Write a safetensors file without copying the arrays, and hash what was written on the way."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -43,8 +42,7 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
     as long and which nobody can forge.
 
     The safetensors library copies every array three times, partly while it holds Python's global lock, and the file
-    would then have to be read again for its checksum. With a model of a million parameters and ten clients that was a
-    quarter of a round's time; this is a tenth of that. The file is the library's format, and the library reads it.
+    would then have to be read again for its checksum. The file is the library's format, and the library reads it.
 
     Raises
     ------
@@ -77,7 +75,6 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
             for digest in digests.values():
                 digest.update(part)
         os.fsync(file.fileno())
-        _drop_from_cache(file.fileno())
     return {"bytes": 8 + len(text) + offset, **{name: digest.hexdigest() for name, digest in digests.items()}}
 
 
@@ -93,9 +90,3 @@ def checksum(arrays: Iterable[NDArray[Any]]) -> str:
     for array in arrays:
         digest.update(raw_bytes(array))
     return digest.hexdigest()
-
-
-def _drop_from_cache(descriptor: int) -> None:
-    """Give the page cache back: nobody reads a round while the training goes on, which can use the memory."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

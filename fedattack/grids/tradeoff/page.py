@@ -280,13 +280,16 @@ def _tabulate_costs(results: Results) -> Table | None:
             refused.append(f" {name} cannot be applied: {entry['reason']}.")
             continue
         spread = f"{_write_time(entry['seconds'])} ({_write_time(entry['fastest'])}–{_write_time(entry['slowest'])})"
+        memory = NOTHING
+        if entry["memory"] is not None:
+            memory = f"{entry['memory'] / 1e6:.1f} MB"
         ratios = [shown(entry.get("ratio"), ""), shown(entry.get("client_ratio"), "")]
         row = [
             name,
             write_value(entry["strength"]),
             spread,
             *ratios,
-            _write_memory(entry["memory"]),
+            memory,
             str(entry["turns"]),
         ]
         rows.append(row)
@@ -311,7 +314,3 @@ def _write_place(cell: Results) -> list[str]:
 
 def _write_time(seconds: float) -> str:
     return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def _write_memory(size: int | None) -> str:
-    return NOTHING if size is None else f"{size / 1e6:.1f} MB"
