@@ -8,8 +8,10 @@ import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge
 from fedattack.audit.federation import dealt_anew
@@ -22,8 +24,10 @@ from fedattack.audit.truth import Truth, read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.base.settings import Value
 from fedattack.record.folder import Part
-from fedattack.record.format import PROTOCOLS
-from fedattack.record.size import in_bytes
+from fedattack.record.format import PROTOCOLS, View
+from fedattack.record.keep import Keep
+from fedattack.record.schema import Protocol
+from fedattack.record.size import Size, in_bytes
 from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
 from fedattack.runs.settings import lines_of, nodes_of
@@ -129,20 +133,20 @@ def record_size(settings: Mapping[str, Value], run: Prepared) -> int:
         # Each round has the new trees, and all that were there before.
         grown = sampled * _tree_size(int(settings["tree-depth"]), run.truth)
         return grown * rounds * (rounds + 1) // 2 + rounds * (_INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
+    view: View = "individual"
+    index = _INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY
     if settings["property"] or settings["secagg"]:
-        # A sum in double precision, and no reply of a single client.
-        messages, lines = 2, 0
-    else:
-        messages = lines = sampled
-    common = 1
-    if settings["server"] == "inconsistent":
-        # Beside the sum of each exchange stand the models that all but one client were sent.
-        rounds, messages = lines_of(settings), 1 + sampled
-    if framework == "fedavg" and lines:
-        # The next model is the mean of the replies, which a record says in words; isolated clients have each its own.
-        common = sampled if settings["server"] == "isolating" else 0
-    message = _message_size(framework, run.knowledge)
-    return message + rounds * ((messages + common) * message + _INDEX_OF_ROUND + lines * _INDEX_OF_REPLY)
+        view, index = "aggregate", _INDEX_OF_ROUND
+    message = _message_of(framework, run.knowledge)
+    if framework not in PROTOCOLS:
+        # That of another package: it is not known whether its server averages.
+        framework = "fedsgd"
+    size = Size.of(message, sampled, Keep(), view=view, protocol=cast(Protocol, framework))
+    models = 0
+    if settings["server"] in ("isolating", "inconsistent"):
+        # Models that single clients are sent, beside the common one.
+        models = sampled * size.once
+    return size.run(lines_of(settings)) + lines_of(settings) * (models + index)
 
 
 def _tree_size(depth: int, truth: Truth) -> int:
@@ -152,14 +156,13 @@ def _tree_size(depth: int, truth: Truth) -> int:
     return _TREE + _NODE * nodes
 
 
-def _message_size(framework: str, knowledge: Knowledge) -> int:
-    """Return how many bytes a client sends in a round."""
+def _message_of(framework: str, knowledge: Knowledge) -> dict[str, NDArray[Any]]:
+    """Return arrays like those that a client sends in a round."""
     if knowledge.model is None:
-        return 0
+        return {}
     if framework in _WITHOUT_COMMON_MODEL and knowledge.public is not None:
-        return len(knowledge.public) * knowledge.model.classes * np.dtype(np.float32).itemsize
-    state = knowledge.model.build().state_dict()
-    return sum(array.numel() * array.element_size() for array in state.values())
+        return {"predictions": np.zeros((len(knowledge.public), knowledge.model.classes), dtype=np.float32)}
+    return {name: tensor.numpy() for name, tensor in knowledge.model.build().state_dict().items()}
 
 
 def _size_of(folder: Path) -> int:
