@@ -110,6 +110,10 @@ Folder = Annotated[Path, typer.Argument(help="A run folder: the one that holds r
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run folder to create.", metavar="DIR")]
 
+ResultsOut = Annotated[
+    Path, typer.Option("--out", "-o", help="Folder of the results; several may share one.", metavar="DIR")
+]
+
 Changes = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,6 +1,5 @@
 """`fedattack reproduce`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from fedattack.cli.options import (
     Memory,
     Quiet,
     ReproductionName,
+    ResultsOut,
     SeedCount,
 )
 from fedattack.cli.steps import BAD_INPUT
@@ -23,9 +23,7 @@ from fedattack.cli.steps import BAD_INPUT
 
 def reproduce(
     name: ReproductionName,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the results; several may share one.", metavar="DIR")
-    ],
+    out: ResultsOut,
     only: Annotated[
         list[str] | None,
         typer.Option(

@@ -16,6 +16,7 @@ from fedattack.cli.options import (
     Memory,
     PresetName,
     Quiet,
+    ResultsOut,
     SeedCount,
 )
 from fedattack.cli.steps import BAD_INPUT
@@ -23,7 +24,7 @@ from fedattack.cli.steps import BAD_INPUT
 
 def tradeoff(
     preset: PresetName,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results.", metavar="DIR")],
+    out: ResultsOut,
     defences: Annotated[
         list[str] | None,
         typer.Option(
