@@ -80,7 +80,7 @@ for _command in (
     *(simulate, attack, report, audit, gather, resume, observe, check, claim, keygen, project, shrink),
     *(compare, export, reproduce, tradeoff, what_if, list_all, download),
 ):
-    _name = {list_all: "list"}.get(_command)
+    _name = {"list_all": "list"}.get(_command.__name__)
     if _command in _OF_RECORDS:
         app.command(_name)(_command)
     else:
