@@ -78,10 +78,6 @@ def test_help_names_every_command_with_an_example(call):
     assert "Name of a preset" in call("audit", "--help")[1]
 
 
-def test_version(call):
-    assert call("--version")[1].startswith("fedattack 0.")
-
-
 def test_list_is_complete(call):
     code, out, _ = call("list", "--json")
     value = json.loads(out)
@@ -113,7 +109,10 @@ def test_json_is_the_findings(call, attacked):
     assert json.loads(out) == json.loads((attacked / "findings.json").read_text())
 
 
-@pytest.mark.parametrize(("condition", "code"), [("sia.asr > 0.3", 3), ("sia.asr > 1", 0), ("sia.asr <= 1", 3)])
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [("sia.asr > 0.3", 3), ("sia.asr > 1", 0), ("verdict == leak", 3), ("sia.asr.low > 0.3", 3)],
+)
 @pytest.mark.slow
 def test_fail_if_gates(call, attacked, condition, code):
     assert call("report", attacked, "--fail-if", condition)[0] == code
@@ -124,20 +123,6 @@ def test_gates_are_also_written_for_a_server_of_continuous_integration(call, att
     file = tmp_path / "junit.xml"
     assert call("report", attacked, "--fail-if", "sia.asr > 0.3", "--junit", file)[0] == 3
     assert '<failure message="it holds: sia.asr &gt; 0.3" />' in file.read_text()
-
-
-@pytest.mark.parametrize("condition", ["sia.asr", "sia.asr => 1", "sia.asr > many"])
-def test_a_bad_condition_is_refused_before_any_work(call, tmp_path, condition):
-    code, _, err = call("audit", "quickstart", "--out", tmp_path / "out", "--fail-if", condition)
-    assert code == 2
-    assert err.startswith("error: --fail-if")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_condition_on_nothing_is_no_pass(call, attacked):
-    code, _, err = call("report", attacked, "--fail-if", "prolin.f1 > 0.5")
-    assert code == 2
-    assert "there are no findings of 'prolin'; attacks here: sia" in err
 
 
 def test_check_says_whole_or_not(call, tmp_path):
@@ -285,33 +270,17 @@ def test_other_targets_never_replace_what_a_run_came_with(call, tmp_path):
 QUICK = ("audit", "quickstart", "-o", "out")
 
 BAD = [
+    ((*QUICK, "--fail-if", "sia.asr => 1"), "--fail-if"),
     (("audit", "whatever", "--out", "out"), "unknown preset 'whatever': `fedattack list` shows all"),
     (
         ("audit", "quikstart", "-o", "out"),
         "unknown preset 'quikstart': did you mean quickstart? `fedattack list` shows",
     ),
-    (("audit", "Quickstart", "-o", "out"), "unknown preset 'Quickstart': did you mean quickstart?"),
     ((*QUICK, "--set", "round=3"), "unknown key 'round': did you mean rounds?"),
     (("attack", "membreship", "out"), "unknown attack 'membreship': did you mean membership?"),
-    (
-        (*QUICK, "--set", "dataset=diggits"),
-        "unknown dataset 'diggits': did you mean digits?",
-    ),
-    ((*QUICK, "--set", "dataset=DIGITS"), "unknown dataset 'DIGITS': did you mean digits?"),
     ((*QUICK, "--set", "framework=fedavgg"), "framework = 'fedavgg': did you mean fedavg?"),
-    ((*QUICK, "--set", "framework=fedavg,fedsgd"), "framework = 'fedavg,fedsgd': "),
-    ((*QUICK, "--set", "framework="), "framework = '': expected one of fedavg, fedsgd, fedmd"),
-    ((*QUICK, "--set", "defence=soteria,sparsify"), "defence = 'soteria,sparsify': "),
-    ((*QUICK, "--set", "models=mlp,sia-ml"), "models = 'sia-ml': did you mean sia-mlp?"),
-    ((*QUICK, "--set", "model=sia-ml"), "model = 'sia-ml': did you mean sia-mlp?"),
-    ((*QUICK, "--set", "device=gpu"), "device = 'gpu': did you mean cpu? expected one of"),
-    ((*QUICK, "--set", "defence=sparsfy"), "defence = 'sparsfy': did you mean sparsify?"),
     ((*QUICK, "--device", "gpu"), "unknown device 'gpu'; expected auto, cpu, cuda"),
     ((*QUICK, "--option", "shadow=3"), "no option 'shadow': did you mean shadows?"),
-    (
-        (*QUICK, "--option", "shadows=many"),
-        "--option shadows=many: expected a whole number",
-    ),
     (
         (*QUICK, "--on", "simulatoin"),
         "unknown runtime 'simulatoin': did you mean simulation?",
@@ -330,24 +299,15 @@ BAD = [
         "unknown part 'lo' of a finding: did you mean",
     ),
     ((*QUICK, "--fail-if", "verdict == leek"), "did you mean leak?"),
-    (
-        ("audit", "private-attribute", "-o", "out", "--fail-if", "private-attribute.colour-smv > 0.3"),
-        "finds no 'colour-s",
-    ),
     ((*QUICK, "--set", "partition=columm:sex"), "partition = 'columm:sex': did you mean column:?"),
     (("attack", "sia", ".", "--loss", "mse"), "say more of what --model names; add --model"),
     (("attack", "sia", ".", "--prior", "unifrom"), "--prior unifrom: did you mean uniform?"),
     (("attack", "sia", ".", "--targets", "mine.npz"), "--targets mine.npz: there is no such file"),
     (("attack", "prolin", ".", "--property", "membreship"), "property = 'membreship': did you mean membership?"),
     (("reproduce", "sia-tabel3", "-o", "out"), "unknown reproduction 'sia-tabel3': did you mean sia-table3?"),
-    (("reproduce", "sia-table3", "-o", "out", "--set", "clinets=7"), "unknown key 'clinets': did you mean clients?"),
     (
         ("reproduce", "sia-table3", "-o", "out", "--only", "datset=digits"),
         "unknown column 'datset' of COLUMN=VALUE: did you",
-    ),
-    (
-        ("reproduce", "sia-table3", "-o", "out", "--only", "dataset=diggits"),
-        "--only dataset=diggits: did you mean digits?",
     ),
     (("tradeoff", "quikstart", "-o", "out"), "unknown preset 'quikstart': did you mean quickstart?"),
     (
@@ -360,24 +320,16 @@ BAD = [
     ),
     (("download", "minst"), "unknown dataset 'minst': did you mean mnist?"),
     (("repotr", "."), "Did you mean one of: 'export', 'report'?"),
-    ((*QUICK, "--set", "speed=3"), "unknown key 'speed'"),
     ((*QUICK, "--set", "alpha"), "expected key=value"),
     ((*QUICK, "--set", "alpha=many"), "expected a number"),
     ((*QUICK, "--set", "rounds=2.5"), "expected a whole number"),
     ((*QUICK, "--set", "alpha=0"), "expected more than 0"),
-    ((*QUICK, "--set", "fraction=1.5"), "expected at most 1"),
-    ((*QUICK, "--set", "dropout=1"), "expected less than 1"),
     ((*QUICK, "--set", "dp-epsilon=1e-9", "--set", "dp-delta=1e-14"), "no noise keeps"),
     ((*QUICK, "--set", "record=x"), "unknown key 'record'"),
-    ((*QUICK, "--set", "dataset=nope"), "nope"),
     ((*QUICK, "--set", "dataset=nope.npz"), "nope.npz"),
     ((*QUICK, "--set", "model=sia-cnn"), "at least 16 x 16"),
     ((*QUICK, "--set", "clients=5000"), "5000"),
     (("audit", "quickstart", "--out", "full"), "exists already"),
-    (
-        (*QUICK, "--on", "the-moon"),
-        "expected one of simulation, processes, processes-in",
-    ),
     (("observe", "--out", "out", "--", "python", "server.py"), "python server.py: expected the command that runs the"),
     (
         ("observe", "--out", "out", "--view", "none", "--", "flwr", "run"),
@@ -387,26 +339,12 @@ BAD = [
     (("audit", "prolin-membership", "--out", "out", "--set", "property=shoe-size"), "property = 'shoe-size'"),
     (("audit", "prolin-membership", "--out", "out", "--set", "fraction=0.02"), "SecAgg+ needs 3 to"),
     (("audit", "prolin-membership", "--out", "out", "--set", "records-per-client=500"), "do not fit into"),
-    (("audit", "prolin-membership", "--out", "out", "--option", "shadows=soft"), "option shadows=soft"),
-    (
-        ("audit", "prolin-membership", "--out", "out", "--option", "magic=1"),
-        "--option magic: prolin has no option 'magic': expected one of memory, shadows, workers",
-    ),
-    (
-        ("attack", "attribute-baselines", ".", "--option", "shadows=exact"),
-        "--option shadows: attribute-baselines has no options",
-    ),
     (("attack", "sia", ".", "--memory", "much"), "--memory much: expected a size such as 2GiB or 300MB"),
     (
         ("reproduce", "sia-table3", "--out", "out", "--memory", "1MB"),
         "--memory 1MB: expected a size of at least 64MB",
     ),
-    (("tradeoff", "quickstart", "--out", "out", "--memory", "x"), "--memory x: expected a size such as 2GiB or 300MB"),
     (("attack", "sia", ".", "--cluster", "local"), "--cluster local: expected auto, HOST:PORT or ray://HOST:PORT"),
-    (
-        ("audit", "prolin-membership", "--out", "out", "--memory", "1MB"),
-        "--memory 1MB: expected a size of at least 64MB",
-    ),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("compare", ".", ".", "--fail-if", "leak", "--out", "out"), "--fail-if 'leak': expected worse"),
     (("compare", ".", ".", ".", "--fail-if", "worse", "--out", "out"), "expected the baseline and the new one"),
@@ -414,15 +352,9 @@ BAD = [
     (("shrink", ".", "--out", "out", "--every", "2"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "0"), "every=0: expected a whole number of rounds"),
     (("shrink", ".", "--out", "out", "--sketch", "-1"), "sketch=-1: expected how many numbers a sketch has"),
-    (("observe", "--out", "out", "--sketch", "-1", "--", "flwr", "run"), "expected how many numbers a sketch has"),
     (("observe", "--out", "out", "--clients", "0", "--", "flwr", "run"), "clients=0.0: expected a share above 0"),
     (("attack", "sia", ".", "--frozen", "nope.npz"), "--frozen nope.npz: expected an .npz or .safetensors"),
-    (("reproduce", "sia-table9", "--out", "out"), "unknown reproduction 'sia-table9': did you mean sia-table"),
-    (("reproduce", "sia-table3", "--out", "out", "--only", "alpha=7"), "expected one of 100, 1, 0.1"),
-    (("reproduce", "sia-table3", "--out", "out", "--set", "alpha=7"), "choose cells with --only"),
-    (("reproduce", "sia-table3", "--out", "out", "--data", "mnist=nope.npz"), "there is no such file"),
     (("reproduce", "sia-table3", "--out", "full"), "holds something else"),
-    (("attack", "nonsense", "."), "unknown attack 'nonsense'"),
     (("attack", "sia", "."), "holds no record"),
     (("report", "."), "holds no record"),
     (("check", "."), "holds no record"),
@@ -649,12 +581,6 @@ def test_bad_input_gives_one_line_and_code_2(call, tmp_path, monkeypatch, words,
     assert (tmp_path / "full" / "mine.txt").read_text() == "precious"
 
 
-def test_offline_download_is_one_clear_line(call, tmp_path):
-    code, _, err = call("download", "nonsense", "--root", tmp_path)
-    assert code == 2
-    assert "nonsense" in err
-
-
 def test_the_command_works_as_a_process_anywhere(tmp_path):
     (tmp_path / "clients").mkdir()
     (tmp_path / "clients" / "__init__.py").write_text("raise RuntimeError('not ours')")
@@ -686,7 +612,7 @@ def test_a_limit_of_the_machine_is_told_in_one_line(call, monkeypatch, problem, 
     def app(**_):
         raise problem
 
-    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    monkeypatch.setattr("fedattack.cli.entry.app", app)
     code, _, err = call("list")
     assert code == 2
     assert words in err
@@ -698,21 +624,9 @@ def test_a_fault_of_the_program_is_no_limit_of_the_machine(monkeypatch, problem)
     def app(**_):
         raise problem
 
-    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    monkeypatch.setattr("fedattack.cli.entry.app", app)
     with pytest.raises(type(problem), match=str(problem)):
         main()
-
-
-@pytest.mark.slow
-def test_what_a_terminal_has_no_characters_for_is_shown_by_numbers():
-    done = subprocess.run(
-        [sys.executable, "-m", "fedattack", "list"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert r"\u" in done.stdout
 
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "flwr", "ray", "pandas", "jsonschema")
@@ -837,14 +751,6 @@ def test_what_click_refuses_is_one_line_too(call, tmp_path, monkeypatch, words, 
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("condition", "code"),
-    [("verdict == leak", 3), ("verdict == no evidence", 0), ("sia.asr.verdict != leak", 0), ("sia.asr.low > 0.3", 3)],
-)
-def test_gates_on_verdicts_and_ends(call, attacked, condition, code):
-    assert call("report", attacked, "--fail-if", condition)[0] == code
-
-
 def test_shells_complete_names():
     assert complete_preset("quick") == ["quickstart"]
     assert complete_attack("memb") == ["membership", "membership-aggregate", "membership-canary"]
@@ -912,15 +818,6 @@ def test_resuming_does_what_is_missing_and_says_when_nothing_is(call, recorded):
     scores.unlink()
     assert call("resume", recorded, "--device", "cpu")[0] == 0
     assert scores.exists()
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_still_held_against_gates(call, recorded):
-    assert call("resume", recorded, "--device", "cpu")[0] == 0
-    assert call("resume", recorded, "--fail-if", "verdict == leak")[0] == 3
-    code, out, _ = call("resume", recorded, "--fail-if", "sia.asr > 1", "--json")
-    assert code == 0
-    assert json.loads(out) == json.loads((recorded / "findings.json").read_text())
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 """The command line."""
 
-from fedattack.cli.commands import app, main
+from fedattack.cli.entry import app, main
 
 __all__ = ["app", "main"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError, in_command
-from fedattack.cli import commands
+from fedattack.cli import steps
 from fedattack.cli.console import say, say_progress, watch_bars
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     return app
 
 
-def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "commands.Gates", as_json: bool) -> None:
+def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "steps.Gates", as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import superlink
     from fedattack.apps.auditing import audit, check_named, importable
@@ -83,7 +83,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
     from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
-    out, command = out.expanduser().absolute(), commands._command()
+    out, command = out.expanduser().absolute(), steps.command_line()
     app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "", device=device)
     order = _order(choices, out, command, device, gates)
     if app.server and (app.command is not None or choices.on != "simulation"):
@@ -98,7 +98,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "com
         app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
         _say_size(app, len(choices.seeds), choices.on)
-    with commands._resumable(out, command), importable(app):
+    with steps.tell_how_to_go_on(out, command), importable(app):
         check_named(choices.model, choices.loss)
         try:
             with watch_bars() as watch:
@@ -142,20 +142,20 @@ def gather_run(
     from fedattack.apps.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
-    gates, app = commands.Gates(commands._conditions(fail_if)), None
+    gates, app = steps.Gates(steps.read_conditions(fail_if)), None
     if choices.app is not None:
         app = app_of(choices.app)
-    order = _order(choices, out, commands._command(), device, gates)
+    order = _order(choices, out, steps.command_line(), device, gates)
     check_named(choices.model, choices.loss)
     parts, posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
     if trust:
-        commands._trust(asked_of_knowledge(out))
+        steps.trust_asked(asked_of_knowledge(out))
     with watch_bars() as watch:
         judged = audit_gathered(order, parts, posed, watch)
     _show(order, judged, gates, as_json)
 
 
-def _order(choices: AppWords, out: Path, command: str, device: str, gates: "commands.Gates") -> "Order":
+def _order(choices: AppWords, out: Path, command: str, device: str, gates: "steps.Gates") -> "Order":
     """Read what all attacks that apply are asked and given; words are checked before anything runs."""
     from fedattack.apps.auditing import Order
     from fedattack.apps.questions import Questions
@@ -163,19 +163,19 @@ def _order(choices: AppWords, out: Path, command: str, device: str, gates: "comm
 
     asked = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
     asked = replace(asked, model=choices.model, loss=choices.loss)
-    options = commands._options(choices.options, choices.memory, attack_names())
+    options = steps.read_options(choices.options, choices.memory, attack_names())
     check_attacks(attack_names(), options)
     check_conditions(gates.conditions, attack_names(), isolating=False)
 
     def make(names: Sequence[str]) -> "list[Attack]":
-        return commands._choose(names, options_among(options, names), device)
+        return steps.choose_attacks_on(names, options_among(options, names), device)
 
     return Order(out, asked, options, make, device, choices.seeds, choices.on, command)
 
 
-def _show(order: "Order", judged: "Judged", gates: "commands.Gates", as_json: bool) -> None:
+def _show(order: "Order", judged: "Judged", gates: "steps.Gates", as_json: bool) -> None:
     try:
-        commands._show_findings(order.out, judged.findings, judged.page, gates, as_json)
+        steps.show_findings(order.out, judged.findings, judged.page, gates, as_json)
     finally:
         _say_beside(order.out, judged.posed[0].assumed)
 

@@ -70,7 +70,6 @@ class Declared:
         self._check_files()
 
     def _check_files(self) -> None:
-        """Refuse files that are not there."""
         for name in ("targets", "auxiliary", "attributes", "public", "partial"):
             path = getattr(self, name)
             if path is not None and not path.is_file():

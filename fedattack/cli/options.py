@@ -1,13 +1,17 @@
 """Arguments and options that several commands share."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedattack.base.cluster import choose
 from fedattack.cli.console import set_quiet
+
+if TYPE_CHECKING:
+    from fedattack.record import Keep
 
 
 def _beginning(names: Iterable[str], word: str) -> list[str]:
@@ -47,13 +51,19 @@ def complete_setting(incomplete: str) -> list[str]:
     return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
-def chosen_clients(text: str) -> float | tuple[str, ...]:
-    """Read a share of the clients, or ids of nodes. An id is a whole number above 1, or no number at all."""
-    try:
-        share = float(text)
-    except ValueError:
-        return tuple(part.strip() for part in text.split(","))
-    return (text,) if share > 1 and text.isdecimal() else share
+def choose_kept(every: int, clients: str, layers: list[str] | None, sketch: int) -> "Keep":
+    """Read what is to be kept of a run.
+
+    Clients are a share, or ids of nodes. An id is a whole number above 1, or no number at all.
+    """
+    from fedattack.record import Keep
+
+    kept: float | tuple[str, ...] = tuple(map(str.strip, clients.split(",")))
+    with suppress(ValueError):
+        share = float(clients)
+        if share <= 1 or not clients.isdecimal():
+            kept = share
+    return Keep(every, kept, tuple(layers or ()), sketch=sketch)
 
 
 def complete_runtime(incomplete: str) -> list[str]:
@@ -100,21 +110,15 @@ Folder = Annotated[Path, typer.Argument(help="A run folder: the one that holds r
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run folder to create.", metavar="DIR")]
 
+ResultsOut = Annotated[
+    Path, typer.Option("--out", "-o", help="Folder of the results; several may share one.", metavar="DIR")
+]
+
 Changes = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Change a setting of the preset; repeatable.",
-        metavar="KEY=VALUE",
-        autocompletion=complete_setting,
-    ),
-]
-
-AuditChanges = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Change a setting of the preset, or a key of the app's run config; repeatable.",
+        help="Change a setting of the preset, or of all cells, or a key of an app's run config; repeatable.",
         metavar="KEY=VALUE",
         autocompletion=complete_setting,
     ),
@@ -233,16 +237,6 @@ Cluster = Annotated[
         metavar="ADDRESS|auto",
         envvar="FEDATTACK_CLUSTER",
         callback=choose,
-    ),
-]
-
-CellChanges = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Change a setting of all cells; repeatable.",
-        metavar="KEY=VALUE",
-        autocompletion=complete_setting,
     ),
 ]
 

@@ -118,7 +118,6 @@ class TrainedDesign(Design[Cell]):
         return outcome
 
     def _name_lacking(self, cell: Cell, root: str) -> str:
-        """Say which data a cell lacks, or nothing."""
         for name in list_data(cell):
             if name in self.files:
                 continue
@@ -170,7 +169,6 @@ def name_data(text: str) -> str:
 
 
 def _is_finished(job: Job) -> bool:
-    """Whether a cell is there and whole."""
     if not (job.folder / _DONE).exists():
         return False
     try:
@@ -192,7 +190,6 @@ def _is_finished(job: Job) -> bool:
 
 
 def _describe_lacking(name: str, root: Path) -> str:
-    """Say what it takes to have a dataset, if it is not there."""
     by_file = f"--data {name}=PATH.npz"
     if name not in DATASETS:
         return f"needs {by_file}"

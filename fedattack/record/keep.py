@@ -232,7 +232,10 @@ class Thinning:
                 others=(),
             )
         common = self.model(exchange.common)
-        replies = self._reduce_replies(exchange.replies)
+        nodes = {reply.node for reply in exchange.replies}
+        if self.keep.some_clients:
+            nodes = self.keep.nodes([reply.node for reply in exchange.replies if reply.status != "late"])
+        replies = [self._reply(reply, kept=reply.node in nodes) for reply in exchange.replies]
         aggregate = exchange.aggregate
         if aggregate is not None:
             aggregate, _ = self.keep.split(aggregate)
@@ -241,13 +244,6 @@ class Thinning:
             # The mean of other replies than the server took is no common model.
             mean = None
         return replace(exchange, common=common, replies=replies, aggregate=aggregate, mean=mean)
-
-    def _reduce_replies(self, replies: Sequence[Reply]) -> list[Reply]:
-        """Return what is kept of a round's replies."""
-        if not self.keep.some_clients:
-            return [self._reply(reply, kept=True) for reply in replies]
-        nodes = self.keep.nodes([reply.node for reply in replies if reply.status != "late"])
-        return [self._reply(reply, kept=reply.node in nodes) for reply in replies]
 
     def model(self, arrays: Arrays | None) -> dict[str, NDArray[Any]] | None:
         """Return the kept arrays of a model, and watch the others."""

@@ -162,7 +162,6 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
 def _writer_of(
     record: Record, out: Path, keep: Keep, *, facts: Mapping[str, Any] | None = None, **options: Any
 ) -> RecordWriter:
-    """Begin a record that is made of another one."""
     return RecordWriter(
         out,
         protocol=record.protocol,
@@ -186,7 +185,6 @@ def _recipe(record: Record) -> str | None:
 
 
 def _exchange(round_: Round) -> Exchange:
-    """Return what was recorded of a round, for the writer."""
     replies = list(map(_reply, round_.observations))
     return Exchange(
         number=round_.number, common=round_.common, config=round_.config, replies=replies, others=round_.others
@@ -221,7 +219,6 @@ def records_in(folder: Path) -> dict[str, Path]:
 
 
 def _reply(observation: Observation) -> Reply:
-    """Return what was recorded of a reply, for the writer."""
     return Reply(
         node=observation.node,
         status=observation.status,

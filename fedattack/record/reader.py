@@ -539,7 +539,6 @@ class Record:
             )
 
     def _read_keep(self) -> Keep:
-        """Read what of a thinned record was kept."""
         try:
             return Keep.from_entry(self.manifest["kept"])
         except ConfigError as cause:
@@ -548,7 +547,6 @@ class Record:
             ) from None
 
     def _skip_damaged_rounds(self) -> None:
-        """Leave out the rounds that cannot be read."""
         self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
         self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
 

@@ -72,10 +72,6 @@ class Size:
         """Bytes of so many rounds of the server."""
         return math.ceil(rounds / self.every) * self.round + self.once
 
-    def rounds_in(self, free: int) -> int:
-        """Return how many rounds of the server fit into so many bytes."""
-        return max(0, free - self.once) // max(self.round, 1) * self.every
-
     def describe(self, rounds: int | None, free: int) -> tuple[str, bool]:
         """Say it in a line; and whether it fits, as far as the number of rounds is known."""
         each = f"{self.messages} x {in_bytes(self.message)}"
@@ -97,7 +93,8 @@ class Size:
         ), False
 
     def _enough(self, free: int) -> str:
-        return f"enough for {self.rounds_in(free):,} rounds"
+        rounds = max(0, free - self.once) // max(self.round, 1) * self.every
+        return f"enough for {rounds:,} rounds"
 
 
 def in_bytes(size: float) -> str:

@@ -1,14 +1,11 @@
 """Write a safetensors file without copying the arrays, and hash what was written on the way."""
 
-import contextlib
-import errno
 import hashlib
 import json
-import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -34,10 +31,6 @@ DTYPES = {
     "complex64": "C64",
 }
 
-
-# Bytes that are written at a time, in whole blocks of every file system.
-_BLOCK = 4 * 2**20
-
 MAX_HEADER = 100_000_000
 """Bytes of the longest table of arrays that the safetensors library reads."""
 
@@ -49,8 +42,7 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
     as long and which nobody can forge.
 
     The safetensors library copies every array three times, partly while it holds Python's global lock, and the file
-    would then have to be read again for its checksum. With a model of a million parameters and ten clients that was a
-    quarter of a round's time; this is a tenth of that. The file is the library's format, and the library reads it.
+    would then have to be read again for its checksum. The file is the library's format, and the library reads it.
 
     Raises
     ------
@@ -77,57 +69,13 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
     with atomic_file(path) as file:
         parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
         parts += map(raw_bytes, ordered.values())
-        _write_past_cache(file, parts)
+        file.writelines(parts)
+        file.flush()
         for part in parts:
             for digest in digests.values():
                 digest.update(part)
         os.fsync(file.fileno())
-        _drop_from_cache(file.fileno())
     return {"bytes": 8 + len(text) + offset, **{name: digest.hexdigest() for name, digest in digests.items()}}
-
-
-def _write_past_cache(file: IO[bytes], parts: Sequence[bytes | memoryview]) -> None:
-    """Write to an empty file without the system's page cache, where Linux and the file system can.
-
-    The cache would hold a copy that nobody reads. To make it and to give it back takes 0.1 to 0.25 s of a processor for
-    180 MB, and this 0.03 s. Such writes are of whole blocks at whole pages, so that the end goes the usual way.
-    """
-    if not hasattr(os, "O_DIRECT") or sum(map(len, parts)) < _BLOCK:
-        file.writelines(parts)
-        file.flush()
-        return
-    import fcntl  # not on every system
-
-    descriptor = file.fileno()
-    usual = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    # A file system in memory, for one, refuses: there is no cache to pass by.
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, usual | os.O_DIRECT)
-
-    def write(data: memoryview) -> None:
-        while data:
-            try:
-                data = data[os.write(descriptor, data) :]
-            except OSError as cause:
-                if cause.errno != errno.EINVAL or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT == 0:
-                    raise
-                # Its blocks are larger, or it takes no direct writes after all.
-                fcntl.fcntl(descriptor, fcntl.F_SETFL, usual)
-
-    filled = 0
-    with mmap.mmap(-1, _BLOCK) as pages, memoryview(pages) as block:
-        for part in parts:
-            at, data = 0, memoryview(part)
-            while at < len(data):
-                count = min(_BLOCK - filled, len(data) - at)
-                block[filled : filled + count] = data[at : at + count]
-                filled += count
-                at += count
-                if filled == _BLOCK:
-                    write(block)
-                    filled = 0
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, usual)
-        write(block[:filled])
 
 
 def raw_bytes(array: NDArray[Any]) -> memoryview:
@@ -142,9 +90,3 @@ def checksum(arrays: Iterable[NDArray[Any]]) -> str:
     for array in arrays:
         digest.update(raw_bytes(array))
     return digest.hexdigest()
-
-
-def _drop_from_cache(descriptor: int) -> None:
-    """Give the page cache back: nobody reads a round while the training goes on, which can use the memory."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

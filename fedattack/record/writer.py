@@ -219,7 +219,6 @@ class RecordWriter:
         open_private(self.path / INDEX, "xb").close()
 
     def _check_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Refuse a manifest that no reader would take."""
         unseal_manifest(seal_manifest(manifest), f"{self.path}: what its manifest is to say of the run")
 
     def _resume(self) -> None:

@@ -16,7 +16,7 @@ from fedattack.record.folder import STUDY, Part, find_parts
 from fedattack.record.format import INDEX
 from fedattack.runs.asked import known_to
 from fedattack.runs.checks import check_attacks, check_scores
-from fedattack.runs.pace import AttackPace
+from fedattack.runs.pace import Pace
 from fedattack.runs.watch import Watch
 
 
@@ -59,7 +59,7 @@ def attack_folder(
     """
     files = []
     parts = find_parts(folder)
-    pace = AttackPace(attack.name, len(parts), watch.say)
+    pace = Pace(f"attack {attack.name}", "seeds", len(parts), 1, watch.say)
     if chosen() and not shares_work(attack.options):
         watch.say("note", f"{attack.name} is made here, not on --cluster: it takes less time than its data's way there")
     for place, part in enumerate(parts):
@@ -67,7 +67,7 @@ def attack_folder(
         known = knowledge(part)
         step = f"{attack.name} on {part.name or 'the record'}"
         watch.step(step, 0, len(record))
-        pace.begins(place)
+        pace.seen(place)
         scores = attack.run(
             record,
             known,

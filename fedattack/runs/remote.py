@@ -25,7 +25,6 @@ _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
 
 
 def _path_from(variable: str) -> Path | None:
-    """Return the path that an environment variable states, if it states one."""
     path = os.environ.get(variable, "")
     return Path(path) if path else None
 
@@ -155,7 +154,7 @@ class Remote(SuperNodeRuntime):
         self._fetch_notes(folders)
         return client_error
 
-    def _wait_for_superlink(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
+    def _read_lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
         """Wait for a SuperLink that was stopped: started again with its database, it goes on with the run."""
         deadline = time.monotonic() + LOST_SECONDS
         while time.monotonic() < deadline:

@@ -12,7 +12,7 @@ from fedattack.base.untrusted import remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, read_study, write_study
 from fedattack.record.format import INDEX, MANIFEST
-from fedattack.runs.pace import TrainingPace
+from fedattack.runs.pace import Pace
 from fedattack.runs.watch import Watch
 
 Run = Callable[[Callable[[], None]], None]
@@ -135,40 +135,24 @@ def run_in_turn(
     RunError
         If a run does not finish, or no client answers in it.
     """
-    seeds = sum(len(parts) for parts, _ in runs)
-    pace = None if rounds is None else TrainingPace(seeds, rounds, watch.say, starts=len(runs))
-    place = 0
+    every = [part for parts, _ in runs for part in parts]
+    before = {part: _count_lines(part) for part in every}
+    pace = None
+    if rounds is not None:
+        pace = Pace("training", "rounds", rounds * len(every), 2, watch.say)
     for parts, run in runs:
-        progress = _Progress(parts, rounds, watch, pace, place)
-        run(progress.advance)
-        place += len(parts)
+
+        def advance(parts: Sequence[Part] = parts) -> None:
+            """Say how far the seed is that is being trained: the last one of which there is something new."""
+            counts = {part: _count_lines(part) for part in every}
+            begun = [part for part in parts if counts[part] > before[part]]
+            current = [*parts[:1], *begun][-1]
+            watch.step(f"train {current.name or 'rounds'}", counts[current], rounds)
+            if pace is not None and counts != before:
+                pace.seen(sum(counts.values()))
+
+        run(advance)
     write_study(out, study | {"finished": now()})
-
-
-class _Progress:
-    """Says how far seeds are that one Flower run trains, one after the other, of which the first is number `place`."""
-
-    def __init__(
-        self, parts: Sequence[Part], rounds: int | None, watch: Watch, pace: TrainingPace | None, place: int
-    ) -> None:
-        self._parts, self._rounds, self._watch, self._pace, self._place = parts, rounds, watch, pace, place
-        self._before = [_count_lines(part) for part in parts]
-        self._current = 0
-
-    def advance(self) -> None:
-        """Say how far the seed is that is being trained."""
-        following = self._current + 1
-        while following < len(self._parts) and _count_lines(self._parts[following]) > self._before[following]:
-            self._say()
-            self._current, following = following, following + 1
-        self._say()
-
-    def _say(self) -> None:
-        part = self._parts[self._current]
-        done = _count_lines(part)
-        self._watch.step(f"train {part.name or 'rounds'}", done, self._rounds)
-        if self._pace is not None:
-            self._pace.seen(self._place + self._current, done)
 
 
 def _count_lines(part: Part) -> int:

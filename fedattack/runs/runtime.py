@@ -245,7 +245,6 @@ class Runtime(ABC):
         return client_error(log)
 
     def _logged_since(self, size: int) -> str:
-        """Return the text that came into the log after it had so many bytes."""
         with self.log.open("rb") as file:
             file.seek(size)
             return file.read().decode("utf-8", "replace")
@@ -296,7 +295,6 @@ class Runtime(ABC):
         return "lost", reason
 
     def _status(self, run_id: str) -> tuple[str, str]:
-        """Return Flower's status of a run and its details."""
         answer = self._ask("flwr", "ls", "--run-id", run_id, "--format", "json")
         try:
             run = json.loads(answer.stdout)["runs"][0]

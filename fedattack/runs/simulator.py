@@ -21,36 +21,10 @@ CLIENT = 2**30
 """Bytes that are reckoned for the process of a simulated client: Python and torch take 0.6 GiB of it."""
 
 
-def federation_config(supernodes: int, cpus: int, gpus_per_client: float) -> str:
-    """Return the ``--federation-config`` of a simulation in which each client takes one CPU.
-
-    Parameters
-    ----------
-    supernodes : int
-        Number of simulated clients.
-    cpus : int
-        CPUs that Ray may use, which is the number of clients that train at the same time.
-    gpus_per_client : float
-        Share of a GPU that each client takes; 0 for none.
-
-    Returns
-    -------
-    str
-    """
-    return (
-        f"num-supernodes={supernodes} client-resources-num-cpus=1 "
-        f"client-resources-num-gpus={float(gpus_per_client)} init-args-num-cpus={cpus}"
-    )
-
-
-def clients_in_memory() -> int:
-    """Count the clients whose processes fit into the memory that is free, at least one."""
-    return max(1, int(free_memory() // CLIENT))
-
-
 def clients_at_once(clients: int) -> int:
     """Count the clients that train side by side: one a CPU, and no more than there is memory for."""
-    return min(usable_cpus(), clients, MAX_CPUS, clients_in_memory())
+    in_memory = max(1, int(free_memory() // CLIENT))
+    return min(usable_cpus(), clients, MAX_CPUS, in_memory)
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
@@ -100,7 +74,12 @@ class Simulator(Runtime):
                 f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "
                 f"got {supernodes}, {cpus} and {gpus_per_client}; correct the one that is out of range"
             )
-        self._run_options = ("--federation-config", federation_config(supernodes, cpus, gpus_per_client))
+        # Each client takes one CPU, so that as many train at a time as Ray has.
+        federation = (
+            f"num-supernodes={supernodes} client-resources-num-cpus=1 "
+            f"client-resources-num-gpus={float(gpus_per_client)} init-args-num-cpus={cpus}"
+        )
+        self._run_options = ("--federation-config", federation)
 
     def ensure_up(self) -> None:
         """Start the SuperLink, unless it is up already.

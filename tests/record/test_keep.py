@@ -289,6 +289,8 @@ def test_a_stopped_run_goes_on_keeping_the_same(tmp_path):
     [
         ({"every": 0}, "every=0: expected a whole number"),
         ({"every": 1.5}, "every=1.5"),
+        ({"sketch": -1}, "expected how many numbers"),
+        ({"sketch": 2**60}, "expected how many numbers"),
         ({"clients": 0}, "clients=0: expected a share above 0"),
         ({"clients": "n1"}, "expected a share above 0 and up to 1, or a list of ids"),
     ],

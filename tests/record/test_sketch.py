@@ -202,19 +202,6 @@ def test_a_short_sketch_is_warned_of(size, numbers, words):
     assert bool(words) == bool(remark)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sketch": -1}, "expected how many numbers"),
-        ({"sketch": 1.5}, "expected how many numbers"),
-        ({"sketch": 2**60}, "expected how many numbers"),
-    ],
-)
-def test_what_cannot_be_kept_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Keep(**options)
-
-
 def test_only_updates_of_models_are_sketched(tmp_path):
     for protocol in ("fedsgd", "fedmd"):
         with pytest.raises(RecordError, match=f"sketch: in {protocol} clients send no models"):

@@ -98,6 +98,14 @@ def test_zoos_are_shared_with_the_clients_and_those_of_an_earlier_run_replaced(t
         (zoos / name).rmdir()
 
 
+def test_a_run_goes_on_with_a_superlink_that_was_stopped_and_comes_back(tmp_path, monkeypatch):
+    remote = Remote(write_app(tmp_path), supernodes=2, superlink="http://h:1", log=tmp_path / "log")
+    answers, polls = iter([("lost", ""), ("running", ""), ("finished:completed", "")]), []
+    monkeypatch.setattr(remote, "_status", lambda run_id: next(answers))
+    assert remote._read_lost("7", "the SuperLink is gone", lambda: polls.append(0)) == ("finished:completed", "")
+    assert len(polls) == 2
+
+
 @pytest.mark.deploy
 def test_a_superlink_that_is_up_already_is_used_and_stays_up(tmp_path):
     """A run of another's SuperLink that is given up does not go on there."""

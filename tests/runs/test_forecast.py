@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier as Forest
 
-from fedattack.attacks import Knowledge, PartialRecords, Scores, Targets
+from fedattack.attacks import Knowledge, PartialRecords, Scores, Targets, read_knowledge
 from fedattack.audit.finding import ERROR, LEAK
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import correct_findings
-from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Truth
+from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Truth, read_truth
 from fedattack.base.errors import ConfigError
 from fedattack.record.folder import Part
-from fedattack.runs import forecast as module
-from fedattack.runs.forecast import Forecast, foretell, in_bytes, needed_of
+from fedattack.runs import forecast
+from fedattack.runs.forecast import describe_reaches, find_reaches, foretell, in_bytes, needed_of, record_size
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.threats.attribute.case import AttributeCase
 from fedattack.threats.attribute.judge import AttributeJudge
@@ -225,9 +225,8 @@ WORLDS = {
 }
 
 
-def told_of(attack, judge, cases):
-    reach = judge.reach([Prepared(case.truth, case.knowledge) for case in cases], needed_of(1))
-    return Forecast(len(cases), 8, 10, 10, 10**6, 10**5, 10**9, {attack: reach}, len(cases))
+def reach_of(judge, cases):
+    return judge.reach([Prepared(case.truth, case.knowledge) for case in cases], needed_of(1))
 
 
 def verdict_of(judge, cases):
@@ -244,10 +243,10 @@ def test_what_is_said_of_a_size_is_what_the_judge_says_of_an_attack_that_is_alwa
     leaks = []
     for size in world.sizes:
         cases = [world.case(size, seed) for seed in range(seeds)]
-        told, verdict = told_of(attack, world.judge, cases), verdict_of(world.judge, cases)
-        if told.reaches[attack].least > ERROR:
+        least, verdict = reach_of(world.judge, cases).least, verdict_of(world.judge, cases)
+        if least > ERROR:
             assert verdict != LEAK, f"size {size} was said to be too small"
-        if not told.out_of_reach:
+        if least <= needed_of(1):
             assert verdict == LEAK, f"size {size} was said to be enough"
         leaks.append(verdict == LEAK)
     if seeds == 1:
@@ -266,8 +265,7 @@ def test_the_forecast_names_the_size_that_is_enough():
     }
     for attack, expected in words.items():
         world = WORLDS[attack]
-        (reach,) = told_of(attack, world.judge, [world.case(world.sizes[0], 0)]).reaches.values()
-        assert expected in reach.enough
+        assert expected in reach_of(world.judge, [world.case(world.sizes[0], 0)]).enough
 
 
 def test_a_question_that_nobody_answers_is_not_the_one_that_is_counted():
@@ -279,46 +277,32 @@ def test_a_question_that_nobody_answers_is_not_the_one_that_is_counted():
     assert "23 clients, 1 of them" in reach.enough
 
 
-def told(reaches, **changes):
-    parts = {
-        "seeds": 1,
-        "rounds": 8,
-        "nodes": 10,
-        "sampled": 10,
-        "record": 24_000_000,
-        "prepared": 900_000,
-        "free": 10**10,
-    }
-    return Forecast(**{**parts, "anew": 1, **changes}, reaches=reaches)
-
-
-def test_a_size_that_cannot_show_anything_is_a_warning_with_what_to_change():
-    (note, warning) = told({"sia": Reach(1 / 6, "3 clients", "4 clients", "clients=4")}).lines()
-    assert note == (
-        "note",
-        "1 run of 8 rounds with 10 clients in each: about 25 MB on disk (24 MB of records, 900 kB of knowledge and "
-        "truth), and scores; 10 GB are free",
-    )
-    assert warning == (
-        "warning",
-        "no outcome of sia can be a leak: with 3 clients, p is 0.17 at best, and 0.045 is needed; one run would need 4 "
-        "clients (--set clients=4), or take --seeds 2",
-    )
-
-
-def test_seeds_are_no_way_out_where_they_are_no_news():
-    of_one_federation = told({"sia": Reach(1 / 6, "3 clients", "4 clients")}, seeds=2, anew=1)
-    assert "--seeds" not in of_one_federation.lines()[-1][1]
-    of_nothing = told({"sia": Reach(1.0, "no clients", "4 clients")})
-    assert of_nothing.lines()[-1][1].endswith("with no clients, there is nothing to test; one run would need 4 clients")
-
-
-def test_headlines_share_what_is_needed():
-    """1/24 is enough for one of two headlines only if the other was shown first."""
-    both = told({"sia": Reach(1 / 24, "4 clients", "5 clients"), "membership": Reach(1e-4, "90 targets", "8 of each")})
-    assert both.out_of_reach == ["sia"]
-    kinds = [f"{kind}: {line[:31]}" for kind, line in both.lines()[1:]]
-    assert kinds == ["warning: hardly any outcome of sia can b", "note: enough for a leak to be stated,"]
+@pytest.mark.parametrize(
+    ("reach", "warning"),
+    [
+        (
+            Reach(1 / 6, "3 clients", "4 clients", "clients=4"),
+            "no outcome of sia can be a leak: with 3 clients, p is 0.17 at best, and 0.023 is needed; one run would "
+            "need 4 clients (--set clients=4)",
+        ),
+        (
+            Reach(1 / 24, "4 clients", "5 clients"),
+            "hardly any outcome of sia can be a leak: with 4 clients, p is 0.042 at best, and 0.023 is needed; one run "
+            "would need 5 clients",
+        ),
+        (
+            Reach(1.0, "no clients", "4 clients"),
+            "no outcome of sia can be a leak: with no clients, there is nothing to test; one run would need 4 clients",
+        ),
+    ],
+)
+def test_a_size_that_cannot_show_anything_is_a_warning_with_what_to_change(reach, warning):
+    """Headlines share what is needed: 1/24 would be enough for one alone."""
+    lines = describe_reaches({"sia": reach, "membership": Reach(1e-4, "90 targets", "8 of each")})
+    assert lines == [
+        ("warning", warning),
+        ("note", "enough for a leak to be stated, if there is one: membership (90 targets)"),
+    ]
 
 
 @pytest.mark.parametrize(("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (1_250, "1.2 kB"), (8.8e9, "8.8 GB")])
@@ -349,19 +333,18 @@ def size_of(folder):
 )
 def test_the_size_of_a_record_is_told_before_it_is_written(tmp_path, write, changes):
     folder = write(tmp_path / "run", rounds=6)
-    part = Part(folder, "")
-    told = module.forecast(["sia"], settings_like(clients=CLIENTS, rounds=6, **changes), [part])
-    assert told.record == pytest.approx(size_of(folder / "record"), rel=0.1)
-    assert told.prepared == size_of(folder / "knowledge") + size_of(folder / "truth")
-    assert told.sampled == CLIENTS
+    run = Prepared(read_truth(folder / "truth"), read_knowledge(folder / "knowledge"))
+    told = record_size(settings_like(clients=CLIENTS, rounds=6, **changes), run)
+    assert told == pytest.approx(size_of(folder / "record"), rel=0.1)
 
 
 def test_seeds_of_one_federation_count_once(tmp_path):
     """The second part holds what the first does; the third is another seed's."""
-    parts = [Part(write_run(tmp_path / name, seed=seed), "") for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    told = module.forecast(["sia"], settings_like(clients=CLIENTS), parts)
-    assert (told.seeds, told.anew) == (3, 2)
-    assert told.reaches["sia"].least == pytest.approx(1 / 24**2)
+    runs = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        folder = write_run(tmp_path / name, seed=seed)
+        runs.append(Prepared(read_truth(folder / "truth"), read_knowledge(folder / "knowledge")))
+    assert find_reaches(["sia"], runs)["sia"].least == pytest.approx(1 / 24**2)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_first_round(tmp_path, monkeypatch):
@@ -369,20 +352,9 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_round(tmp_path, mon
     settings = settings_like(clients=CLIENTS)
     foretell(["sia"], settings, [part], lambda *line: said.append(line))
     assert [kind for kind, _ in said] == ["note", "note"]
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=3000))
+    monkeypatch.setattr(forecast.shutil, "disk_usage", lambda folder: SimpleNamespace(free=3000))
     with pytest.raises(ConfigError, match=r"the records of this run take .* kB, and 3 kB are free; make room"):
         foretell(["sia"], settings, [part], lambda *line: said.append(line))
-
-
-@pytest.mark.parametrize(
-    ("sampled", "rounds", "chance"), [(10, 1, 0.0), (5, 1, 0.5), (5, 3, 0.125), (1, 1, 0.9), (9, 3, 0.001)]
-)
-def test_the_chance_that_a_client_never_takes_part_is_told_where_it_counts(sampled, rounds, chance):
-    foretold = told({"sia": Reach(1e-3, "9 clients", "4 clients")}, sampled=sampled, rounds=rounds)
-    assert foretold.never_sampled == pytest.approx(chance)
-    lines = [line for _, line in foretold.lines() if "in no round with a chance of" in line]
-    assert len(lines) == (chance > 0.005)
-    assert all(f"a chance of {chance:.0%}," in line for line in lines)
 
 
 def attribute_of(values, owners):

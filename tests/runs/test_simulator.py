@@ -18,7 +18,7 @@ import fedattack
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
 from fedattack.runs import bundle, logs, reaper, runtimes
 from fedattack.runs import runtime as base
-from fedattack.runs.simulator import Simulator, federation_config
+from fedattack.runs.simulator import Simulator
 
 PYPROJECT = """
 [project]
@@ -208,13 +208,6 @@ def listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_federation_config_names_every_resource() -> None:
-    assert federation_config(10, 4, 0.25) == (
-        "num-supernodes=10 client-resources-num-cpus=1 client-resources-num-gpus=0.25 init-args-num-cpus=4"
-    )
-    assert "client-resources-num-gpus=0.0 " in federation_config(3, 1, 0)
-
-
 @pytest.mark.parametrize(("told", "expected"), [("3", 3), ("", None), ("default", None), ("0", None)])
 def test_a_simulation_has_the_cpus_of_its_process_or_as_many_as_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, expected: int | None
@@ -271,11 +264,8 @@ def test_exceptions_are_found_in_order_without_colours_and_wrappers() -> None:
     ]
     assert logs.exceptions_in(WRAPPED_LOG) == ["ValueError: ActorPool is empty. Stopping Simulation."]
     assert logs.exceptions_in("INFO: all is well\nValueError: only quoted\n") == []
-
-
-def test_exception_printed_by_a_ray_worker_is_found() -> None:
-    log = '(Actor pid=7, ip=192.0.2.2) Traceback:\n(Actor pid=7)   File "a.py", line 1, in f\n(Actor pid=7) a.B: c\n'
-    assert logs.exceptions_in(log) == ["a.B: c"]
+    of_ray = '(Actor pid=7, ip=192.0.2.2) Traceback:\n(Actor pid=7)   File "a.py", line 1, in f\n(Actor pid=7) a.B: c\n'
+    assert logs.exceptions_in(of_ray) == ["a.B: c"]
 
 
 def test_failure_reason_names_server_and_client() -> None:

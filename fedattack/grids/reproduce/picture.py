@@ -51,7 +51,6 @@ def draw_results(spec: Reproduction, results: Results) -> str:
 
 
 def _keep_known(entries: Iterable[Results], number: Number) -> list[Results]:
-    """Return the cells that have a number."""
     return [entry for entry in entries if entry["numbers"][number.name]["value"] is not None]
 
 
@@ -61,7 +60,6 @@ def _list_unlined(spec: Reproduction) -> dict[str, Number]:
 
 
 def _label(entry: Results, columns: Iterable[str]) -> str:
-    """Name a cell by its values in some columns."""
     return " · ".join(write_value(entry["place"][name]) for name in columns)
 
 
@@ -133,7 +131,6 @@ def _values(entries: Iterable[Results], number: Number, *keys: str) -> Any:
 
 
 def _draw_rounds(axes: Axes, spec: Reproduction, entries: Sequence[Results], looks: Looks) -> None:
-    """Draw a rate per round, with the band of its interval."""
     y = spec.numbers[spec.figure.y]
     for entry in entries:
         series, look = entry["per_round"], looks[_label(entry, [spec.figure.lines])]

@@ -154,7 +154,6 @@ def _sort_cells(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _list_values(cells: Sequence[Cell], column: str) -> list[Value]:
-    """Return what cells have in a column, each value once."""
     return list(dict.fromkeys(cell.place[column] for cell in cells))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -22,28 +22,18 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A range of learning losses in which the same defences have the lowest success, and its share of all compared."""
-
-    low: float
-    high: float
-    lowest: tuple[str, ...]
-    share: float
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Defences held against each other at equal learning loss.
 
     Attributes
     ----------
-    stretches
-        In ascending order, over all losses that at least two defences reach.
+    losses
+        The lowest and the highest loss that two defences reach; None where no two reach the same.
     shares
         For each defence that meets another: over which share of the losses where it does, its success is the lowest.
     """
 
-    stretches: Sequence[Stretch]
+    losses: tuple[float, float] | None
     shares: Mapping[str, float]
 
 
@@ -89,7 +79,7 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
         every += losses
     low, high = min(every, default=0.0), min(max(every, default=0.0), most)
     if not low < high:
-        return Comparison([], {})
+        return Comparison(None, {})
     space = np.geomspace if is_wide([low, high]) else np.linspace
     ends = space(low, high, _STEPS + 1)
     # Between the ends, so that the cell without defence, which all share, is no stretch of its own.
@@ -99,19 +89,14 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     met = there & (np.sum(there, axis=0) > 1)
     least = np.where(met, values, np.inf).min(axis=0)
     lowest = met & (values <= least + _TIE)
-    compared = int(met.any(axis=0).sum())
-    stretches, start = [], 0
-    for is_lowest, group in groupby(map(tuple, lowest.T.tolist())):
-        stop = start + len(list(group))
-        if any(is_lowest):
-            names = tuple(compress(curves, is_lowest))
-            stretches.append(Stretch(float(ends[start]), float(ends[stop]), names, (stop - start) / compared))
-        start = stop
+    compared = np.flatnonzero(met.any(axis=0))
+    if not len(compared):
+        return Comparison(None, {})
     shares = {}
     for name, lowest_there, met_there in zip(curves, lowest, met, strict=True):
         if met_there.any():
             shares[name] = float(lowest_there.sum() / met_there.sum())
-    return Comparison(stretches, shares)
+    return Comparison((float(ends[compared[0]]), float(ends[compared[-1] + 1])), shares)
 
 
 def measured_cells(results: Results, number: Results) -> list[Any]:

@@ -29,9 +29,6 @@ from fedattack.report.section import section_of
 from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import choose_seeds
 
-# Attacks on more rounds than these are no stages of the training, and their panels would not be read.
-_STAGES = 5
-
 MeasureCost = Callable[[Mapping[str, Value], Mapping[str, float]], dict[str, Any]]
 
 
@@ -133,11 +130,7 @@ class TradingOff(TrainedDesign):
         for finding in filter(_is_success, findings):
             number = Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
             attack = _measure_plainly(number, findings, run)
-            attacks[finding.name] = {
-                **attack,
-                "baselines": dict(finding.baselines),
-                "per_round": _keep_stages(finding),
-            }
+            attacks[finding.name] = {**attack, "baselines": dict(finding.baselines)}
         epsilon = run.get("privacy", {}).get("epsilon_run", {}).get("high")
         self.findings[job.cell.name] = list(filter(_is_success, findings))
         if "accuracy" in run and self.quality is None:
@@ -189,14 +182,6 @@ def _measure_plainly(number: Number, findings: Sequence[Finding], run: Mapping[s
     measured = measure(number, findings, run)
     del measured["paper"], measured["difference"]
     return measured
-
-
-def _keep_stages(finding: Finding) -> dict[str, Any] | None:
-    """Give a finding's value in each of a few rounds, if it has these."""
-    series = finding.series.get("per_round")
-    if not isinstance(series, dict) or not 1 < len(series["rounds"]) <= _STAGES:
-        return None
-    return select_keys(series, ("rounds", "value", "low", "high"))
 
 
 def _is_success(finding: Finding) -> bool:

@@ -21,7 +21,7 @@ from fedattack.grids.page import (
 )
 from fedattack.grids.tradeoff.analysis import losses_of, measured_cells, success_of
 from fedattack.grids.tradeoff.cost import REFERENCE
-from fedattack.grids.tradeoff.picture import draw_results, list_plots, separate_rounds
+from fedattack.grids.tradeoff.picture import draw_results, list_plots
 from fedattack.report.section import Table
 from fedattack.report.words import (
     NOTHING,
@@ -42,10 +42,9 @@ _ATTACKERS = {False: "attackers who do not know of the defence", True: "attacker
 def write_pages(results: Results) -> dict[str, str]:
     """Write the page as Markdown and as HTML, and the pictures, by the names of the files."""
     name, pages = f"tradeoff-{results['tradeoff']}", {}
-    pictures = {name: draw_results(results), f"{name}-rounds": draw_results(*separate_rounds(results))}
-    for file, picture in pictures.items():
-        if picture:
-            pages[f"{file}.svg"] = picture
+    picture = draw_results(results)
+    if picture:
+        pages[f"{name}.svg"] = picture
     tables = make_tables(results)
     text = to_markdown(results, tables, list(pages))
     return {**pages, f"{name}.md": text, f"{name}.html": make_page(results, tables).to_html()}
@@ -85,10 +84,6 @@ def summarise(results: Results) -> list[str]:
     for number in results["numbers"]:
         if number["headline"] or number["adaptive"]:
             lines.append(_compare_at_equal_loss(results, number))
-    for adaptive, who in _ATTACKERS.items():
-        lowest = _name_mostly_lowest(results, adaptive)
-        if lowest:
-            lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {lowest}.")
     for number, front in _list_fronts(results):
         if front:
             lines.append(
@@ -142,43 +137,19 @@ def _describe_points(results: Results) -> str:
 
 
 def _compare_at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
-    stretches = results["at_equal_loss"][number["name"]]["stretches"]
+    compared = results["at_equal_loss"][number["name"]]
     attack = f"{number['name']} ({number['title']}; {_ATTACKERS[number['adaptive']]})"
-    if not stretches:
+    if not compared["losses"]:
         return f"{attack}: no two defences reach the same learning loss, so that nothing can be compared."
-    texts = []
-    by_lowest = group_by(stretches, lambda stretch: tuple(stretch["lowest"]))
-    for names, group in sorted(by_lowest.items(), key=lambda pair: -_sum_shares(pair[1])):
-        ranges = ", ".join(map(_write_range, group))
-        texts.append(f"{' and '.join(names)} over {100 * _sum_shares(group):.0f}% of that range ({ranges})")
-    ends = f"{stretches[0]['low']:.3g} to {stretches[-1]['high']:.3g}"
+    shares = sorted(compared["shares"].items(), key=lambda pair: -pair[1])
+    texts = [f"{name} over {100 * share:.0f}% of what it reaches" for name, share in shares if share > 0]
     best = {True: "highest error", False: "lowest success"}[number["less_is_worse"]]
-    return f"{attack}: at equal learning loss, {ends}, the {best} is that of {'; '.join(texts)}."
+    losses = _write_range(compared["losses"])
+    return f"{attack}: at equal learning loss, {losses}, the {best} is that of {'; '.join(texts)}."
 
 
-def _sum_shares(stretches: Sequence[Mapping[str, Any]]) -> float:
-    return float(sum(stretch["share"] for stretch in stretches))
-
-
-def _write_range(stretch: Mapping[str, Any]) -> str:
-    return f"{stretch['low']:.3g}–{stretch['high']:.3g}"
-
-
-def _name_mostly_lowest(results: Results, adaptive: bool) -> str:
-    """Name the defences that are lowest over more than half of what they reach, and against which attacks."""
-    compared: dict[str, list[tuple[str, float]]] = {}
-    for number in results["numbers"]:
-        if number["adaptive"] == adaptive:
-            for defence, share in results["at_equal_loss"][number["name"]]["shares"].items():
-                compared.setdefault(defence, []).append((number["name"], share))
-    texts = []
-    for defence, shares in compared.items():
-        attacks = [name for name, share in shares if share > 0.5]
-        if attacks:
-            texts.append(f"{defence} in {len(attacks)} of {len(shares)} ({', '.join(attacks)})")
-    if texts:
-        return "; ".join([*texts, "no other one"])
-    return "none" if compared else ""
+def _write_range(losses: Sequence[float]) -> str:
+    return f"{losses[0]:.3g}–{losses[1]:.3g}"
 
 
 def _describe_cheapest(results: Results, number: Mapping[str, Any]) -> list[str]:
@@ -281,12 +252,11 @@ def _tabulate_comparisons(results: Results) -> Table | None:
     rows = []
     for number in results["numbers"]:
         compared = results["at_equal_loss"][number["name"]]
-        shares, stretches = compared["shares"], compared["stretches"]
-        if stretches:
-            row = [number["name"], {True: "yes", False: "no"}[number["adaptive"]]]
-            row.append(_write_range({"low": stretches[0]["low"], "high": stretches[-1]["high"]}))
+        if compared["losses"]:
+            row = [number["name"], {True: "yes", False: "no"}[number["adaptive"]], _write_range(compared["losses"])]
             for name in defences:
-                row.append(f"{100 * shares[name]:.0f}%" if name in shares else NOTHING)
+                share = compared["shares"].get(name)
+                row.append(NOTHING if share is None else f"{100 * share:.0f}%")
             rows.append(row)
     caption = (
         "Over which share of the learning losses that a defence and another one reach it leaves the attack the least "
@@ -310,13 +280,16 @@ def _tabulate_costs(results: Results) -> Table | None:
             refused.append(f" {name} cannot be applied: {entry['reason']}.")
             continue
         spread = f"{_write_time(entry['seconds'])} ({_write_time(entry['fastest'])}–{_write_time(entry['slowest'])})"
+        memory = NOTHING
+        if entry["memory"] is not None:
+            memory = f"{entry['memory'] / 1e6:.1f} MB"
         ratios = [shown(entry.get("ratio"), ""), shown(entry.get("client_ratio"), "")]
         row = [
             name,
             write_value(entry["strength"]),
             spread,
             *ratios,
-            _write_memory(entry["memory"]),
+            memory,
             str(entry["turns"]),
         ]
         rows.append(row)
@@ -341,7 +314,3 @@ def _write_place(cell: Results) -> list[str]:
 
 def _write_time(seconds: float) -> str:
     return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def _write_memory(size: int | None) -> str:
-    return NOTHING if size is None else f"{size / 1e6:.1f} MB"

@@ -3,7 +3,7 @@
 Cui et al. 2023, Figures 2–5 and 8–13, in our data.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -29,59 +29,21 @@ _DASHES = [(0, (8, 3)), (0, (4, 2, 1, 2)), (0, (2, 4))]
 
 
 @matplotlib.rc_context(drawing.STYLE)
-def draw_results(results: Results, columns: int = 2) -> str:
-    """Draw all attacks as one SVG on a white ground, so many in a row; empty where there is nothing to draw yet."""
+def draw_results(results: Results) -> str:
+    """Draw all attacks as one SVG on a white ground; empty where there is nothing to draw yet."""
     drawn = _list_drawn(results)
     if not drawn:
         return ""
-    columns = min(len(drawn), columns)
+    columns = min(len(drawn), 2)
     lines = -(-len(drawn) // columns)
     canvas, grid = drawing.panels(90 + 165 * lines, len(drawn), columns)
     looks = _choose_looks(results)
     for axes, number in zip(grid, drawn, strict=True):
         _draw(axes, results, number, looks)
-        # Three or more panels in a row are narrow for a name.
-        axes.set_title(_shorten(number["name"]), fontsize="small" if columns > 2 else "medium")
+        axes.set_title(_shorten(number["name"]))
     canvas.supxlabel(_X, fontsize=drawing.SIZE)
     words = " ".join(f"{number['name']}: {_describe(results, number)}" for number in drawn)
     return finish_picture(canvas, grid, f"tradeoff-{results['tradeoff']}", results["title"], words)
-
-
-def separate_rounds(results: Results) -> tuple[dict[str, Any], int]:
-    """Take attacks apart that were made in the same few rounds everywhere.
-
-    Returns
-    -------
-    dict, int
-        As the results, but that each number is one of an attack in one round; and how many rounds there are, 1 if there
-        is no such attack.
-    """
-    numbers: list[dict[str, Any]] = []
-    cells = [{**cell, "attacks": {}} for cell in results["cells"]]
-    most = 1
-    for number in results["numbers"]:
-        name = number["name"]
-        having = []
-        for cell, whole in zip(cells, results["cells"], strict=True):
-            if name in whole.get("attacks", {}):
-                having.append((cell, whole["attacks"][name]))
-        rounds = _find_common_rounds(having)
-        most = max(most, len(rounds))
-        for i, r in enumerate(rounds):
-            staged = f"{name} @{r}"
-            numbers.append({**number, "name": staged, "title": f"{number['title']}, round {r}"})
-            for cell, attack in having:
-                ends = {key: attack["per_round"][key][i] for key in ("value", "low", "high")}
-                cell["attacks"][staged] = {**attack, **ends, "null": None}
-    return {**results, "numbers": numbers, "cells": cells}, most
-
-
-def _find_common_rounds(having: Iterable[tuple[Results, Results]]) -> tuple[int, ...]:
-    """Return the rounds of an attack's stages if they are the same in all cells that have the attack."""
-    rounds: set[tuple[int, ...]] = set()
-    for _, attack in having:
-        rounds.add(tuple((attack["per_round"] or {"rounds": ()})["rounds"]))
-    return rounds.pop() if len(rounds) == 1 else ()
 
 
 @matplotlib.rc_context(drawing.STYLE)

@@ -196,7 +196,6 @@ def generator(seed: Sequence[int], seq: int, node: str) -> np.random.Generator:
 def _alter_reply(
     reply: Reply, common: Arrays | None, defence: Defence, rng: np.random.Generator, record: Record
 ) -> Reply:
-    """Put a defended update in the place of that of a reply."""
     bare = replace(reply, arrays=None, metrics={})
     # What a late reply answers is an earlier round's model; no attack reads it.
     if reply.arrays is None or reply.status != "ok":

@@ -20,14 +20,6 @@ def tradeoff(*words, cwd):
     )
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
-    done = tradeoff("quickstart", "--defence", "magic", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "unknown defence 'magic'" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.long
 @pytest.mark.flower
 def test_a_strength_and_a_defence_that_the_preset_cannot_take(tmp_path):

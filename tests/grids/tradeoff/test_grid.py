@@ -95,13 +95,10 @@ def test_values_of_a_setting_are_strengths_in_the_order_in_which_they_come():
         ("magic", "--defence magic: unknown defence 'magic': expected one of dp-gaussian"),
         ("none", "unknown defence 'none'"),
         ("sparsify=", "--defence sparsify=: expected NAME or NAME=S1,S2,… with numbers"),
-        ("sparsify=much", "expected NAME or NAME=S1,S2,…"),
-        ("sparsify=0.5,", "expected NAME or NAME=S1,S2,…"),
         ("sparsify=0", "a finite number above 0 and at most 1, got 0"),
         ("soteria=1.5", "at most 1, got 1.5"),
         ("recup=-1", "a finite number above 0, got -1"),
         ("dp-gaussian=nan", "a finite number above 0, got nan"),
-        ("dp-gaussian=inf", "a finite number above 0, got inf"),
     ],
 )
 def test_what_is_no_defence_or_strength_is_refused_in_one_line(text, message):

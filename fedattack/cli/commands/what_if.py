@@ -1,59 +1,86 @@
-"""`fedattack what-if`: a finished run, attacked again on altered copies of its record."""
+"""`fedattack what-if`."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from fedattack.base.errors import ConfigError
-from fedattack.cli import commands
-from fedattack.cli.console import err_console, out_console, show_page, show_table
+from fedattack.cli.console import err_console, out_console, say_progress, show_page, show_table, watch_bars
+from fedattack.cli.options import AsJson, Device, FailIf, Memory, Options, Quiet, Trust
+from fedattack.cli.steps import (
+    THRESHOLD_CROSSED,
+    choose_attacks_on,
+    command_line,
+    read_conditions,
+    read_options,
+    trust_asked,
+)
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack
     from fedattack.audit.finding import Condition
-    from fedattack.grids.cell import Request
     from fedattack.grids.whatif.page import AlteredCell
 
 
-@dataclass(frozen=True)
-class WhatIfWords:
-    """What the command line says of altered copies.
+def what_if(
+    folder: Annotated[Path, typer.Argument(help="A run folder that was attacked, with its truth.", metavar="RUN")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the comparison, to be made.", metavar="DIR")],
+    secagg: Annotated[
+        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees sums alone.")
+    ] = False,
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            help="As if Gaussian noise of this standard deviation had been added to each update; repeatable.",
+            metavar="SIGMA",
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            help="As if of each update this share of entries had been kept, the largest ones, and the others set to 0; "
+            "repeatable.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
+    options: Options = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    keep_records: Annotated[
+        bool, typer.Option("--keep-records", help="Keep the altered copies, each about as large as the record.")
+    ] = False,
+    trust: Trust = False,
+    fail_if: FailIf = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the attacks of a finished run again as if its clients had been defended, beside the run as it was.
 
-    Attributes
-    ----------
-    secagg, noise, keep
-        What to alter.
-    seed
-        Decides the noise.
-    options
-        Options of attacks.
-    trust
-        Whether what the run folder names is followed.
+    Nothing is trained, and nothing in RUN is changed. Copies of its record are altered, attacked and judged. Writes
+    DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff` trains
+    anew. --fail-if is about the altered copies.
+
+    Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
     """
-
-    secagg: bool
-    noise: Sequence[str]
-    keep: Sequence[str]
-    seed: int
-    options: Sequence[str]
-    trust: bool
-
-
-def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: list[str] | None, as_json: bool) -> None:
-    """Check the words, attack all copies, and show what came out."""
+    from fedattack.grids.cell import Request
     from fedattack.grids.whatif.alteration import NOTHING, read_alterations
     from fedattack.grids.whatif.asked import check_room, check_run, list_siblings, options_of_run
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
 
+    request = Request(
+        out, device=device, memory=memory, keep_records=keep_records, watching=watch_bars, tell=say_progress
+    )
     # Words are checked before torch is imported, and before attacks, which take minutes.
-    conditions = commands._conditions(fail_if)
-    cells = [NOTHING, *read_alterations(words.secagg, words.noise, words.keep)]
+    conditions = read_conditions(fail_if)
+    cells = [NOTHING, *read_alterations(secagg, noise or [], keep or [])]
     check_device(request.device)
     out = request.folder
     if out.exists():
@@ -61,18 +88,18 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
     if out.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{out} lies in {folder}, which stays as it is; give this comparison a folder of its own")
     parts, attacks = check_run(folder, cells)
-    possible = [*attacks, *(list_siblings(attacks) if words.secagg else [])]
-    given = commands._options(words.options, request.memory, possible)
+    possible = [*attacks, *(list_siblings(attacks) if secagg else [])]
+    given = read_options(options, request.memory, possible)
     check_attacks(possible, given)
     check_conditions(conditions, possible, isolating=True)
     check_room(parts, out, cells, keep_records=request.keep_records)
     trusted = set()
-    if words.trust:
-        trusted = commands._trust([*asked_of_knowledge(folder), *asked_of_study(folder)])
+    if trust:
+        trusted = trust_asked([*asked_of_knowledge(folder), *asked_of_study(folder)])
     wanted = {**options_of_run(folder, possible), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":
-        return commands._choose(chosen, options_among(wanted, chosen), request.device)
+        return choose_attacks_on(chosen, options_among(wanted, chosen), request.device)
 
     from fedattack.grids.whatif.design import Altering, what_if
 
@@ -83,9 +110,9 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
         parts=parts,
         attacks=attacks,
         choose=choose,
-        seed=words.seed,
+        seed=seed,
         trusted=trusted,
-        command=commands._command(),
+        command=command_line(),
     )
     results = what_if(design)
     found = list(design.found.values())
@@ -94,7 +121,7 @@ def ask_what_if(folder: Path, words: WhatIfWords, request: "Request", fail_if: l
     else:
         _show(out, found)
     if _check_crossed(conditions, found[1:]):
-        raise typer.Exit(commands.THRESHOLD_CROSSED)
+        raise typer.Exit(THRESHOLD_CROSSED)
 
 
 def _show(out: Path, cells: "Sequence[AlteredCell]") -> None:

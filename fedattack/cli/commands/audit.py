@@ -1,0 +1,133 @@
+"""`fedattack audit`."""
+
+from typing import Annotated
+
+import typer
+
+from fedattack.cli.options import (
+    ActiveServer,
+    AsJson,
+    Changes,
+    Cluster,
+    Device,
+    FailIf,
+    FirstSeed,
+    Groups,
+    HoldOut,
+    Holds,
+    Junit,
+    Memory,
+    On,
+    Options,
+    Out,
+    PresetOrApp,
+    Quiet,
+    SeedCount,
+    Sensitive,
+    Without,
+)
+from fedattack.cli.steps import (
+    Gates,
+    attack_run,
+    choose_attacks_on,
+    read_conditions,
+    read_options,
+    report_run,
+    train_preset,
+)
+
+
+def audit(
+    what: PresetOrApp,
+    out: Out,
+    changes: Changes = None,
+    seed: FirstSeed = None,
+    seeds: SeedCount = None,
+    options: Options = None,
+    memory: Memory = None,
+    cluster: Cluster = "",
+    on: On = "simulation",
+    device: Device = "auto",
+    supernodes: Annotated[
+        int | None, typer.Option(help="Clients of an app; by default as many as it says, or 10.", min=2)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="The app's loss, where it cannot be seen.")] = None,
+    sensitive: Sensitive = None,
+    holds: Holds = None,
+    groups: Groups = None,
+    without: Without = None,
+    hold_out: HoldOut = None,
+    server: ActiveServer = None,
+    fail_if: FailIf = None,
+    junit: Junit = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a preset, or a Flower app of your own as it is; attack what its server saw; and report.
+
+    An app is not edited: a copy is run, in which clients are watched while they train. It is your own code that is run
+    and imported. Behind -- goes the whole command that runs it. An app's audit that was stopped goes on when the same
+    command is given again; a preset's goes on by `fedattack resume`.
+
+    Examples: `fedattack audit quickstart --out runs/first`;
+    `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;
+    `fedattack audit path/to/app --out runs/mine --supernodes 20 --set learning-rate=0.1`;
+    `fedattack audit --out runs/mine -- flwr run path/to/app --stream`
+    """
+    from fedattack.cli.apps import AppWords, app_of_words, audit_app
+    from fedattack.runs.checks import (
+        check_attacks,
+        check_cluster,
+        check_conditions,
+        check_data,
+        check_device,
+        check_runtime,
+    )
+    from fedattack.runs.presets import load_preset, resolve_settings
+
+    # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
+    conditions = read_conditions(fail_if)
+    check_runtime(on)
+    check_device(device)
+    runs = range(seed or 0, (seed or 0) + (seeds or 1))
+    choices = AppWords(
+        changes=changes or [],
+        supernodes=supernodes,
+        on=on,
+        seeds=runs,
+        model=model,
+        loss=loss,
+        options=options or [],
+        memory=memory,
+        sensitive=sensitive,
+        holds=holds,
+        groups=groups,
+        without=without or [],
+        hold_out=hold_out,
+        server=server,
+    )
+    own = app_of_words(what, choices)
+    if own is not None:
+        audit_app(own, choices, out, device, Gates(conditions, junit), as_json)
+        return
+    choices.check_preset()
+    study = load_preset(what[0])
+    given = read_options(options, memory, study.attacks)
+    wanted = {**study.options, **given}
+    check_attacks(study.attacks, wanted)
+    settings = resolve_settings(study, changes or [])
+    check_conditions(conditions, study.attacks, isolating=settings["server"] == "isolating")
+    check_data(changes or [])
+    from fedattack.runs.running import check_free
+    from fedattack.runs.simulating import choose_seeds
+
+    check_free(out)
+    check_cluster(study.attacks)
+    chosen = choose_attacks_on(study.attacks, wanted, device)
+    trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
+    for item in chosen:
+        attack_run(item, out, device=device, trusted=trusted)
+    report_run(out, device, Gates(conditions, junit), as_json, trusted)

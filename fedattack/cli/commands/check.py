@@ -1,0 +1,110 @@
+"""`fedattack check`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from fedattack.base.errors import RecordError, short
+from fedattack.base.extra import what_to_install
+from fedattack.cli.console import out_console
+from fedattack.cli.options import AsJson
+from fedattack.cli.steps import BAD_INPUT
+
+if TYPE_CHECKING:
+    from fedattack.record.check import CheckReport
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="A record, or a run folder.", metavar="DIR")],
+    signer: Annotated[
+        str | None,
+        typer.Option(help="Who must have signed the record: a public key's file, or its fingerprint SHA256:…"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is this record whole? Reads every byte, says who signed it and what the folder asks for; exits with 2 if not.
+
+    Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
+    """
+    from fedattack.record.check import CheckReport, check_record
+    from fedattack.record.folder import find_parts, lost_records
+    from fedattack.record.signature import read_signer
+    from fedattack.runs.asked import asked_of_knowledge, asked_of_study
+
+    wanted = None
+    if signer is not None:
+        wanted = read_signer(signer)
+    paths = [folder]
+    lost: dict[Path, str] = {}
+    asks: list[str] = []
+    if (folder / "record").exists():
+        parts = find_parts(folder, some=True)
+        paths, lost = [part.record for part in parts], lost_records(folder, parts)
+        asks = [request.describe() for request in (*asked_of_knowledge(folder), *asked_of_study(folder))]
+    checks = {}
+    for path in paths:
+        checks[str(path)] = record_check = check_record(path)
+        if wanted is not None and record_check.signer != wanted:
+            signed = record_check.signer or "nobody"
+            record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
+        record_check.remarks.extend(_refusals(path))
+    for path, line in lost.items():
+        checks[str(path)] = CheckReport(problems=[line])
+    if as_json:
+        _print_checks(checks, asks)
+    else:
+        _show_checks(checks, asks)
+    if not all(record_check.whole for record_check in checks.values()):
+        raise typer.Exit(BAD_INPUT)
+
+
+def _refusals(path: Path) -> list[str]:
+    """Say which attacks refuse a thinned record; nothing where attacks are not installed."""
+    from fedattack.record import Record
+
+    try:
+        record = Record(path, thinned=True)
+    except RecordError:
+        # Nothing attacks a damaged one as it is.
+        return []
+    if not record.keep.kinds or what_to_install("check"):
+        return []
+    from fedattack.attacks import ATTACKS
+
+    told: dict[str, list[str]] = {}
+    for name, attack in ATTACKS.items():
+        if record.view in attack.needs.views and record.protocol in attack.needs.protocols:
+            told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
+    able = told.pop("", [])
+    lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]
+    if able and record.left_out:
+        lines.append(f"attacks that take it with --frozen, the weights that are not in it: {', '.join(able)}")
+    elif able:
+        lines.append(f"attacks that take it: {', '.join(able)}")
+    return lines
+
+
+def _print_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
+    value = {}
+    for path, record_check in checks.items():
+        value[path] = vars(record_check) | {"whole": record_check.whole, "asks": asks}
+    print(json.dumps(value, indent=2))
+
+
+def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
+    for path, record_check in checks.items():
+        state = "[red]not whole[/red]"
+        if record_check.whole:
+            state = "[green]whole[/green]"
+        said = f"{state}, {record_check.rounds} readable rounds, {record_check.size / 1e6:.1f} MB"
+        if record_check.signer:
+            said += f", signed by {record_check.signer}"
+        out_console.print(f"{escape(path)}: {said}")
+        for line in (*record_check.problems, *record_check.notes, *record_check.remarks):
+            out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
+    for line in asks:
+        out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)

@@ -1,0 +1,152 @@
+"""`fedattack claim`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from fedattack.base.errors import ConfigError, in_command
+from fedattack.cli.console import out_console, show_page, show_table
+from fedattack.cli.options import AsJson, FailIfClaim, Trust
+from fedattack.cli.steps import command_line, gate_findings, print_page, read_conditions, trust_knowledge
+
+if TYPE_CHECKING:
+    from fedattack.claims.check import ClaimAnswer
+    from fedattack.claims.measured import Trial
+
+
+def claim(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A record to look at, or a run folder with one or several.", metavar="DIR")
+    ] = None,
+    declared: Annotated[
+        Path | None, typer.Option("--claim", help="What is claimed: a claim.toml.", metavar="FILE")
+    ] = None,
+    mechanism: Annotated[
+        str | None, typer.Option(help="What to test; it is imported and run.", metavar="MODULE:FUNCTION")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="Draws of the mechanism, for both updates together.", min=1)] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of these draws.", min=0)] = 0,
+    clipped: Annotated[bool, typer.Option("--clipped", help="Updates come to the mechanism clipped already.")] = False,
+    sampled: Annotated[
+        bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
+    ] = False,
+    canaries: Annotated[
+        Path | None,
+        typer.Option(help="Who the canaries of DIR's run were; a run folder's truth says it.", metavar="CANARIES.TOML"),
+    ] = None,
+    trust: Trust = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for claim.html and claim.json; without, DIR if it is a run folder.", metavar="FOLDER"
+        ),
+    ] = None,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Print claim.html to claim.pdf, too, by a browser if one is installed.")
+    ] = False,
+    fail_if: FailIfClaim = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is a privacy claim true? Holds a declared ε against arithmetic, a record, a test of the mechanism, and canaries.
+
+    Examples: `fedattack claim runs/first --claim claim.toml`;
+    `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
+    `fedattack claim --claim claim.toml --fail-if "claim.verdict == contradicted"`
+    """
+    from fedattack.claims.claim import read_claim
+
+    run = _find_run(folder)
+    out = out or run
+    if pdf and out is None:
+        raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
+    if declared is None and mechanism is None and folder is None:
+        raise ConfigError(
+            "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
+        )
+    conditions = read_conditions(fail_if, of_claim=True)
+    claim_read = None
+    if declared is not None:
+        claim_read = read_claim(declared)
+    from fedattack.claims.check import check_claim, load_mechanism
+    from fedattack.claims.measured import Trial
+    from fedattack.cli.canaries import canaries_of
+
+    tested = None
+    if mechanism is not None:
+        tested = load_mechanism(mechanism)
+    trial = Trial(draws, seed, clipped, sampled)
+    trusted = trust_knowledge(run, trust)
+    told_apart = canaries_of(folder, canaries, trusted)
+    answer = check_claim(
+        claim_read,
+        tested,
+        trial,
+        name=mechanism or "",
+        record=folder,
+        sends_models=run is None or _sends_models(run),
+        canaries=told_apart,
+    )
+    with gate_findings(conditions, [*answer.findings, answer.whole]):
+        if as_json:
+            print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
+        else:
+            _show_answer(answer)
+        if out is not None:
+            page = _keep_answer(answer, out, folder, declared, mechanism, trial)
+            _show_kept(page, as_json, pdf=pdf)
+
+
+def _find_run(folder: Path | None) -> Path | None:
+    """Return a folder if it is that of a run, and no record."""
+    if folder is not None and (folder / "record").is_dir():
+        return folder
+    return None
+
+
+def _sends_models(folder: Path) -> bool:
+    """Say whether clients reply models in a run, and not gradients or differences, as far as it is known."""
+    from fedattack.attacks.knowledge import KNOWLEDGE, read_knowledge
+    from fedattack.record.folder import find_parts
+
+    for part in find_parts(folder):
+        if (part.knowledge / KNOWLEDGE).exists():
+            sends = read_knowledge(part.knowledge).sends
+            if sends is not None and sends.factors is not None:
+                return False
+    return True
+
+
+def _keep_answer(
+    answer: "ClaimAnswer", out: Path, folder: Path | None, declared: Path | None, mechanism: str | None, trial: "Trial"
+) -> Path:
+    """Write the page of an answer, and what it was made of."""
+    from fedattack.claims.advice import Given
+    from fedattack.claims.sheet import sheet_of
+    from fedattack.report.claim import write_claim
+
+    given = Given(str(folder or ""), str(declared or ""), mechanism or "")
+    tried = None
+    if mechanism:
+        tried = trial
+    return write_claim(out, sheet_of(answer, given, trial=tried, command=command_line()))
+
+
+def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
+    if not as_json:
+        show_page("Report", page)
+        if page.with_name("report.html").exists():
+            line = f"`fedattack report {in_command(page.parent)}` puts the answer into the report of the run"
+            out_console.print(escape(line), soft_wrap=True)
+    if pdf:
+        print_page(page, as_json)
+
+
+def _show_answer(answer: "ClaimAnswer") -> None:
+    from fedattack.claims.words import answer_lines, answer_rows
+
+    show_table("", ("", "ε of a message", "ε of the run", "verdict"), answer_rows(answer))
+    for line in answer_lines(answer):
+        out_console.print(escape(line), soft_wrap=True)

@@ -1,0 +1,74 @@
+"""`fedattack gather`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedattack.cli.options import (
+    AsJson,
+    Device,
+    FailIf,
+    Groups,
+    Holds,
+    Memory,
+    Options,
+    Out,
+    Quiet,
+    Sensitive,
+    Trust,
+    Without,
+)
+
+
+def gather(
+    record: Annotated[Path, typer.Argument(help="A record, or the run folder that it is in.", metavar="RECORD")],
+    witnesses: Annotated[
+        list[Path], typer.Argument(help="Folders that a WitnessMod wrote, of all machines.", metavar="WITNESS…")
+    ],
+    out: Out,
+    model: Annotated[
+        str | None, typer.Option(help="The clients' model, in the place of the witnessed: module:function.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="The clients' loss, in the place of the witnessed.")] = None,
+    of_app: Annotated[
+        Path | None,
+        typer.Option(
+            "--app", help="Folder of the clients' app, whose code is run: it is asked for losses.", metavar="PATH"
+        ),
+    ] = None,
+    options: Options = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    sensitive: Sensitive = None,
+    holds: Holds = None,
+    groups: Groups = None,
+    without: Without = None,
+    fail_if: FailIf = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Put a server's record and its clients' witnesses together, attack the record as audit does, and report.
+
+    Witnesses are what `fedattack.witness.WitnessMod` wrote on the clients' machines, copied to this one. The folders
+    are data: a model that they name is imported only with --trust, from the working directory, too.
+
+    Example: `fedattack gather audit/record north/witness south/witness --out runs/mine --trust`
+    """
+    from fedattack.cli.apps import AppWords, gather_run
+    from fedattack.runs.checks import check_device
+
+    check_device(device)
+    choices = AppWords(
+        model=model,
+        loss=loss,
+        options=options or [],
+        memory=memory,
+        sensitive=sensitive,
+        holds=holds,
+        groups=groups,
+        without=without or [],
+        app=of_app,
+    )
+    gather_run(record, witnesses, choices, out, device, fail_if, trust=trust, as_json=as_json)

@@ -1,0 +1,24 @@
+"""`fedattack keygen`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedattack.cli.console import out_console
+
+
+def keygen(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one gets .pub behind.")],
+) -> None:
+    """Make a key by which observers sign their records: set FEDATTACK_SIGNING_KEY to its file.
+
+    Give the public key, or its fingerprint, to whoever gets the record: `fedattack check DIR --signer FILE.pub`.
+
+    Example: `fedattack keygen recorder.pem`
+    """
+    from fedattack.record.signature import make_key, public_file
+
+    name = make_key(file.expanduser())
+    out_console.print(f"{escape(str(file))} signs as [bold]{name}[/bold]; give {escape(str(public_file(file)))} away.")

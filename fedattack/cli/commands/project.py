@@ -1,0 +1,31 @@
+"""`fedattack project`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedattack.cli.console import tell
+from fedattack.cli.options import AsJson
+
+
+def project(
+    record: Annotated[
+        Path, typer.Argument(help="A record in the individual view, or a run folder with several.", metavar="RECORD")
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the new record, or the new run folder.", metavar="OUT")],
+    as_json: AsJson = False,
+) -> None:
+    """Turn records of single updates into what a secure-aggregation server would have seen.
+
+    Of a run folder the record of each seed is projected; what the attacker knows and the truth are not copied.
+
+    Examples: `fedattack project runs/first/record runs/sums/record`; `fedattack project runs/first runs/sums`
+    """
+    from fedattack.record import Record, project_record, records_in
+
+    rounds = 0
+    for name, path in records_in(record).items():
+        rounds += len(project_record(Record(path, thinned=True), out / name))
+    tell({"record": str(out), "rounds": rounds}, f"{rounds} rounds in [bold]{escape(str(out))}[/bold].", as_json)

@@ -1,0 +1,50 @@
+"""`fedattack report`."""
+
+from typing import Annotated
+
+import typer
+
+from fedattack.cli.options import AsJson, Device, FailIf, Folder, Junit, Pdf, Quiet, Trust
+from fedattack.cli.steps import Gates, read_conditions, report_run, trust_knowledge
+
+
+def report(
+    folder: Folder,
+    device: Device = "auto",
+    fail_if: FailIf = None,
+    junit: Junit = None,
+    trust: Trust = False,
+    pdf: Pdf = False,
+    by: Annotated[str | None, typer.Option(help="Who says what --file adds.", metavar="NAME")] = None,
+    filed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            help="What a person adds to the page: role, scope, residual-risk, risk-owner, next-test or note; "
+            "repeatable. Earlier words stay.",
+            metavar="FIELD=TEXT",
+        ),
+    ] = None,
+    why: Annotated[str, typer.Option(help="Why that is said, or said anew.", metavar="TEXT")] = "",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge the scores against the truth; write findings.json, report.html, and tables as CSV files in DIR/tables.
+
+    A model of one's own is imported only with --trust, also one that `attack --model` was given.
+
+    Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
+    `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
+    """
+    from fedattack.record.folder import find_parts
+    from fedattack.runs.checks import check_conditions, check_device, scored_attacks
+
+    conditions = read_conditions(fail_if)
+    check_device(device)
+    check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
+    trusted = trust_knowledge(folder, trust)
+    if filed:
+        from fedattack.report.filed import add_words, read_words
+
+        add_words(folder, by or "", read_words(filed, by), why)
+    report_run(folder, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)

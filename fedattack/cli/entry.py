@@ -1,0 +1,167 @@
+"""The command line: all commands, and one line for whatever goes wrong."""
+
+import io
+import re
+import sys
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from fedattack.base.errors import ConfigError, FedAttackError, RunError, short
+from fedattack.base.extra import what_to_install
+from fedattack.base.version import __version__
+from fedattack.cli.commands.attack import attack
+from fedattack.cli.commands.audit import audit
+from fedattack.cli.commands.check import check
+from fedattack.cli.commands.claim import claim
+from fedattack.cli.commands.compare import compare
+from fedattack.cli.commands.download import download
+from fedattack.cli.commands.export import export
+from fedattack.cli.commands.gather import gather
+from fedattack.cli.commands.keygen import keygen
+from fedattack.cli.commands.list_all import list_all
+from fedattack.cli.commands.observe import observe
+from fedattack.cli.commands.project import project
+from fedattack.cli.commands.report import report
+from fedattack.cli.commands.reproduce import reproduce
+from fedattack.cli.commands.resume import resume
+from fedattack.cli.commands.shrink import shrink
+from fedattack.cli.commands.simulate import simulate
+from fedattack.cli.commands.tradeoff import tradeoff
+from fedattack.cli.commands.what_if import what_if
+from fedattack.cli.console import err_console
+from fedattack.cli.steps import BAD_INPUT, show_error
+
+
+class AuditCommand(TyperCommand):
+    """A command that needs all that ``fedattack[audit]`` installs, and says so before it does anything."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises
+        ------
+        ConfigError
+            If the extra is not installed.
+        """
+        if lacking := what_to_install(ctx.command_path):
+            raise ConfigError(lacking)
+        return super().invoke(ctx)
+
+
+class Commands(TyperGroup):
+    """All commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Of a misspelt command click itself says what may be meant. Typer, from 0.20 on, would say it again.
+        self.suggest_commands = False
+
+
+app = typer.Typer(
+    name="fedattack",
+    cls=Commands,
+    help="Measure what a Flower federated-learning deployment leaks to its server.",
+    epilog="Examples: `fedattack audit quickstart --out runs/first`, then open runs/first/report.html; "
+    "`fedattack list` shows presets, attacks and settings.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+_OF_RECORDS = (observe, check, keygen, project, shrink)
+"""Commands that a server's own environment has, too, in which nothing is attacked."""
+
+for _command in (
+    *(simulate, attack, report, audit, gather, resume, observe, check, claim, keygen, project, shrink),
+    *(compare, export, reproduce, tradeoff, what_if, list_all, download),
+):
+    _name = {"list_all": "list"}.get(_command.__name__)
+    if _command in _OF_RECORDS:
+        app.command(_name)(_command)
+    else:
+        app.command(_name, cls=AuditCommand)(_command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"fedattack {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# What the system's loader, torch and Python say where there is too little of it.
+_OF_MEMORY = re.compile(
+    "failed to map segment|cannot allocate|can't allocate|out of memory|can't start new thread", re.I
+)
+
+
+def _limit_met(problem: Exception) -> str:
+    """Say which limit of this machine, and no fault of the program, ended a command; empty if it was none."""
+    if isinstance(problem, ModuleNotFoundError):
+        return what_to_install("this command")
+    if isinstance(problem, RecursionError):
+        return "something that is read lies in too many others to be read; take out some levels"
+    if isinstance(problem, UnicodeEncodeError):
+        text = problem.object[problem.start : problem.end]
+        return f"{text!a} cannot be written as {problem.encoding}; rename what has it in its name"
+    if isinstance(problem, MemoryError) or _OF_MEMORY.search(str(problem)):
+        reason = short(str(problem), 120) or "nothing more could be had"
+        return f"there is not enough memory for this ({reason}); end other programs, or raise the limit (ulimit -v)"
+    return ""
+
+
+def _in_one_line(problem: click.ClickException) -> str:
+    """Say what of the command line is wrong as everything else is said, and not in a box below the usage."""
+    context = getattr(problem, "ctx", None)
+    said = problem.format_message().rstrip(".")
+    if context is not None:
+        said += f"; see `{context.command_path} --help`"
+    return said
+
+
+def _write_any_text() -> None:
+    """Show what the terminal's encoding has no character for by its number."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def main() -> None:
+    """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
+    _write_any_text()
+    try:
+        code = app(prog_name="fedattack", standalone_mode=False)
+    except (FedAttackError, OSError) as problem:
+        # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
+        show_error(problem)
+        code = BAD_INPUT
+    except click.exceptions.Abort:
+        err_console.print("interrupted")
+        code = 130
+    except click.ClickException as problem:
+        # Older versions of click have no such error, and show the help at once.
+        if isinstance(problem, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            problem.show()
+        else:
+            show_error(ConfigError(_in_one_line(problem)))
+        code = BAD_INPUT
+    except (ImportError, MemoryError, RuntimeError, UnicodeEncodeError) as problem:
+        line = _limit_met(problem)
+        if not line:
+            raise
+        show_error(RunError(line))
+        code = BAD_INPUT
+    sys.exit(code or 0)

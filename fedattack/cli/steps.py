@@ -1,0 +1,243 @@
+"""What several commands do: train, attack, report, and hold findings against gates."""
+
+import json
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.markup import escape
+
+from fedattack.base.errors import FedAttackError, RunError, in_command, short
+from fedattack.cli.console import err_console, out_console, say, show_page, watch_bars
+from fedattack.cli.declared import Declared, pairs
+
+if TYPE_CHECKING:
+    from fedattack.attacks import Attack, Knowledge
+    from fedattack.audit.finding import Condition, Finding
+    from fedattack.base.settings import Value
+    from fedattack.learning.importing import Asked
+    from fedattack.record.folder import Part
+    from fedattack.runs.presets import Preset
+
+BAD_INPUT = 2
+
+THRESHOLD_CROSSED = 3
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What findings are held against, and where that is written as JUnit XML, if anywhere."""
+
+    conditions: Sequence["Condition"]
+    junit: Path | None = None
+
+
+def train_preset(
+    preset: "Preset",
+    settings: Mapping[str, "Value"],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    on: str,
+    options: Mapping[str, str] | None = None,
+) -> set[str]:
+    """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
+    from fedattack.runs.forecast import foretell
+    from fedattack.runs.settings import leads_out
+    from fedattack.runs.simulating import simulate
+
+    trusted = set(leads_out(settings))
+    with tell_how_to_go_on(out, write_resume_command(out, trust=bool(trusted))), watch_bars() as watch:
+        before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
+        simulate(
+            preset,
+            settings,
+            seeds,
+            out,
+            command=command_line(),
+            watch=watch,
+            runtime=on,
+            options=options,
+            before=before,
+        )
+    return trusted
+
+
+def attack_run(
+    attack: "Attack",
+    folder: Path,
+    *,
+    device: str,
+    seed: int = 0,
+    skip_damaged: bool = False,
+    declared: Declared | None = None,
+    trusted: Collection[str] = (),
+) -> list[str]:
+    """Attack all records of a run folder; returns the files of the scores."""
+    from fedattack.runs.asked import known_to
+    from fedattack.runs.pipeline import attack_folder
+
+    def knowledge(part: "Part") -> "Knowledge":
+        known = known_to(part, trusted)
+        if declared is None:
+            return known
+        return declared.on_top_of(known)
+
+    with watch_bars() as watch:
+        return attack_folder(
+            attack,
+            folder,
+            seed=seed,
+            device=device,
+            skip_damaged=skip_damaged,
+            knowledge=knowledge,
+            watch=watch,
+        )
+
+
+def report_run(
+    folder: Path,
+    device: str,
+    gates: Gates,
+    as_json: bool,
+    trusted: Collection[str] = (),
+    *,
+    pdf: bool = False,
+) -> None:
+    """Judge a run folder, show what was found, and hold it against gates."""
+    from fedattack.runs.pipeline import judge_folder
+
+    with watch_bars() as watch:
+        findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
+    show_findings(folder, findings, page, gates, as_json, pdf=pdf)
+
+
+def show_findings(
+    folder: Path, findings: Sequence["Finding"], page: Path, gates: Gates, as_json: bool, *, pdf: bool = False
+) -> None:
+    """Show what was judged; then end the command if a condition holds."""
+    from fedattack.report import read_run, render_table
+    from fedattack.report.junit import write_junit
+
+    if gates.junit is not None:
+        write_junit(gates.junit, findings, read_run(folder), gates.conditions)
+    with gate_findings(gates.conditions, findings):
+        if as_json:
+            print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
+        else:
+            out_console.print(render_table(findings, read_run(folder)))
+            show_page("Report", page)
+        if pdf:
+            print_page(page, as_json)
+
+
+def read_options(options: Sequence[str] | None, memory: str | None, names: Sequence[str]) -> dict[str, str]:
+    """Read --option, and --memory for those attacks that have it; the others hold a few models at a time."""
+    from fedattack.runs.checks import check_memory, options_among
+
+    given = dict(pairs("--option", options or []))
+    check_memory(memory)
+    if memory is not None:
+        given |= options_among({"memory": memory}, names)
+    return given
+
+
+def choose_attacks_on(names: Sequence[str], options: Mapping[str, str], device: str) -> list["Attack"]:
+    """Find attacks, and the device that they compute on; from here on torch is imported."""
+    from fedattack.learning import pick_device
+    from fedattack.runs.pipeline import choose_attacks
+
+    pick_device(device)
+    return choose_attacks(names, options)
+
+
+def trust_asked(asked: Sequence["Asked"]) -> set[str]:
+    """Say what the folder asks for and is now trusted with."""
+    for item in asked:
+        say("trusted", item.describe())
+    return {item.value for item in asked}
+
+
+def trust_knowledge(folder: Path | None, trust: bool) -> set[str]:
+    """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder."""
+    from fedattack.runs.asked import asked_of_knowledge
+
+    if folder is None or not trust:
+        return set()
+    return trust_asked(asked_of_knowledge(folder))
+
+
+def write_resume_command(out: Path, *, trust: bool) -> str:
+    """Return the command by which a preset's run goes on; ``trust``: whether its settings name something outside."""
+    command = f"fedattack resume {in_command(out)}"
+    if trust:
+        command += " --trust"
+    return command
+
+
+@contextmanager
+def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
+    """Say of a run that ends early, also by SIGTERM, by which command it goes on."""
+    from fedattack.base.files import sigterm_raises
+    from fedattack.record.folder import STUDY
+
+    try:
+        # Examples of clients lie in temporary files, and processes of the app compute: neither outlives the command.
+        with sigterm_raises():
+            yield
+    except (RunError, KeyboardInterrupt, SystemExit):
+        # Without it the preparation ended early, and there is nothing to go on with.
+        if (out / STUDY).exists():
+            err_console.print(escape(f"note: `{command}` goes on after what is recorded"), soft_wrap=True)
+        raise
+
+
+def command_line() -> str:
+    """Return the command as it was given."""
+    return shlex.join(["fedattack", *sys.argv[1:]])
+
+
+def read_conditions(texts: list[str] | None, *, of_claim: bool = False) -> list["Condition"]:
+    """Parse conditions before any long work, so that a typing error does not cost a run."""
+    from fedattack.audit.finding import parse_fail_if
+
+    return [parse_fail_if(text, of_claim=of_claim) for text in texts or []]
+
+
+@contextmanager
+def gate_findings(conditions: Sequence["Condition"], findings: Sequence[Any]) -> Iterator[None]:
+    """Show findings; then end the command if a condition holds, also where they could not be shown."""
+    problem: Exception | None = None
+    try:
+        yield
+    except (FedAttackError, OSError) as cause:
+        problem = cause
+    crossed = [condition for condition in conditions if condition.is_crossed(findings)]
+    if problem is not None and not crossed:
+        raise problem
+    if problem is not None:
+        show_error(problem)
+    for condition in crossed:
+        err_console.print(f"[red]threshold crossed:[/red] {escape(condition.text)}", soft_wrap=True)
+    if crossed:
+        raise typer.Exit(THRESHOLD_CROSSED)
+
+
+def show_error(problem: Exception) -> None:
+    """Show in one line why a command ends."""
+    err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
+
+
+def print_page(page: Path, as_json: bool) -> None:
+    """Print a page to a PDF beside it."""
+    from fedattack.report.pdf import write_pdf
+
+    printed = write_pdf(page)
+    if not as_json:
+        show_page("On paper", printed)
