@@ -43,7 +43,7 @@ _BY = {
 # Keys whose values are numbers that may be infinite, for which JSON has no word.
 _AMOUNTS = (
     *("low", "high", "value", "sigma"),
-    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most", "rounds"),
+    *("noise_claimed", "noise_at_most", "norm_most", "rounds"),
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )
@@ -306,15 +306,10 @@ def server_of(recorded: Mapping[str, Any]) -> str:
     server = recorded["server"]
     if server is None:
         return ""
-    parts = []
-    if server["noise_at_most"] is not None:
-        parts.append(f"at most {compact(server['noise_at_most'])}")
-    if server["noise_at_least"] is not None:
-        parts.append(f"at least {compact(server['noise_at_least'])}")
     sentences = []
-    if parts:
+    if server["noise_at_most"] is not None:
         whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
-        sentences.append(f"The noise {whose} has a deviation of {list_words(parts, 'and')}.")
+        sentences.append(f"The noise {whose} has a deviation of at most {compact(server['noise_at_most'])}.")
     if server["rounds"]:
         rounds = ", ".join(map(_write_amount, server["rounds"]))
         sentences.append(f"Round by round: {rounds}.")

@@ -134,9 +134,8 @@ class Party:
         Name of the run, where there are several.
     bounds
         Of its messages, in turn.
-    least, rms
-        Of the server: how much noise there is at least, round by round, 0 if that is not known; and the root mean
-        square of what the mean that fits best leaves.
+    rms
+        Of the server, round by round: the root mean square of what the mean that fits best leaves.
     multipliers
         Of a client's messages, in turn: the most noise, as a share of how far a unit moves what has it.
     norm_most
@@ -144,28 +143,24 @@ class Party:
     noticed
         Arrays in which noise that is missing would be noticed.
     faults
-        What contradicts the claim: by kind, how often, and the first in words.
-    messages
-        Number of its messages; of the server, of its new models.
+        What contradicts the claim: the first of each kind, in words.
     unexamined
-        Why some of them could not be examined wholly, by their place in the record.
+        Why a message could not be examined wholly: the first reason; empty if all could.
     """
 
     run: str
     node: str
     bounds: list[NoiseBound] = field(default_factory=list)
-    least: list[float] = field(default_factory=list)
     rms: list[float] = field(default_factory=list)
     multipliers: list[float] = field(default_factory=list)
     norm_most: float = 0.0
     noticed: set[str] = field(default_factory=set)
-    faults: dict[str, tuple[int, str]] = field(default_factory=dict)
-    messages: int = 0
-    unexamined: dict[tuple[int, int], str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    unexamined: str = ""
 
-    def skip(self, round_: Round, index: int, why: str) -> None:
+    def skip(self, round_: Round, why: str) -> None:
         """Note why a message cannot be examined; of several reasons the first one is kept."""
-        self.unexamined.setdefault((round_.seq, index), f"{why} (round {round_.number})")
+        self.unexamined = self.unexamined or f"{why} (round {round_.number})"
 
     def expose(self, scale: float, reach: float | None) -> None:
         """Note the most noise in a message, as a share of how far a unit moves it; nothing if that is not told."""
@@ -178,23 +173,12 @@ class Party:
 
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""
-        count, first = self.faults.get(kind, (0, text))
-        self.faults[kind] = (count + 1, first)
+        self.faults.setdefault(kind, text)
 
     @property
     def lowest(self) -> NoiseBound | None:
         """The message with the least noise."""
         return min(self.bounds, key=lambda bound: bound.scale, default=None)
-
-    @property
-    def in_words(self) -> list[str]:
-        """Its faults, a sentence each."""
-        said = []
-        for count, first in self.faults.values():
-            if count > 1:
-                first += f" ({count:,} times)"
-            said.append(first)
-        return said
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import ClassVar
 from fedattack.claims.claim import Claim
 from fedattack.claims.recorded.draws import Draws
 from fedattack.claims.recorded.looking import TESTS, ArrayLook, Head, scale_at_most
-from fedattack.claims.recorded.repeats import Repeat, UpdateHeads, count_tests, kept_of_each, repeats_in
+from fedattack.claims.recorded.repeats import Repeat, UpdateHeads, choose_length, count_tests, repeats_in
 from fedattack.claims.recorded.replies import float_arrays
 from fedattack.claims.recorded.step import Movement
 from fedattack.claims.recorded.testimony import ERRORS, Expected, NoiseBound, Party, Testimony
@@ -65,14 +65,13 @@ class RoundNumbers:
     slack: float = 0.0
     size: int = 0
 
-    def add(self, name: str, look: ArrayLook, draws: Draws, error: float, *, keep_head: bool = True) -> None:
+    def add(self, name: str, look: ArrayLook, draws: Draws, error: float) -> None:
         """Take in one array; ``error`` is that of each test."""
         self.bounds[name] = scale_at_most(look, draws, error)
         self.square += look.square
         self.slack += look.slack
         self.size += look.size
-        if keep_head:
-            self.heads[name] = look.head
+        self.heads[name] = look.head
 
     @property
     def where(self) -> str:
@@ -137,12 +136,6 @@ class NoiseWatch:
         """How many updates, means or new models there are to look at."""
         return len(self.rounds)
 
-    def start(self, affordable: int) -> None:
-        """Get ready to look; ``affordable``: of how many updates entries can be kept."""
-
-    def finish(self) -> None:
-        """Note what all rounds together show."""
-
     @property
     def claimed_scale(self) -> float | None:
         """The least noise that is claimed of any round."""
@@ -163,20 +156,17 @@ class NoiseWatch:
         test.checked += 1
         if expected.too_small(bound):
             test.failed += 1
-            party.fault("noise", self.describe_missing(round_, bound, where, expected))
+            party.fault(
+                "noise",
+                f"noise of {expected.draws.word} = {bound:.3g} at most in {where}, round {round_.number}, where "
+                f"{expected.scale:.3g} is claimed",
+            )
 
     def note_noticed(self, party: Party, numbers: RoundNumbers, expected: Expected) -> None:
         """Note in which arrays noise would be noticed if it were missing."""
         for name, bound in numbers.bounds.items():
             if expected.clear(bound):
                 party.noticed.add(name)
-
-    def describe_missing(self, round_: Round, bound: float, where: str, expected: Expected) -> str:
-        """Say that there is less noise than claimed."""
-        return (
-            f"noise of {expected.draws.word} = {bound:.3g} at most in {where}, round {round_.number}, where "
-            f"{expected.scale:.3g} is claimed"
-        )
 
     def compare_noise(self, kept: Sequence[UpdateHeads]) -> None:
         """Look for noise that is there twice among updates, or among what the server added."""
@@ -229,10 +219,7 @@ def watch_records(kind: type[NoiseWatch], records: Mapping[str, Record], claim: 
     arrays = max(1, *(len(float_arrays(record)) for record in records.values()))
     rates = Rates.share(looks, arrays, kind.means, len(records))
     for watch in watches:
-        sizes = [*float_arrays(watch.record).values()]
         watch.rates = rates
-        watch.length, affordable = kept_of_each(sizes, max(1, watch.count * kind.means))
-        watch.start(affordable)
+        watch.length = choose_length(arrays, max(1, watch.count * kind.means))
         kept = [heads for round_ in watch.rounds for heads in watch.look_at(round_)]
-        watch.finish()
         watch.compare_noise(kept)
