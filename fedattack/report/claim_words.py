@@ -250,7 +250,9 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         return None
     claimed = recorded.get("noise_claimed")
     rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
-    caption = _describe_clients(sheet["claim"])
+    caption = ""
+    if not sheet["claim"]["mechanism"].startswith("central"):
+        caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
@@ -271,19 +273,6 @@ def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
     node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
     norm = _write_amount(client["norm_most"])
     return [node, faults, _write_amount(noise), share, where, norm, f"{client['updates']:,}"]
-
-
-def _describe_clients(claim: Mapping[str, Any]) -> str:
-    clip = claim.get("clip")
-    noise = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
-    if claim["mechanism"] == "dp-sgd":
-        return f"{noise} What is claimed is that of the last step; gradients are clipped, and not updates."
-    if claim["mechanism"].startswith("central"):
-        noise = ""
-        clipped = "The mean is of updates that are clipped to {:g}, by the clients or by the server."
-    else:
-        clipped = " Updates are claimed to be clipped to {:g}; noise makes them longer."
-    return noise + clipped.format(clip) if clip else noise
 
 
 def _write_amount(value: float | None) -> str:

@@ -48,11 +48,6 @@ class ClientWatch(NoiseWatch):
         """What the claim says of one message."""
         return self.testimony.expected
 
-    @property
-    def claimed_scale(self) -> float | None:
-        """The noise that is claimed of each message."""
-        return self.expected.scale
-
     def find_rounds(self) -> list[Round]:
         """Take all rounds: also messages that cannot be examined are counted."""
         rounds = list(self.record)

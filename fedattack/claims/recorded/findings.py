@@ -202,7 +202,7 @@ def _describe_unseen(testimony: Testimony) -> str:
     unseen = [party for party in watched if not party.noticed]
     if not unseen:
         return ""
-    bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
+    bounds = [min(party.bounds)[0] for party in unseen if party.bounds]
     who = f"{len(unseen):,} of {len(watched):,} clients"
     if testimony.servers:
         who = "the server"
@@ -282,9 +282,7 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
 
 
 def _describe_client(party: Party) -> dict[str, Any]:
-    noise, where = None, None
-    if party.lowest is not None:
-        noise, where = party.lowest.scale, party.lowest.where
+    noise, where = min(party.bounds, default=(None, None))
     return {
         "run": party.run,
         "node": party.node,
@@ -301,7 +299,7 @@ def _describe_server(servers: Sequence[Party]) -> dict[str, Any] | None:
         return None
     bounds = [bound for party in servers for bound in party.bounds]
     return {
-        "noise_at_most": min((bound.scale for bound in bounds), default=None),
+        "noise_at_most": min((scale for scale, _ in bounds), default=None),
         "rounds": [value for party in servers for value in party.rms],
         "faults": [text for party in servers for text in party.faults.values()],
     }

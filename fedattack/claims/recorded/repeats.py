@@ -22,9 +22,9 @@ LEAST = 64
 # Entries of one array that are kept at most, and in which arrays of one update are compared.
 _MOST_KEPT = 1 << 16
 _ACROSS_ARRAYS = 1 << 12
-# Numbers that are kept of all updates together.
+# Numbers that are kept of all updates together, unless these have hundreds of arrays.
 _BUDGET = 1 << 26
-MOST_UPDATES = 1 << 14
+MOST_UPDATES = 1 << 13
 """Updates of a run that are compared: the first ones."""
 
 
@@ -53,7 +53,7 @@ class Repeat:
 
 def choose_length(arrays: int, updates: int) -> int:
     """Say how many entries of each array to keep, of an update of so many arrays, and of so many updates."""
-    return max(1, min(_MOST_KEPT, _BUDGET // (arrays * min(updates, MOST_UPDATES))))
+    return max(LEAST, min(_MOST_KEPT, _BUDGET // (arrays * min(updates, MOST_UPDATES))))
 
 
 def count_tests(kept: Sequence[UpdateHeads]) -> int:

@@ -171,8 +171,6 @@ class ServerWatch(NoiseWatch):
         if doubt:
             party.skip(round_, doubt)
             return []
-        if claimed is not None:
-            self.claimed.append(claimed)
         self.judge_noise(party, round_, noise, expected)
         for each in left.values():
             self.note_noticed(party, each.numbers, expected)

@@ -65,8 +65,6 @@ class SumWatch(NoiseWatch):
             if reach is not None:
                 of_client = usable_amount(reach * share)
             self.testimony.client(self.run, node).expose(numbers.bound, of_client)
-        if claimed is not None:
-            self.claimed.append(claimed)
         self.judge_noise(party, round_, numbers, expected)
         return [UpdateHeads("", round_.number, numbers.heads, least_step)]
 

@@ -51,9 +51,9 @@ class Expected:
         return self.scale is not None and bound < CLEAR * self.scale
 
 
-def usable_amount(value: float | None) -> float | None:
+def usable_amount(value: float) -> float | None:
     """Return a product of amounts as it is; None in place of one by which nothing can be divided: 0, or not finite."""
-    if value is not None and SMALL**2 <= value <= LARGE**2:
+    if SMALL**2 <= value <= LARGE**2:
         return value
     return None
 
@@ -85,43 +85,15 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
     step = rate / claim.batch_size
-    scale = _scale_amount(claim.deviation, step)
-    reach = _scale_amount(claim.clip, step)
-    scale_is_lost = bool(claim.deviation) and scale is None
-    reach_is_lost = claim.clip is not None and reach is None
-    if not usable_amount(step) or scale_is_lost or reach_is_lost:
-        # Too small or too large for a number: as if the claim had neither.
-        lacks = f"by learning-rate and batch-size a step of {claim.clip or 1:g} moves an update by {step:g} times that"
+    scale = usable_amount((claim.deviation or 0) * step)
+    reach = usable_amount((claim.clip or 0) * step)
+    if claim.clip is not None and reach is None:
+        lacks = f"by learning-rate and batch-size a step of {claim.clip:g} moves an update by {step:g} times that"
         return Expected(draws, None, None, lacks=lacks)
     lacks = ""
-    if not scale:
+    if scale is None:
         lacks = "the claim lacks clip, or the noise: sigma or noise-multiplier"
     return Expected(draws, scale, reach, lacks=lacks)
-
-
-def _scale_amount(amount: float | None, step: float) -> float | None:
-    if amount is None:
-        return None
-    return usable_amount(amount * step)
-
-
-@dataclass(frozen=True)
-class NoiseBound:
-    """The most noise that a message, or a model, can hold.
-
-    Attributes
-    ----------
-    round
-        As the server counts it.
-    scale
-        In units of the update.
-    where
-        The array that shows it.
-    """
-
-    round: int
-    scale: float
-    where: str
 
 
 @dataclass
@@ -133,7 +105,7 @@ class Party:
     run
         Name of the run, where there are several.
     bounds
-        Of its messages, in turn.
+        Of each message the most noise that it can hold, in units of the update, and the array that shows it.
     rms
         Of the server, round by round: the root mean square of what the mean that fits best leaves.
     multipliers
@@ -150,7 +122,7 @@ class Party:
 
     run: str
     node: str
-    bounds: list[NoiseBound] = field(default_factory=list)
+    bounds: list[tuple[float, str]] = field(default_factory=list)
     rms: list[float] = field(default_factory=list)
     multipliers: list[float] = field(default_factory=list)
     norm_most: float = 0.0
@@ -174,11 +146,6 @@ class Party:
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""
         self.faults.setdefault(kind, text)
-
-    @property
-    def lowest(self) -> NoiseBound | None:
-        """The message with the least noise."""
-        return min(self.bounds, key=lambda bound: bound.scale, default=None)
 
 
 @dataclass

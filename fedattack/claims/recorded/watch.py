@@ -12,7 +12,7 @@ from fedattack.claims.recorded.looking import TESTS, ArrayLook, Head, scale_at_m
 from fedattack.claims.recorded.repeats import Repeat, UpdateHeads, choose_length, count_tests, repeats_in
 from fedattack.claims.recorded.replies import float_arrays
 from fedattack.claims.recorded.step import Movement
-from fedattack.claims.recorded.testimony import ERRORS, Expected, NoiseBound, Party, Testimony
+from fedattack.claims.recorded.testimony import ERRORS, Expected, Party, Testimony
 from fedattack.record import Record, Round
 
 
@@ -99,7 +99,7 @@ class NoiseWatch:
     rates, length
         Of errors, and how many entries of an array are kept; known when all runs have been counted.
     claimed
-        The noise that is claimed, round by round, where it was looked for.
+        The least noise that is claimed of any round that was looked at; None if none is.
     last
         Place of the last round, and how far it moved the model, by the mean that was tried.
     """
@@ -117,7 +117,7 @@ class NoiseWatch:
     testimony: Testimony
     rates: Rates = field(default=Rates(0.0, 0.0, 0.0))
     length: int = 1
-    claimed: list[float] = field(default_factory=list)
+    claimed: float | None = None
     last: tuple[int, Mapping[tuple[str, str], Movement]] | None = None
 
     def __post_init__(self) -> None:
@@ -136,11 +136,6 @@ class NoiseWatch:
         """How many updates, means or new models there are to look at."""
         return len(self.rounds)
 
-    @property
-    def claimed_scale(self) -> float | None:
-        """The least noise that is claimed of any round."""
-        return min(self.claimed, default=None)
-
     def last_movements(self, round_: Round) -> Mapping[tuple[str, str], Movement]:
         """Return how far the round right before this one moved the model; empty if that is not known."""
         if self.last is None or self.last[0] + 1 != round_.seq:
@@ -150,7 +145,9 @@ class NoiseWatch:
     def judge_noise(self, party: Party, round_: Round, numbers: RoundNumbers, expected: Expected) -> None:
         """Hold the noise of one update, mean or new model against the claim."""
         bound, where = numbers.bound, numbers.where
-        party.bounds.append(NoiseBound(round_.number, bound, where))
+        if expected.scale is not None:
+            self.claimed = min(self.claimed or expected.scale, expected.scale)
+        party.bounds.append((bound, where))
         self.note_noticed(party, numbers, expected)
         test = self.testimony.test("noise", f"the noise in each array of each {self.carrier} is no less than claimed")
         test.checked += 1
@@ -170,15 +167,15 @@ class NoiseWatch:
 
     def compare_noise(self, kept: Sequence[UpdateHeads]) -> None:
         """Look for noise that is there twice among updates, or among what the server added."""
-        number, scale = count_tests(kept), self.claimed_scale
-        if scale is None or not number:
+        number = count_tests(kept)
+        if self.claimed is None or not number:
             return
         test = self.testimony.test(
             "repeats",
             "the noise of no update is that of another client, round, or array (of each client's first update)",
         )
         test.checked += number
-        for repeat in repeats_in(kept, self.testimony.expected.draws, scale, self.rates.repeats / number):
+        for repeat in repeats_in(kept, self.testimony.expected.draws, self.claimed, self.rates.repeats / number):
             node = repeat.second.node
             party = self.testimony.client(self.run, node) if node else self.testimony.server(self.run)
             if "noise" in party.faults:
