@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedattack.claims.check import ClaimAnswer
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import bounds_in_figures
-from fedattack.claims.finding import ClaimFinding, sure_of
+from fedattack.claims.finding import sure_of
 from fedattack.privacy import Epsilon
 
 
@@ -13,17 +13,13 @@ def answer_rows(answer: ClaimAnswer) -> list[tuple[str, str, str, str]]:
     """Give a row for what is declared, and one for each finding: name, ε of a message, ε of the run, verdict."""
     rows = [("declared", *_write_declared(answer.claim), "")]
     for finding in answer.findings:
-        rows.append((finding.name, *_write_both(finding), finding.verdict))
+        rows.append((finding.name, _write_bounds(finding.message), _write_bounds(finding.run), finding.verdict))
     return rows
 
 
 def _write_declared(claim: Claim) -> tuple[str, str]:
     epsilon = f"{claim.epsilon:g}"
     return (epsilon, "–") if claim.epsilon_of == "message" else ("–", epsilon)
-
-
-def _write_both(finding: ClaimFinding) -> tuple[str, str]:
-    return _write_bounds(finding.message), _write_bounds(finding.run)
 
 
 def _write_bounds(bounds: Epsilon | None) -> str:

@@ -43,7 +43,7 @@ _BY = {
 # Keys whose values are numbers that may be infinite, for which JSON has no word.
 _AMOUNTS = (
     *("low", "high", "value", "sigma"),
-    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most", "rounds"),
+    *("noise_claimed", "noise_at_most", "norm_most", "rounds"),
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )
@@ -250,7 +250,9 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         return None
     claimed = recorded.get("noise_claimed")
     rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
-    caption = _describe_clients(sheet["claim"])
+    caption = ""
+    if not sheet["claim"]["mechanism"].startswith("central"):
+        caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
@@ -273,19 +275,6 @@ def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
     return [node, faults, _write_amount(noise), share, where, norm, f"{client['updates']:,}"]
 
 
-def _describe_clients(claim: Mapping[str, Any]) -> str:
-    clip = claim.get("clip")
-    noise = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
-    if claim["mechanism"] == "dp-sgd":
-        return f"{noise} What is claimed is that of the last step; gradients are clipped, and not updates."
-    if claim["mechanism"].startswith("central"):
-        noise = ""
-        clipped = "The mean is of updates that are clipped to {:g}, by the clients or by the server."
-    else:
-        clipped = " Updates are claimed to be clipped to {:g}; noise makes them longer."
-    return noise + clipped.format(clip) if clip else noise
-
-
 def _write_amount(value: float | None) -> str:
     return NOTHING if value is None else compact(value)
 
@@ -306,15 +295,10 @@ def server_of(recorded: Mapping[str, Any]) -> str:
     server = recorded["server"]
     if server is None:
         return ""
-    parts = []
-    if server["noise_at_most"] is not None:
-        parts.append(f"at most {compact(server['noise_at_most'])}")
-    if server["noise_at_least"] is not None:
-        parts.append(f"at least {compact(server['noise_at_least'])}")
     sentences = []
-    if parts:
+    if server["noise_at_most"] is not None:
         whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
-        sentences.append(f"The noise {whose} has a deviation of {list_words(parts, 'and')}.")
+        sentences.append(f"The noise {whose} has a deviation of at most {compact(server['noise_at_most'])}.")
     if server["rounds"]:
         rounds = ", ".join(map(_write_amount, server["rounds"]))
         sentences.append(f"Round by round: {rounds}.")

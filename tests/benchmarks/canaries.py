@@ -1,11 +1,10 @@
-"""How good are bounds by canaries? On runs whose ε is known, and on the Gaussian mechanisms of the paper.
+"""How good are bounds by canaries? On runs whose ε is known.
 
-``python -m tests.benchmarks.canaries`` prints three tables:
+``python -m tests.benchmarks.canaries`` prints two tables:
 
 - client canaries in runs of Flower's own central wrapper, with ``CanaryMod``, whose noise is what is claimed, and a
   tenth of it;
-- canary examples in runs of DP-SGD, likewise;
-- the one-shot estimates of Andrew et al. (2024), Table 1: one Gaussian mechanism, many canaries.
+- canary examples in runs of DP-SGD, likewise.
 
 It takes ten minutes on one core; ``--runs 20`` takes less.
 """
@@ -24,8 +23,6 @@ from fedattack.audit.intervals import clopper_pearson
 from fedattack.claims import Claim
 from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.canaries import Canaries, CanaryResult, measure_canaries
-from fedattack.claims.canaries.bounds import estimate_epsilon
-from fedattack.claims.canaries.directions import Products, blocks
 from fedattack.privacy.gaussian import epsilon_of
 from tests.benchmarks.claims import solved
 from tests.claims.canaries.flower import Setting, run
@@ -86,21 +83,6 @@ def of_examples(claim: Claim, noise: float, seeds: range) -> list[CanaryResult]:
     return found
 
 
-def paper(sigma: float, runs: int, size: int = 30_000, canaries: int = 1000) -> list[float]:
-    """Return one-shot estimates at δ = 1e-6 of one Gaussian mechanism that sums so many unit directions."""
-    estimates = []
-    for seed in range(runs):
-        lengths = np.zeros(canaries)
-        for _, _, drawn in blocks(seed, range(canaries), [size]):
-            lengths += np.square(drawn, dtype=np.float64).sum(axis=1)
-        noise, products = np.random.default_rng((seed, 1)), Products(canaries, 1)
-        for _, part, drawn in blocks(seed, range(canaries), [size]):
-            total = (drawn / np.sqrt(lengths)[:, None]).sum(axis=0)
-            products.add(drawn, (total + noise.normal(0, sigma, part.stop - part.start))[None])
-        estimates.append(estimate_epsilon(products.scores(), 1e-6))
-    return estimates
-
-
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -127,11 +109,6 @@ def main() -> None:
     print("\n| ε | accuracy with canaries | without |\n|---|---|---|")
     for epsilon, with_them, without in costs:
         print(f"| {epsilon:g} | {with_them:.1%} | {without:.1%} |")
-    print("\n| σ | ε | one-shot estimates |\n|---|---|---|")
-    for sigma in (4.22, 1.54, 0.541):
-        estimates = paper(sigma, max(2, runs // 10))
-        exact = epsilon_of(1 / sigma, 1e-6)
-        print(f"| {sigma:g} | {exact:.3g} | {np.mean(estimates):.3g} ± {np.std(estimates, ddof=1):.2g} |", flush=True)
 
 
 if __name__ == "__main__":

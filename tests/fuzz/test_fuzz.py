@@ -40,7 +40,7 @@ def test_altered_claims_are_refused_in_one_line_or_rendered(tmp_path):
     """What is claimed, and what was found about it, with up to three things changed."""
     shown = {
         **claims.recorded(),
-        "server": {"noise_at_most": 0.4, "noise_at_least": None, "rounds": [], "faults": ["x"]},
+        "server": {"noise_at_most": 0.4, "rounds": [], "faults": ["x"]},
     }
     answer = replace(claims.platform(), recorded=shown, canaries=claims.canaries())
     sheet = json.loads(json.dumps(claims.sheet(answer, tmp_path)))

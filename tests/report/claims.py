@@ -89,7 +89,7 @@ def central() -> ClaimAnswer:
     shown = {
         **recorded(),
         "clients": [],
-        "server": {"noise_at_most": 0.41, "noise_at_least": 0.39, "rounds": [0.4, 0.402, 0.398]},
+        "server": {"noise_at_most": 0.41, "rounds": [0.4, 0.402, 0.398]},
         "notes": ["the mean was rebuilt with equal weights"],
     }
     return replace(answer, findings=findings, recorded=shown, canaries=canaries())

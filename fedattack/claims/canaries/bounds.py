@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedattack.claims.shape import SHAPE_ERROR, is_normal, place_at_least, shift_above
 from fedattack.claims.tester import LEVEL
-from fedattack.privacy.gaussian import epsilon_between, epsilon_of
+from fedattack.privacy.gaussian import epsilon_of
 
 Scores = NDArray[np.float64]
 
@@ -109,11 +109,6 @@ def shift_from_null(scores: Scores, freedom: int) -> float | None:
         return None
     quantile = float(stats.norm.isf(_ERROR)) if variance <= 1 else float(stats.t.isf(_ERROR, n - 1))
     return max(0.0, float(scores.mean()) - quantile * math.sqrt(max(variance, 1.0) / n))
-
-
-def estimate_epsilon(scores: Scores, delta: float) -> float:
-    """Return the point estimate of ε of Andrew et al. (2024): a Gaussian fitted to the scores, beside the null."""
-    return epsilon_between(float(scores.mean()), float(scores.std(ddof=1)), delta)
 
 
 def epsilon_per_round(shift: float, count: int, delta: float) -> float:

@@ -15,10 +15,8 @@ import numpy as np
 
 from fedattack.base.errors import ConfigError, NeedsError, RecordError
 from fedattack.claims.canaries.bounds import (
-    Scores,
     bound_by_ranks,
     epsilon_per_round,
-    estimate_epsilon,
     shift_from_null,
 )
 from fedattack.claims.canaries.directions import Products, blocks, sizes_of
@@ -27,7 +25,6 @@ from fedattack.claims.canaries.gradients import SPARSE
 from fedattack.claims.canaries.models import Arrays, models_of, shapes_of
 from fedattack.claims.canaries.result import BoundPair, CanaryResult
 from fedattack.claims.claim import Claim
-from fedattack.claims.figures import in_figures
 from fedattack.claims.tester import LEVEL
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
@@ -41,7 +38,7 @@ def measure_clients(record: Record, canaries: Canaries, claim: Claim, accountant
     # As many directions again that nobody sent show what chance looks like.
     products = movement.products(canaries.seed, range(2 * count))
     inside = products.of_first(count)
-    scores, out = inside.scores(0), products.scores(0)[count:]
+    scores, out = inside.scores(), products.scores()[count:]
     shift = shift_from_null(scores, inside.freedom)
     by_shape = -math.inf
     if shift is not None:
@@ -53,8 +50,6 @@ def measure_clients(record: Record, canaries: Canaries, claim: Claim, accountant
     notes = (
         bounds.describe(),
         *_describe_rounds(claim, movement.rounds),
-        _describe_estimate(scores, claim),
-        _describe_last_model(inside.scores(1), inside.freedom, claim.delta),
         *_describe_distance(claim),
     )
     by_order = None
@@ -90,17 +85,6 @@ def _describe_rounds(claim: Claim, rounds: int) -> Iterator[str]:
         )
 
 
-def _describe_estimate(scores: Scores, claim: Claim) -> str:
-    fitted = in_figures(estimate_epsilon(scores, claim.delta))
-    return f"the paper's estimate, which also fits the deviation of the scores, is {fitted}; it is often too high"
-
-
-def _describe_last_model(scores: Scores, freedom: int, delta: float) -> str:
-    shift = shift_from_null(scores, freedom)
-    bound = bound_by_ranks(scores, freedom, delta) if shift is None else epsilon_of(shift, delta)
-    return f"from the last model alone, without those between, ε of the run is {in_figures(bound)} or more"
-
-
 def _describe_distance(claim: Claim) -> Iterator[str]:
     if claim.relation == "replace":
         yield "a canary is held against no update at all, which is half as far as the claim's neighbours may be"
@@ -111,14 +95,14 @@ class ReleasedMovement:
 
     Attributes
     ----------
-    movements
-        (2, entries): of each round, scaled to length 1 and added up; and from the first model to the last.
+    movement
+        (entries,): of each round, scaled to length 1 and added up.
     """
 
     def __init__(self, record: Record) -> None:
         self._lengths: list[float] = []
         self._replies: list[int] = []
-        self.movements = np.zeros((2, 0))
+        self.movement = np.zeros(0)
         shapes: dict[str, tuple[int, ...]] = {}
         for round_ in record:
             models = models_of(round_)
@@ -144,7 +128,7 @@ class ReleasedMovement:
     def _add(self, before: Arrays, after: Arrays, where: str) -> None:
         if not self._lengths:
             self.sizes = sizes_of(before)
-            self.movements = np.zeros((2, sum(self.sizes)))
+            self.movement = np.zeros(sum(self.sizes))
         parts = []
         for (name, array), size in zip(before.items(), self.sizes, strict=True):
             if size:
@@ -159,14 +143,13 @@ class ReleasedMovement:
                 "nothing can be held; look at what the server made in that round"
             )
         self._lengths.append(length)
-        self.movements[1] += movement
         if length:
-            self.movements[0] += movement / length
+            self.movement += movement / length
 
     @property
     def entries(self) -> int:
         """Numbers of the model that canaries move."""
-        return self.movements.shape[1]
+        return len(self.movement)
 
     @property
     def rounds(self) -> int:
@@ -174,12 +157,12 @@ class ReleasedMovement:
         return int(np.count_nonzero(self._lengths))
 
     def products(self, seed: int, canaries: range) -> Products:
-        """Hold the directions of canaries against both movements."""
-        products = Products(len(canaries), 2)
+        """Hold the directions of canaries against the movement."""
+        products = Products(len(canaries))
         starts = np.cumsum([0, *self.sizes])
         for position, part, drawn in blocks(seed, canaries, self.sizes):
             start = starts[position]
-            products.add(drawn, self.movements[:, start + part.start : start + part.stop])
+            products.add(drawn, self.movement[start + part.start : start + part.stop])
         return products
 
     def cost(self, canaries: Canaries) -> dict[str, float]:

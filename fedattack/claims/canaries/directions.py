@@ -72,34 +72,26 @@ def move_arrays(arrays: Mapping[str, NDArray], seed: int, canary: int, length: f
 
 
 class Products:
-    """Inner products of canaries' directions with one another and with vectors, collected array by array.
+    """Inner products of canaries' directions with one another and with a vector, collected array by array."""
 
-    Parameters
-    ----------
-    count
-        Canaries, each of a vector of its own beside them.
-    vectors
-        How many vectors they are held against.
-    """
-
-    def __init__(self, count: int, vectors: int) -> None:
+    def __init__(self, count: int) -> None:
         self.entries = 0
         self._gram = np.zeros((count, count))
-        self._along = np.zeros((count, vectors))
-        self._squares = np.zeros(vectors)
+        self._along = np.zeros(count)
+        self._square = 0.0
 
-    def add(self, directions: NDArray, vectors: NDArray) -> None:
-        """Take in some entries: of directions (count, n), and of vectors (vectors, n)."""
-        wide, along = directions.astype(np.float64), vectors.astype(np.float64)
+    def add(self, directions: NDArray, vector: NDArray) -> None:
+        """Take in some entries: of directions (count, n), and of the vector (n,)."""
+        wide, along = directions.astype(np.float64), vector.astype(np.float64)
         self.entries += wide.shape[1]
         # One that is not finite is left out in the end.
         with np.errstate(over="ignore", invalid="ignore"):
             self._gram += wide @ wide.T
-            self._along += wide @ along.T
-        self._squares += np.square(along).sum(axis=1)
+            self._along += wide @ along
+        self._square += float(np.square(along).sum())
 
-    def scores(self, vector: int = 0) -> NDArray[np.float64]:
-        """Return the t statistic of each direction in the regression of a vector on all of them.
+    def scores(self) -> NDArray[np.float64]:
+        """Return the t statistic of each direction in the regression of the vector on all of them.
 
         A canary that did not take part has a direction that is uniform on the sphere, and independent of the vector and
         of the other canaries. What of it is orthogonal to them is uniform there, too. So its statistic has Student's
@@ -114,9 +106,9 @@ class Products:
         lengths = np.sqrt(np.diag(self._gram))
         kept = _choose_independent(self._gram, lengths)
         inverse = np.linalg.inv(self._gram[np.ix_(kept, kept)] / np.outer(lengths[kept], lengths[kept]))
-        along = self._along[kept, vector] / lengths[kept]
+        along = self._along[kept] / lengths[kept]
         coefficients = inverse @ along
-        rest = max(float(self._squares[vector] - along @ coefficients), 0.0)
+        rest = max(float(self._square - along @ coefficients), 0.0)
         error = np.sqrt(rest / (self.entries - len(kept)) * np.diag(inverse))
         with np.errstate(divide="ignore", invalid="ignore"):
             found = coefficients / error
@@ -125,8 +117,8 @@ class Products:
 
     def of_first(self, count: int) -> Products:
         """Return those of the first so many directions alone."""
-        first = Products(count, len(self._squares))
-        first.entries, first._squares = self.entries, self._squares
+        first = Products(count)
+        first.entries, first._square = self.entries, self._square
         first._gram, first._along = self._gram[:count, :count], self._along[:count]
         return first
 

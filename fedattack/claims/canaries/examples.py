@@ -8,7 +8,6 @@ bound by shape takes the scores as Gaussian.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,36 +30,28 @@ _MOST_NUMBERS = 2**24
 _MOST_NAMES = 5
 
 
-@dataclass(frozen=True)
-class GuessTest:
-    """Guesses by the extremes of the scores, under Theorem 5.2 of Steinke et al. (2023).
+# How many guesses are tried, as shares of all coins; fixed before any score is seen.
+_GUESSED = (0.1, 0.35, 1.0)
 
-    The theorem bounds how often so many guesses are right, if the run is (ε, δ)-DP and coins are fair. It holds for a
-    number of guesses that is fixed before any score is seen. Several numbers share the error (Bonferroni).
 
-    Attributes
-    ----------
-    shares
-        How many guesses are tried, as shares of all coins.
-    error
-        How often the bound may be too high. Half of the whole: the bound by shape has the other half.
+def bound_by_extremes(scores: Scores, included: NDArray[np.bool_], delta: float) -> tuple[float, float]:
+    """Bound ε by guesses from the extremes of the scores, under Theorem 5.2 of Steinke et al. (2023).
+
+    The theorem bounds how often so many guesses are right, if the run is (ε, δ)-DP and coins are fair. Several numbers
+    of guesses share half of the error (Bonferroni); the bound by shape has the other half.
+
+    Returns
+    -------
+    float, float
+        The bound, and the highest one that so many coins could show.
     """
-
-    shares: tuple[float, ...] = (0.1, 0.35, 1.0)
-    error: float = (1 - LEVEL) / 2
-
-    def bound(self, scores: Scores, included: NDArray[np.bool_], delta: float) -> tuple[float, float]:
-        """Return the bound on ε, and the highest one that so many coins could show."""
-        bound, ceiling = 0.0, 0.0
-        error = self.error / len(self.shares)
-        for share in self.shares:
-            guesses, right = count_right_guesses(scores, included, share)
-            bound = max(bound, bound_by_guesses(len(scores), guesses, right, delta, error))
-            ceiling = max(ceiling, bound_by_guesses(len(scores), guesses, guesses, delta, error))
-        return bound, ceiling
-
-
-GUESS_TEST = GuessTest()
+    bound, ceiling = 0.0, 0.0
+    error = (1 - LEVEL) / 2 / len(_GUESSED)
+    for share in _GUESSED:
+        guesses, right = count_right_guesses(scores, included, share)
+        bound = max(bound, bound_by_guesses(len(scores), guesses, right, delta, error))
+        ceiling = max(ceiling, bound_by_guesses(len(scores), guesses, guesses, delta, error))
+    return bound, ceiling
 
 
 def measure_examples(
@@ -75,7 +66,7 @@ def measure_examples(
     left_out: list[str] = []
     scores = score_examples(record, examples, gradients, nodes, left_out)
     inside, outside = scores[examples.included], scores[~examples.included]
-    by_guess, ceiling = GUESS_TEST.bound(scores, examples.included, claim.delta)
+    by_guess, ceiling = bound_by_extremes(scores, examples.included, claim.delta)
     bounds = BoundPair(bound_by_two_samples(inside, outside, claim.delta), by_guess, "guesses")
     notes = [bounds.describe()]
     if left_out:

@@ -113,7 +113,7 @@ class Gradients:
         examples = np.concatenate([rows, public])
         moved = self._flatten(update.update)
         count = len(examples) + len(others)
-        products = Products(count, 1)
+        products = Products(count)
         # All gradients of a large model do not fit into memory: some entries of all are computed at a time.
         width = max(1, _NUMBERS // count)
         step = max(1, _AT_ONCE // count)
@@ -124,7 +124,7 @@ class Gradients:
                 last = min(first + step, end)
                 beside = [other[None, first:last] for other in others]
                 directions = np.concatenate([gradients[:, first - start : last - start], *beside])
-                products.add(directions, -moved[None, first:last])
+                products.add(directions, -moved[first:last])
         return products.scores()[: len(rows)]
 
     def _compute_gradients(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedattack.base.errors import short
 from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.looking import ArrayLook, look
-from fedattack.claims.recorded.repeats import LEAST_OF_UPDATE, UpdateHeads
+from fedattack.claims.recorded.repeats import MOST_UPDATES, UpdateHeads
 from fedattack.claims.recorded.replies import (
     LONGEST_NAME,
     Message,
@@ -29,7 +29,6 @@ from fedattack.record import Round
 _CLIPPED = 1e-3
 # Noise can make it negative, so that it is cut at 0.
 _NEVER_NEGATIVE = "running_var"
-_SEED = 21
 
 
 @dataclass
@@ -41,18 +40,13 @@ class ClientWatch(NoiseWatch):
 
     messages: int = 0
     """How many messages can be looked at."""
-    compared: set[str] = field(default_factory=set)
-    """The clients among whose updates noise that repeats is looked for."""
+    kept: int = 0
+    """Of how many entries are kept, to look for noise that repeats."""
 
     @property
     def expected(self) -> Expected:
         """What the claim says of one message."""
         return self.testimony.expected
-
-    @property
-    def claimed_scale(self) -> float | None:
-        """The noise that is claimed of each message."""
-        return self.expected.scale
 
     def find_rounds(self) -> list[Round]:
         """Take all rounds: also messages that cannot be examined are counted."""
@@ -65,20 +59,6 @@ class ClientWatch(NoiseWatch):
         """How many messages can be looked at."""
         return self.messages
 
-    def start(self, affordable: int) -> None:
-        """Choose the clients whose updates are compared, if they are too many for all."""
-        nodes = list(self.record.nodes)
-        if affordable >= self.count:
-            self.compared = set(nodes)
-            return
-        count = max(2, len(nodes) * affordable // self.count)
-        rng = np.random.default_rng(_SEED)
-        self.testimony.note(
-            f"noise that repeats was looked for among {count:,} of {len(nodes):,} clients, drawn with seed {_SEED}: "
-            f"{LEAST_OF_UPDATE:,} numbers are kept of an update at least"
-        )
-        self.compared = set(rng.choice(nodes, min(count, len(nodes)), replace=False).tolist())
-
     def look_at(self, round_: Round) -> list[UpdateHeads]:
         """Look at all messages of a round, array by array, and return what is kept of them."""
         messages = {message.index: message for message in messages_of(round_)}
@@ -87,17 +67,17 @@ class ClientWatch(NoiseWatch):
         for name in float_arrays(self.record):
             for message, seen in self._look_at_array(round_, [*messages.values()], name):
                 each = numbers.setdefault(message.index, RoundNumbers())
-                keep = message.node in self.compared
-                each.add(name, seen, self.expected.draws, self.rates.noise, keep_head=keep)
+                each.add(name, seen, self.expected.draws, self.rates.noise)
         self._note_integers(round_, [*messages.values()])
         for index, message in messages.items():
             if index in numbers:
                 self._judge(message, round_, numbers[index])
-        kept = []
-        for index, each in numbers.items():
-            if each.heads:
-                kept.append(UpdateHeads(messages[index].node, round_.number, each.heads))
-        return kept
+        heads = [UpdateHeads(messages[index].node, round_.number, each.heads) for index, each in numbers.items()]
+        if len(heads) > MOST_UPDATES - self.kept:
+            self.testimony.note(f"noise that repeats was looked for among the first {MOST_UPDATES:,} updates alone")
+            heads = heads[: MOST_UPDATES - self.kept]
+        self.kept += len(heads)
+        return heads
 
     def _register(self, round_: Round, messages: Mapping[int, Message]) -> None:
         """Count all messages of a round, and note which of them hold what cannot be examined."""
@@ -105,7 +85,6 @@ class ClientWatch(NoiseWatch):
             if observation.status not in ("ok", "late"):
                 continue
             party = self.testimony.client(self.run, observation.node)
-            party.messages += 1
             why = ""
             if observation.status == "late":
                 why = "it came late"
@@ -114,7 +93,7 @@ class ClientWatch(NoiseWatch):
             else:
                 why = _find_hindrance(round_, messages[index])
             if why:
-                party.skip(round_, index, why)
+                party.skip(round_, why)
 
     def _look_at_array(self, round_: Round, messages: Sequence[Message], name: str) -> list[tuple[Message, ArrayLook]]:
         """Look at one array of all messages; none of an array that nobody trains."""
@@ -126,7 +105,7 @@ class ClientWatch(NoiseWatch):
             seen = look(sent, before, self.expected.draws, self.length)
             if not seen.finite:
                 party = self.testimony.client(self.run, message.node)
-                party.skip(round_, message.index, f"{name} has numbers that are not finite")
+                party.skip(round_, f"{name} has numbers that are not finite")
                 continue
             found.append((message, seen))
         if not any(seen.moved for _, seen in found):
@@ -161,7 +140,7 @@ class ClientWatch(NoiseWatch):
         )
         explained = numbers.bound > expected.scale and norm <= self._longest(expected.clip, numbers.bound, numbers.size)
         if explained:
-            party.skip(round_, message.index, f"{text}: more noise than claimed would explain it")
+            party.skip(round_, f"{text}: more noise than claimed would explain it")
             return
         test.failed += 1
         party.fault("norms", f"{text} (round {round_.number}): it is not clipped")

@@ -180,7 +180,7 @@ def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) ->
     """Say whether noise is missing, and in what: the verdict, and its grounds."""
     hidden = _join_names(_list_unexamined(claim, testimony))
     if named:
-        listed = _join_names([f"{_name_party(claim, party)}: {party.in_words[0]}" for party in named])
+        listed = _join_names([f"{_name_party(claim, party)}: {next(iter(party.faults.values()))}" for party in named])
         if hidden:
             listed += f"; {hidden}"
         return CONTRADICTED, listed
@@ -202,7 +202,7 @@ def _describe_unseen(testimony: Testimony) -> str:
     unseen = [party for party in watched if not party.noticed]
     if not unseen:
         return ""
-    bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
+    bounds = [min(party.bounds)[0] for party in unseen if party.bounds]
     who = f"{len(unseen):,} of {len(watched):,} clients"
     if testimony.servers:
         who = "the server"
@@ -223,13 +223,8 @@ def _list_unexamined(claim: Claim, testimony: Testimony) -> list[str]:
     """Say which clients, or whether the server, did what cannot be examined, and why."""
     texts = []
     for party in testimony.parties:
-        if not party.unexamined:
-            continue
-        where = ""
-        if len(party.unexamined) < party.messages:
-            where = f" in {len(party.unexamined):,} of {party.messages:,} {'messages' if party.node else 'rounds'}"
-        why = next(iter(party.unexamined.values()))
-        texts.append(f"{_name_party(claim, party)} cannot be examined{where}: {why}")
+        if party.unexamined:
+            texts.append(f"{_name_party(claim, party)} cannot be examined: {party.unexamined}")
     return texts
 
 
@@ -287,9 +282,7 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
 
 
 def _describe_client(party: Party) -> dict[str, Any]:
-    noise, where = None, None
-    if party.lowest is not None:
-        noise, where = party.lowest.scale, party.lowest.where
+    noise, where = min(party.bounds, default=(None, None))
     return {
         "run": party.run,
         "node": party.node,
@@ -297,7 +290,7 @@ def _describe_client(party: Party) -> dict[str, Any]:
         "noise_at_most": noise,
         "where": where,
         "norm_most": party.norm_most or None,
-        "faults": party.in_words,
+        "faults": list(party.faults.values()),
     }
 
 
@@ -305,12 +298,10 @@ def _describe_server(servers: Sequence[Party]) -> dict[str, Any] | None:
     if not servers:
         return None
     bounds = [bound for party in servers for bound in party.bounds]
-    least = [value for party in servers for value in party.least]
     return {
-        "noise_at_most": min((bound.scale for bound in bounds), default=None),
-        "noise_at_least": min(least, default=None) or None,
+        "noise_at_most": min((scale for scale, _ in bounds), default=None),
         "rounds": [value for party in servers for value in party.rms],
-        "faults": [text for party in servers for text in party.in_words],
+        "faults": [text for party in servers for text in party.faults.values()],
     }
 
 

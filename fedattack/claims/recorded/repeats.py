@@ -20,11 +20,12 @@ LEAST = 64
 """Entries of an array that is compared; fewer tell too little after a correction for many tests."""
 
 # Entries of one array that are kept at most, and in which arrays of one update are compared.
-MOST_KEPT = 1 << 16
+_MOST_KEPT = 1 << 16
 _ACROSS_ARRAYS = 1 << 12
-# Numbers that are kept of all updates together, and of one update at least.
+# Numbers that are kept of all updates together, unless these have hundreds of arrays.
 _BUDGET = 1 << 26
-LEAST_OF_UPDATE = 1 << 12
+MOST_UPDATES = 1 << 13
+"""Updates of a run that are compared: the first ones."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +51,9 @@ class Repeat:
     other: str
 
 
-def kept_of_each(sizes: Sequence[int], updates: int) -> tuple[int, int]:
-    """Say how much to keep.
-
-    Parameters
-    ----------
-    sizes
-        Entries of each array of an update.
-    updates
-        Number of updates of all clients and rounds.
-
-    Returns
-    -------
-    tuple of int
-        Entries to keep of each array at most, and of how many updates.
-    """
-    affordable = min(updates, _BUDGET // LEAST_OF_UPDATE)
-    each = _BUDGET // max(1, affordable)
-    low, high = 1, MOST_KEPT
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sum(min(size, middle) for size in sizes) <= each:
-            low = middle
-        else:
-            high = middle - 1
-    return low, affordable
+def choose_length(arrays: int, updates: int) -> int:
+    """Say how many entries of each array to keep, of an update of so many arrays, and of so many updates."""
+    return max(LEAST, min(_MOST_KEPT, _BUDGET // (arrays * min(updates, MOST_UPDATES))))
 
 
 def count_tests(kept: Sequence[UpdateHeads]) -> int:

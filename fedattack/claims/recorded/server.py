@@ -137,9 +137,6 @@ class ServerWatch(NoiseWatch):
     lacks = "no round of the record has the model before it, replies, the model after it, and their norm"
     means = len(MEANS)
 
-    heaviest: float = 0.0
-    """The largest share of one client, by numbers of examples."""
-
     def find_rounds(self) -> list[Round]:
         """Find the rounds with both models, replies, and a norm to which the server clipped."""
         rounds = [round_ for round_ in self.record if round_.common is not None and round_.after is not None]
@@ -151,25 +148,16 @@ class ServerWatch(NoiseWatch):
             )
         return usable
 
-    def finish(self) -> None:
-        """Note weights that the claim does not speak of."""
-        if self.claim.weights == "equal" and self.heaviest:
-            self.testimony.note(
-                "the claim says that all clients weigh the same, and they report unequal numbers of examples; in a "
-                f"mean that is weighted by them, as that of Flower's FedAvg, the largest share is {self.heaviest:.3g}"
-            )
-
     def look_at(self, round_: Round) -> list[UpdateHeads]:
         """Look at what each of the means leaves, and hold the least noise against the claim."""
         norm = norm_of(self.claim, round_)
         if norm is None:
             return []
         party = self.testimony.server(self.run)
-        party.messages += 1
         replies = RoundReplies.read(self.record, round_, norm)
         left = self._take_out_means(round_, replies)
         if not left:
-            party.skip(round_, 0, "its model or a reply has numbers that are not finite")
+            party.skip(round_, "its model or a reply has numbers that are not finite")
             return []
         if not all(each.numbers.bounds for each in left.values()):
             return []
@@ -181,18 +169,15 @@ class ServerWatch(NoiseWatch):
         expected = Expected(self.testimony.expected.draws, claimed, None)
         doubt = step.doubt(expected, noise.bound)
         if doubt:
-            party.skip(round_, 0, doubt)
+            party.skip(round_, doubt)
             return []
-        if claimed is not None:
-            self.claimed.append(claimed)
         self.judge_noise(party, round_, noise, expected)
         for each in left.values():
             self.note_noticed(party, each.numbers, expected)
         self._note_shares(replies, noise.bound, possible)
-        gaussian = best.looks_gaussian()
         if not any(kind == CLIPPED for kind, _ in possible):
-            self._judge_norms(round_, replies, step, gaussian)
-        self._note_least(best.numbers, noise.bound, gaussian)
+            self._judge_norms(round_, replies, step, best.looks_gaussian())
+        party.rms.append(math.sqrt(best.numbers.square / best.numbers.size))
         return [UpdateHeads("", round_.number, best.numbers.heads, step.least)]
 
     def _take_out_means(self, round_: Round, replies: RoundReplies) -> dict[Mean, Leftover]:
@@ -223,7 +208,7 @@ class ServerWatch(NoiseWatch):
         if name not in common or name not in after:
             return False
         if not alike(self.record, name, common[name], after[name]):
-            self.testimony.server(self.run).skip(round_, 0, f"{name} changes its form")
+            self.testimony.server(self.run).skip(round_, f"{name} changes its form")
             return False
         if np.array_equal(common[name], after[name]):
             self.testimony.note(f"{name}: the server did not change it in round {round_.number}; it is not released")
@@ -244,9 +229,11 @@ class ServerWatch(NoiseWatch):
             each = replies.shares(weights)
             if each is not None:
                 shares = np.minimum(shares, each)
-        by_examples = replies.shares(EXAMPLES)
-        if by_examples is not None and EXAMPLES in kinds:
-            self.heaviest = max(self.heaviest, float(by_examples.max()))
+        if EXAMPLES in kinds and self.claim.weights == "equal":
+            self.testimony.note(
+                "the claim says that all clients weigh the same, and the record does not rule out that they weigh by "
+                "their unequal numbers of examples, as in Flower's FedAvg"
+            )
         for position, message in enumerate(replies.messages):
             party = self.testimony.client(self.run, message.node)
             party.norm_most = max(party.norm_most, float(replies.norms[position]))
@@ -256,7 +243,7 @@ class ServerWatch(NoiseWatch):
         """Name the clients whose updates are longer than C, where the server took them as they came."""
         if step.least < _SETTLED or not (gaussian or step.error < _EXACT):
             why = "it seems to take updates as they come, or to move by more than the mean of clipped ones"
-            self.testimony.server(self.run).skip(round_, 0, why)
+            self.testimony.server(self.run).skip(round_, why)
             return
         test = self.testimony.test("norms", "no update that enters the mean is longer than C")
         for message, norm in zip(replies.messages, replies.norms.tolist(), strict=True):
@@ -268,24 +255,6 @@ class ServerWatch(NoiseWatch):
                     f"an update of norm {norm:.4g} in round {round_.number}, where C = {replies.clip:g}, went into the "
                     "mean as it came",
                 )
-
-    def _note_least(self, left: RoundNumbers, bound: float, gaussian: bool) -> None:
-        """Note how much noise there is at least, if what is left looks Gaussian, and is as large in all arrays."""
-        from scipy import special
-
-        party = self.testimony.server(self.run)
-        least = 0.0
-        if gaussian:
-            # χ² is above this with the probability of an error.
-            most = 2 * float(special.gammainccinv(left.size / 2, self.rates.noise))
-            least = math.sqrt(left.square / most)
-        else:
-            self.testimony.note(
-                "what the mean leaves of a round does not look Gaussian: the server does more than to average updates "
-                "and add noise, or weighs them by something else; how much noise there is at least is not known"
-            )
-        party.least.append(min(least, bound))
-        party.rms.append(math.sqrt(left.square / left.size))
 
 
 def choose_mean(left: Mapping[Mean, Leftover], bound: float) -> tuple[Leftover, list[Mean]]:

@@ -1,13 +1,12 @@
 """Noise in sums: what a server of secure aggregation sees, or a record of the aggregate view.
 
-The mean of a round has the noise of all clients together. Too little of it tells how many clients can have added
-theirs, and not which.
+The mean of a round has the noise of all clients together. Too little of it does not tell whose is missing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.claims.claim import Claim
-from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.looking import look
 from fedattack.claims.recorded.repeats import UpdateHeads
 from fedattack.claims.recorded.replies import alike, float_arrays
@@ -42,15 +40,11 @@ class SumWatch(NoiseWatch):
         """Find the rounds with a mean, and with what it is compared with."""
         return [round_ for round_ in self.record if _read_noisy(round_, self.claim) is not None]
 
-    def start(self, affordable: int) -> None:
-        """Note what sums cannot show."""
+    def look_at(self, round_: Round) -> list[UpdateHeads]:
+        """Look at the arrays of one mean."""
         self.testimony.note(
             "the record shows sums alone: no client can be named, and no single update can be looked at"
         )
-
-    def look_at(self, round_: Round) -> list[UpdateHeads]:
-        """Look at the arrays of one mean."""
-        self.testimony.server(self.run).messages += 1
         numbers = self._gather(round_)
         if not numbers.bounds:
             return []
@@ -63,7 +57,7 @@ class SumWatch(NoiseWatch):
             step = self._fit_step(round_)
             doubt = step.doubt(expected, numbers.bound)
             if doubt:
-                party.skip(round_, 0, doubt)
+                party.skip(round_, doubt)
                 return []
             least_step = step.least
         for node, share in zip(round_.participants, shares.tolist(), strict=True):
@@ -71,8 +65,6 @@ class SumWatch(NoiseWatch):
             if reach is not None:
                 of_client = usable_amount(reach * share)
             self.testimony.client(self.run, node).expose(numbers.bound, of_client)
-        if claimed is not None:
-            self.claimed.append(claimed)
         self.judge_noise(party, round_, numbers, expected)
         return [UpdateHeads("", round_.number, numbers.heads, least_step)]
 
@@ -95,11 +87,11 @@ class SumWatch(NoiseWatch):
                 start = before[name]
                 arrays.append(start)
             if not alike(self.record, name, *arrays):
-                party.skip(round_, 0, f"{name} changes its form")
+                party.skip(round_, f"{name} changes its form")
                 continue
             seen = look(noisy[name], start, draws, self.length, slack=slack)
             if not seen.finite:
-                party.skip(round_, 0, f"{name} has numbers that are not finite, or its rounding no bound")
+                party.skip(round_, f"{name} has numbers that are not finite, or its rounding no bound")
             elif not _is_still(round_, name, noisy[name]):
                 self.testimony.arrays.add(name)
                 numbers.add(name, seen, draws, self.rates.noise)
@@ -129,19 +121,6 @@ class SumWatch(NoiseWatch):
         if expected.scale is None:
             return expected.reach, None
         return expected.reach, expected.scale * math.sqrt(float((shares**2).sum()))
-
-    def describe_missing(self, round_: Round, bound: float, where: str, expected: Expected) -> str:
-        """Say that there is less noise than claimed, and how many clients can have added theirs."""
-        text = (
-            f"noise of {bound:.3g} at most in {where} of the mean of round {round_.number}, where "
-            f"{expected.scale:.3g} is claimed"
-        )
-        of_client = self.testimony.expected.scale
-        if self.claim.central or not of_client:
-            return text
-        shares = shares_of(round_)
-        most = noisy_at_most(bound * (1 + TOLERANCE), of_client, shares.tolist())
-        return f"{text}: at most {most} of {len(shares)} clients can have added theirs"
 
 
 def _read_noisy(round_: Round, claim: Claim) -> tuple[Arrays, Arrays | None] | None:
@@ -185,15 +164,3 @@ def rounding_of(record: Record, round_: Round) -> float:
     counts = [observation.count or 0.0 for observation in round_.observations if observation.status == "ok"]
     step = 2 * aggregation["clipping"] / aggregation["steps"]
     return float(len(counts) * step * aggregation["max_weight"] / max(sum(counts), 1e-300))
-
-
-def noisy_at_most(bound: float, scale: float, shares: Sequence[float]) -> int:
-    """Return how many clients can have added noise of this scale, if the mean has no more than ``bound``."""
-    room = (bound / scale) ** 2
-    count = 0
-    for share in sorted(shares):
-        room -= share**2
-        if room < 0:
-            break
-        count += 1
-    return count

@@ -51,9 +51,9 @@ class Expected:
         return self.scale is not None and bound < CLEAR * self.scale
 
 
-def usable_amount(value: float | None) -> float | None:
+def usable_amount(value: float) -> float | None:
     """Return a product of amounts as it is; None in place of one by which nothing can be divided: 0, or not finite."""
-    if value is not None and SMALL**2 <= value <= LARGE**2:
+    if SMALL**2 <= value <= LARGE**2:
         return value
     return None
 
@@ -85,43 +85,15 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
     step = rate / claim.batch_size
-    scale = _scale_amount(claim.deviation, step)
-    reach = _scale_amount(claim.clip, step)
-    scale_is_lost = bool(claim.deviation) and scale is None
-    reach_is_lost = claim.clip is not None and reach is None
-    if not usable_amount(step) or scale_is_lost or reach_is_lost:
-        # Too small or too large for a number: as if the claim had neither.
-        lacks = f"by learning-rate and batch-size a step of {claim.clip or 1:g} moves an update by {step:g} times that"
+    scale = usable_amount((claim.deviation or 0) * step)
+    reach = usable_amount((claim.clip or 0) * step)
+    if claim.clip is not None and reach is None:
+        lacks = f"by learning-rate and batch-size a step of {claim.clip:g} moves an update by {step:g} times that"
         return Expected(draws, None, None, lacks=lacks)
     lacks = ""
-    if not scale:
+    if scale is None:
         lacks = "the claim lacks clip, or the noise: sigma or noise-multiplier"
     return Expected(draws, scale, reach, lacks=lacks)
-
-
-def _scale_amount(amount: float | None, step: float) -> float | None:
-    if amount is None:
-        return None
-    return usable_amount(amount * step)
-
-
-@dataclass(frozen=True)
-class NoiseBound:
-    """The most noise that a message, or a model, can hold.
-
-    Attributes
-    ----------
-    round
-        As the server counts it.
-    scale
-        In units of the update.
-    where
-        The array that shows it.
-    """
-
-    round: int
-    scale: float
-    where: str
 
 
 @dataclass
@@ -133,10 +105,9 @@ class Party:
     run
         Name of the run, where there are several.
     bounds
-        Of its messages, in turn.
-    least, rms
-        Of the server: how much noise there is at least, round by round, 0 if that is not known; and the root mean
-        square of what the mean that fits best leaves.
+        Of each message the most noise that it can hold, in units of the update, and the array that shows it.
+    rms
+        Of the server, round by round: the root mean square of what the mean that fits best leaves.
     multipliers
         Of a client's messages, in turn: the most noise, as a share of how far a unit moves what has it.
     norm_most
@@ -144,28 +115,24 @@ class Party:
     noticed
         Arrays in which noise that is missing would be noticed.
     faults
-        What contradicts the claim: by kind, how often, and the first in words.
-    messages
-        Number of its messages; of the server, of its new models.
+        What contradicts the claim: the first of each kind, in words.
     unexamined
-        Why some of them could not be examined wholly, by their place in the record.
+        Why a message could not be examined wholly: the first reason; empty if all could.
     """
 
     run: str
     node: str
-    bounds: list[NoiseBound] = field(default_factory=list)
-    least: list[float] = field(default_factory=list)
+    bounds: list[tuple[float, str]] = field(default_factory=list)
     rms: list[float] = field(default_factory=list)
     multipliers: list[float] = field(default_factory=list)
     norm_most: float = 0.0
     noticed: set[str] = field(default_factory=set)
-    faults: dict[str, tuple[int, str]] = field(default_factory=dict)
-    messages: int = 0
-    unexamined: dict[tuple[int, int], str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    unexamined: str = ""
 
-    def skip(self, round_: Round, index: int, why: str) -> None:
+    def skip(self, round_: Round, why: str) -> None:
         """Note why a message cannot be examined; of several reasons the first one is kept."""
-        self.unexamined.setdefault((round_.seq, index), f"{why} (round {round_.number})")
+        self.unexamined = self.unexamined or f"{why} (round {round_.number})"
 
     def expose(self, scale: float, reach: float | None) -> None:
         """Note the most noise in a message, as a share of how far a unit moves it; nothing if that is not told."""
@@ -178,23 +145,7 @@ class Party:
 
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""
-        count, first = self.faults.get(kind, (0, text))
-        self.faults[kind] = (count + 1, first)
-
-    @property
-    def lowest(self) -> NoiseBound | None:
-        """The message with the least noise."""
-        return min(self.bounds, key=lambda bound: bound.scale, default=None)
-
-    @property
-    def in_words(self) -> list[str]:
-        """Its faults, a sentence each."""
-        said = []
-        for count, first in self.faults.values():
-            if count > 1:
-                first += f" ({count:,} times)"
-            said.append(first)
-        return said
+        self.faults.setdefault(kind, text)
 
 
 @dataclass

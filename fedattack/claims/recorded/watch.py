@@ -9,10 +9,10 @@ from typing import ClassVar
 from fedattack.claims.claim import Claim
 from fedattack.claims.recorded.draws import Draws
 from fedattack.claims.recorded.looking import TESTS, ArrayLook, Head, scale_at_most
-from fedattack.claims.recorded.repeats import Repeat, UpdateHeads, count_tests, kept_of_each, repeats_in
+from fedattack.claims.recorded.repeats import Repeat, UpdateHeads, choose_length, count_tests, repeats_in
 from fedattack.claims.recorded.replies import float_arrays
 from fedattack.claims.recorded.step import Movement
-from fedattack.claims.recorded.testimony import ERRORS, Expected, NoiseBound, Party, Testimony
+from fedattack.claims.recorded.testimony import ERRORS, Expected, Party, Testimony
 from fedattack.record import Record, Round
 
 
@@ -65,14 +65,13 @@ class RoundNumbers:
     slack: float = 0.0
     size: int = 0
 
-    def add(self, name: str, look: ArrayLook, draws: Draws, error: float, *, keep_head: bool = True) -> None:
+    def add(self, name: str, look: ArrayLook, draws: Draws, error: float) -> None:
         """Take in one array; ``error`` is that of each test."""
         self.bounds[name] = scale_at_most(look, draws, error)
         self.square += look.square
         self.slack += look.slack
         self.size += look.size
-        if keep_head:
-            self.heads[name] = look.head
+        self.heads[name] = look.head
 
     @property
     def where(self) -> str:
@@ -100,7 +99,7 @@ class NoiseWatch:
     rates, length
         Of errors, and how many entries of an array are kept; known when all runs have been counted.
     claimed
-        The noise that is claimed, round by round, where it was looked for.
+        The least noise that is claimed of any round that was looked at; None if none is.
     last
         Place of the last round, and how far it moved the model, by the mean that was tried.
     """
@@ -118,7 +117,7 @@ class NoiseWatch:
     testimony: Testimony
     rates: Rates = field(default=Rates(0.0, 0.0, 0.0))
     length: int = 1
-    claimed: list[float] = field(default_factory=list)
+    claimed: float | None = None
     last: tuple[int, Mapping[tuple[str, str], Movement]] | None = None
 
     def __post_init__(self) -> None:
@@ -137,17 +136,6 @@ class NoiseWatch:
         """How many updates, means or new models there are to look at."""
         return len(self.rounds)
 
-    def start(self, affordable: int) -> None:
-        """Get ready to look; ``affordable``: of how many updates entries can be kept."""
-
-    def finish(self) -> None:
-        """Note what all rounds together show."""
-
-    @property
-    def claimed_scale(self) -> float | None:
-        """The least noise that is claimed of any round."""
-        return min(self.claimed, default=None)
-
     def last_movements(self, round_: Round) -> Mapping[tuple[str, str], Movement]:
         """Return how far the round right before this one moved the model; empty if that is not known."""
         if self.last is None or self.last[0] + 1 != round_.seq:
@@ -157,13 +145,19 @@ class NoiseWatch:
     def judge_noise(self, party: Party, round_: Round, numbers: RoundNumbers, expected: Expected) -> None:
         """Hold the noise of one update, mean or new model against the claim."""
         bound, where = numbers.bound, numbers.where
-        party.bounds.append(NoiseBound(round_.number, bound, where))
+        if expected.scale is not None:
+            self.claimed = min(self.claimed or expected.scale, expected.scale)
+        party.bounds.append((bound, where))
         self.note_noticed(party, numbers, expected)
         test = self.testimony.test("noise", f"the noise in each array of each {self.carrier} is no less than claimed")
         test.checked += 1
         if expected.too_small(bound):
             test.failed += 1
-            party.fault("noise", self.describe_missing(round_, bound, where, expected))
+            party.fault(
+                "noise",
+                f"noise of {expected.draws.word} = {bound:.3g} at most in {where}, round {round_.number}, where "
+                f"{expected.scale:.3g} is claimed",
+            )
 
     def note_noticed(self, party: Party, numbers: RoundNumbers, expected: Expected) -> None:
         """Note in which arrays noise would be noticed if it were missing."""
@@ -171,24 +165,17 @@ class NoiseWatch:
             if expected.clear(bound):
                 party.noticed.add(name)
 
-    def describe_missing(self, round_: Round, bound: float, where: str, expected: Expected) -> str:
-        """Say that there is less noise than claimed."""
-        return (
-            f"noise of {expected.draws.word} = {bound:.3g} at most in {where}, round {round_.number}, where "
-            f"{expected.scale:.3g} is claimed"
-        )
-
     def compare_noise(self, kept: Sequence[UpdateHeads]) -> None:
         """Look for noise that is there twice among updates, or among what the server added."""
-        number, scale = count_tests(kept), self.claimed_scale
-        if scale is None or not number:
+        number = count_tests(kept)
+        if self.claimed is None or not number:
             return
         test = self.testimony.test(
             "repeats",
             "the noise of no update is that of another client, round, or array (of each client's first update)",
         )
         test.checked += number
-        for repeat in repeats_in(kept, self.testimony.expected.draws, scale, self.rates.repeats / number):
+        for repeat in repeats_in(kept, self.testimony.expected.draws, self.claimed, self.rates.repeats / number):
             node = repeat.second.node
             party = self.testimony.client(self.run, node) if node else self.testimony.server(self.run)
             if "noise" in party.faults:
@@ -229,10 +216,7 @@ def watch_records(kind: type[NoiseWatch], records: Mapping[str, Record], claim: 
     arrays = max(1, *(len(float_arrays(record)) for record in records.values()))
     rates = Rates.share(looks, arrays, kind.means, len(records))
     for watch in watches:
-        sizes = [*float_arrays(watch.record).values()]
         watch.rates = rates
-        watch.length, affordable = kept_of_each(sizes, max(1, watch.count * kind.means))
-        watch.start(affordable)
+        watch.length = choose_length(arrays, max(1, watch.count * kind.means))
         kept = [heads for round_ in watch.rounds for heads in watch.look_at(round_)]
-        watch.finish()
         watch.compare_noise(kept)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedattack.claims.canaries import bounds
-from fedattack.privacy.gaussian import epsilon_between, epsilon_of
+from fedattack.privacy.gaussian import epsilon_of
 
 DELTA = 1e-5
 RUNS = 150
@@ -48,32 +48,9 @@ def test_rounds_share_a_shift():
 
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
-def test_the_estimate_finds_the_papers_gaussian_mechanisms(sigma, epsilon):
-    """Andrew et al. 2024, Table 1: δ = 1e-6, and noise for ε = 1, 3 and 10; here by many scores of the limit."""
+def test_the_papers_gaussian_mechanisms(sigma, epsilon):
+    """Andrew et al. 2024, Table 1: δ = 1e-6, and noise for ε = 1, 3 and 10."""
     assert epsilon_of(1 / sigma, 1e-6) == pytest.approx(epsilon, rel=4e-3)
-    scores = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000) + 1 / sigma
-    assert bounds.estimate_epsilon(scores, 1e-6) == pytest.approx(epsilon, rel=0.02)
-
-
-@pytest.mark.parametrize(("mu", "deviation"), [(1.0, 0.8), (1.0, 1.3), (3.0, 0.5), (0.0, 1.2), (0.0, 0.7), (5.0, 1.0)])
-def test_epsilon_between_gaussians_is_that_of_their_densities(mu, deviation):
-    epsilon = epsilon_between(mu, deviation, DELTA)
-    x = np.linspace(-60, 60, 600_001)
-    ours, theirs = stats.norm.logpdf(x, mu, deviation), stats.norm.logpdf(x)
-    step = x[1] - x[0]
-    either = []
-    for one, other in ((ours, theirs), (theirs, ours)):
-        either.append(np.maximum(np.exp(one) - np.exp(epsilon + other), 0).sum() * step)
-    assert max(either) == pytest.approx(DELTA, rel=1e-3)
-
-
-def test_epsilon_between_gaussians_at_the_ends():
-    assert epsilon_between(0.0, 1.0, DELTA) == 0
-    assert epsilon_between(1e-9, 1 + 1e-5, 0.5) == 0
-    assert epsilon_between(1e5, 0.5, DELTA) == math.inf
-    assert epsilon_between(1.0, 0.0, DELTA) == math.inf
-    assert epsilon_between(1e6, 1e-200, DELTA) == math.inf
-    assert epsilon_between(-2.0, 1.0, DELTA) == epsilon_of(2.0, DELTA)
 
 
 def naive(coins, guesses, right, epsilon, delta):

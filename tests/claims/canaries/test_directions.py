@@ -50,22 +50,21 @@ def test_a_direction_depends_neither_on_who_else_is_drawn_nor_on_the_blocks(monk
 def test_scores_are_the_t_statistics_of_a_regression():
     rng = np.random.default_rng(1)
     drawn, vector = rng.normal(size=(4, 60)), rng.normal(size=60)
-    products = Products(4, 2)
+    products = Products(4)
     for part in (slice(0, 25), slice(25, 60)):
-        products.add(drawn[:, part], np.stack([np.zeros(35)[: len(vector[part])], vector[part]]))
+        products.add(drawn[:, part], vector[part])
     fitted, rest, *_ = np.linalg.lstsq(drawn.T, vector, rcond=None)
     errors = np.sqrt(rest[0] / 56 * np.diag(np.linalg.inv(drawn @ drawn.T)))
     assert products.freedom == 56
-    assert products.scores(1) == pytest.approx(fitted / errors)
-    assert np.array_equal(products.scores(0), np.zeros(4))
-    assert products.of_first(2).scores(1)[0] != pytest.approx(products.scores(1)[0])
+    assert products.scores() == pytest.approx(fitted / errors)
+    assert products.of_first(2).scores()[0] != pytest.approx(products.scores()[0])
 
 
 def test_without_other_canaries_the_score_is_the_papers_cosine():
     rng = np.random.default_rng(2)
     drawn, vector = rng.normal(size=(1, 50)), rng.normal(size=50)
-    products = Products(1, 1)
-    products.add(drawn, vector[None])
+    products = Products(1)
+    products.add(drawn, vector)
     cosine = float(drawn[0] @ vector / np.linalg.norm(drawn) / np.linalg.norm(vector))
     assert products.scores()[0] == pytest.approx(cosine * np.sqrt(49 / (1 - cosine**2)))
 
@@ -77,8 +76,8 @@ def test_the_null_is_exact_whatever_is_released_and_whoever_takes_part():
         rng = np.random.default_rng(seed)
         drawn = rng.normal(size=(4, 12))
         released = np.eye(12)[0] * 7 + 3 * drawn[0] - 50 * drawn[1] * drawn[2]
-        products = Products(4, 1)
-        products.add(drawn, released[None])
+        products = Products(4)
+        products.add(drawn, released)
         found.append(products.scores()[3])
     assert stats.kstest(found, stats.t(8).cdf).pvalue > 1e-3
 
@@ -86,8 +85,8 @@ def test_the_null_is_exact_whatever_is_released_and_whoever_takes_part():
 def test_canaries_alone_are_told_for_certain():
     rng = np.random.default_rng(3)
     drawn = rng.normal(size=(3, 40))
-    products = Products(3, 1)
-    products.add(drawn, drawn.sum(axis=0)[None])
+    products = Products(3)
+    products.add(drawn, drawn.sum(axis=0))
     assert (products.scores() > 1e5).all()
 
 
@@ -96,24 +95,24 @@ def test_directions_that_tell_nothing_are_left_out():
     drawn, vector = rng.normal(size=(8, 60)), rng.normal(size=60)
     drawn[1], drawn[3], drawn[5] = 0, np.nan, np.inf
     drawn[7] = drawn[2] - drawn[4]
-    products = Products(8, 1)
-    products.add(drawn, vector[None])
+    products = Products(8)
+    products.add(drawn, vector)
     scores = products.scores()
-    plain = Products(4, 1)
-    plain.add(drawn[[0, 2, 4, 6]], vector[None])
+    plain = Products(4)
+    plain.add(drawn[[0, 2, 4, 6]], vector)
     assert not scores[[1, 3, 5]].any()
     # Of three that follow from one another, two are kept.
     assert np.count_nonzero(scores[[2, 4, 7]]) == 2
     assert scores[[0, 6]] == pytest.approx(plain.scores()[[0, 3]])
-    nothing = Products(2, 1)
-    nothing.add(np.zeros((2, 60)), vector[None])
+    nothing = Products(2)
+    nothing.add(np.zeros((2, 60)), vector)
     assert np.array_equal(nothing.scores(), np.zeros(2))
 
 
 def test_scales_of_directions_do_not_matter():
     rng = np.random.default_rng(5)
     drawn, vector = rng.normal(size=(3, 40)), rng.normal(size=40)
-    plain, scaled = Products(3, 1), Products(3, 1)
-    plain.add(drawn, vector[None])
-    scaled.add(drawn * np.array([[1e-9], [1.0], [1e30]]), vector[None])
+    plain, scaled = Products(3), Products(3)
+    plain.add(drawn, vector)
+    scaled.add(drawn * np.array([[1e-9], [1.0], [1e30]]), vector)
     assert scaled.scores() == pytest.approx(plain.scores())

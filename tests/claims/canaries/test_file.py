@@ -31,9 +31,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     [
         ("count = 20\nseed = 7", "clip is missing"),
         ("count = 1\nseed = 7\nclip = 1.0", "count"),
-        ("count = 20\nseed = -1\nclip = 1.0", "seed"),
         ("count = 20\nseed = 7\nclip = nan", "clip"),
-        ("count = 20\nseed = 7\nclip = 0.0", "clip"),
         ("count = 20\nseed = 7\nclip = 1.0\nwho = 3", "who"),
         ("count = 100000\nseed = 7\nclip = 1.0", "expected at most 2,000"),
         ('kind = "bird"\ncount = 20\nseed = 7', "kind"),
@@ -88,13 +86,10 @@ def test_examples_of_other_data_are_refused(tmp_path):
     [
         ({"x": np.full((40, 3), "a")}, "are numbers, got the types <U1 and int64"),
         ({"y": np.zeros(40, complex)}, "are numbers"),
-        ({"y": np.zeros(40, bool)}, "are numbers"),
         ({"included": np.zeros(40)}, "true or false, .* got the types float64 and"),
         ({"client": np.zeros(40)}, "names that are texts"),
         ({"x": np.array(3.0)}, r"as many labels, .* x \(\), y \(40,\)"),
-        ({"y": np.array(3)}, "as many labels"),
         ({"y": np.zeros(3)}, "as many labels"),
-        ({"y": np.zeros((40, 2))}, "as many labels"),
         ({"included": np.array(True)}, "as many labels"),
         ({name: array[:1] for name, array in vars(drawn()).items()}, "2 examples or more"),
         ({"x": np.full((40, 3), np.nan)}, "x holds numbers that are not finite"),

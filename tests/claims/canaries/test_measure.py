@@ -30,7 +30,6 @@ def test_clients_bound_what_is_configured_from_below(tmp_path):
     assert np.mean(found.scores["in"]) > 1 > abs(np.mean(found.scores["out"]))
     assert found.cost["share"] == pytest.approx(2 / 3)
     assert found.cost["moved_by_canaries"] == pytest.approx(np.sqrt(20) / 30)
-    assert "last model alone" in found.notes[-1]
 
 
 @pytest.mark.slow
@@ -65,7 +64,7 @@ def test_a_claim_about_fewer_rounds_is_told(tmp_path):
     record = central_run(tmp_path / "run", noise=1.5, canaries=CANARIES)
     notes = measure_canaries(record, CANARIES, central_claim(1.5, 30, 2)).notes
     assert "the record has 5 rounds, and the claim speaks of 2" in notes[1]
-    assert len(measure_canaries(record, CANARIES, CLAIM).notes) == 3
+    assert len(measure_canaries(record, CANARIES, CLAIM).notes) == 1
 
 
 def test_a_sampled_run_has_no_bound_of_a_message(tmp_path):

@@ -1,7 +1,5 @@
 """Runs whose noise is known, from their record to the findings."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -10,9 +8,8 @@ from fedattack.claims import make_claim
 from fedattack.claims.advice import Given, steps_of
 from fedattack.claims.check import check_claim
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
-from fedattack.claims.recorded import watch
+from fedattack.claims.recorded import clients
 from fedattack.claims.recorded.findings import recorded_epsilon
-from fedattack.claims.recorded.sums import noisy_at_most
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.report.claim_words import readable, short_of
@@ -157,7 +154,7 @@ def test_the_noise_of_a_server(check, weights, server_clips):
     recorded, missing = seen(answer)
     assert missing.verdict == recorded.verdict == CONSISTENT
     server = answer.recorded["server"]
-    assert server["noise_at_least"] < 0.1 < server["noise_at_most"] < 0.11
+    assert 0.1 < server["noise_at_most"] < 0.11
     assert server["rounds"] == pytest.approx([0.1] * 3, rel=0.05)
     assert recorded.value > 0.9 * answer.findings[0].run.low
 
@@ -220,8 +217,6 @@ def test_sums_with_too_little_noise(check):
     _, missing = seen(check(run, **GAUSSIAN))
     assert missing.verdict == CONTRADICTED
     assert missing.clients == ()
-    # Half of the clients add noise. Their updates leave room for one more.
-    assert "at most 5 of 10" in missing.reason or "at most 6 of 10" in missing.reason
 
 
 @pytest.mark.parametrize(("added", "verdict"), [(0.1, CONSISTENT), (0.0, CONTRADICTED)])
@@ -229,12 +224,6 @@ def test_a_server_of_sums_that_adds_noise_or_none(check, added, verdict):
     run = SERVER.with_other(server_clips=False, norm=0.5, aggregate=True, weights="examples", central=added)
     recorded, missing = seen(check(run, **CENTRAL))
     assert missing.verdict == recorded.verdict == verdict
-
-
-def test_how_many_can_have_added_noise():
-    assert noisy_at_most(1.0, 1.0, [0.5, 0.5]) == 2
-    assert noisy_at_most(0.6, 1.0, [0.5, 0.5]) == 1
-    assert noisy_at_most(0.1, 1.0, [0.5, 0.5]) == 0
 
 
 def write(path, common, replies, protocol="fedavg", rounds=1):
@@ -382,11 +371,16 @@ def test_several_seeds_share_the_error(tmp_path):
     assert answer.recorded["rounds"] == 6
 
 
-def test_too_many_clients_are_drawn_from(check, monkeypatch):
-    monkeypatch.setattr(watch, "kept_of_each", lambda sizes, updates: (100, 12))
-    answer = check(Run(LAYERS), **GAUSSIAN)
-    assert any("among 4 of 10 clients, drawn with seed" in note for note in answer.recorded["notes"])
-    assert seen(answer)[1].verdict == CONSISTENT
+def test_the_first_updates_alone_are_compared_where_they_are_too_many(check, monkeypatch):
+    monkeypatch.setattr(clients, "MOST_UPDATES", 12)
+    recorded = check(Run(LAYERS), **GAUSSIAN).recorded
+    assert any("among the first 12 updates alone" in note for note in recorded["notes"])
+    (repeats,) = (test for test in recorded["tests"] if test["name"] == "repeats")
+    arrays = len(LAYERS)
+    between_clients = arrays * (10 * 9 + 2 * 1)
+    between_rounds = arrays * 2
+    between_arrays = 10 * arrays * (arrays - 1)
+    assert repeats["checked"] == between_clients + between_rounds + between_arrays
 
 
 def test_epsilon_of_messages_with_more_and_less_noise():
@@ -433,15 +427,6 @@ def test_more_rounds_than_claimed_are_no_missing_noise(check):
     assert "by the record of 5 rounds, and 1.35 is claimed for 3 rounds" in short_of(
         readable({**answer.to_dict(), "scope": "the run of 3 rounds"})
     )
-
-
-def test_more_rounds_do_not_hide_that_noise_is_lost(check):
-    answer = check(Run(LAYERS, rounds=5, sigma=5.0), **MORE_ROUNDS)
-    recorded, _ = seen(answer)
-    (first, *_) = steps_of(answer, Given())
-    assert "rounds = 5" in first.what
-    explained = replace(answer, findings=(answer.findings[0], recorded))
-    assert "Find out where the noise is lost" in [step.what for step in steps_of(explained, Given())]
 
 
 def test_as_many_rounds_as_claimed_or_fewer_are_no_mismatch(check):

@@ -4,7 +4,7 @@ import pytest
 from fedattack.claims.recorded import repeats
 from fedattack.claims.recorded.draws import GaussianDraws
 from fedattack.claims.recorded.looking import Head
-from fedattack.claims.recorded.repeats import UpdateHeads, count_tests, kept_of_each, repeats_in
+from fedattack.claims.recorded.repeats import UpdateHeads, choose_length, count_tests, repeats_in
 
 GAUSSIAN = GaussianDraws()
 
@@ -81,10 +81,6 @@ def test_what_rounding_took_is_allowed_for():
 
 
 def test_so_much_is_kept():
-    assert kept_of_each([10, 1000], 5)[0] >= 1000
-    length, count = kept_of_each([7_000_000, 64], 100)
-    assert count == 100
-    assert length == repeats.MOST_KEPT
-    length, count = kept_of_each([7_000_000] * 20, 1_000_000)
-    assert count < 20_000
-    assert 20 * length * count <= 1 << 26
+    assert choose_length(2, 5) >= 1000
+    assert choose_length(2, 1_000_000) * 2 * repeats.MOST_UPDATES <= 1 << 26
+    assert choose_length(1_000_000_000, 1) == repeats.LEAST
