@@ -268,25 +268,15 @@ def attribute_codes(partial: PartialRecords) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the record gives of one client.
+    """What the record gives of one client."""
 
-    Attributes
-    ----------
-    rounds
-        The rounds used.
-    received, gradients
-        In each of them the model that the client received, and the gradient that its update amounts to.
-    last_sent
-        The model that the client sent in the last round of the record in which it replied.
-    steps
-        How many local steps it makes in a round.
-    """
-
-    rounds: list[int]
+    rounds: list[int]  # The rounds used.
+    # In each of them the model that the client received, and the gradient that its update amounts to.
     received: list[dict[str, NDArray[Any]]]
     gradients: list[dict[str, NDArray[np.float32]]]
+    # The model that the client sent in the last round of the record in which it replied.
     last_sent: dict[str, NDArray[Any]]
-    steps: int
+    steps: int  # How many local steps it makes in a round.
 
 
 def read_updates(

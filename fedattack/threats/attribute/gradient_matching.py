@@ -49,65 +49,38 @@ _FLAT = 1e-8
 
 @dataclass(frozen=True)
 class Victim:
-    """One client: its examples without the attribute, and the gradients that the server saw.
+    """One client: its examples without the attribute, and the gradients that the server saw."""
 
-    Attributes
-    ----------
-    x
-        (n, d) float32: model inputs, zero where they encode the attribute.
-    y
-        (n,): labels or, for a regression, targets; ``None`` if the attacker does not know them.
-    codes
-        (v, d) float32: what each value of the attribute adds to an input.
-    states
-        For each of T rounds the model that the client received, all parameters and buffers by name.
-    gradients
-        For each of T rounds the gradient that the client's update amounts to, by name of the parameter.
-    prior
-        (v,): shares of the values; ``None`` if unknown.
-    label_prior
-        (classes,): shares of the labels, used where ``y`` is ``None``; ``None`` if unknown.
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[Any] | None
-    codes: NDArray[np.float32]
+    x: NDArray[np.float32]  # (n, d) float32: model inputs, zero where they encode the attribute.
+    y: NDArray[Any] | None  # (n,): labels or, for a regression, targets; ``None`` if the attacker does not know them.
+    codes: NDArray[np.float32]  # (v, d) float32: what each value of the attribute adds to an input.
+    # For each of T rounds the model that the client received, all parameters and buffers by name.
     states: Sequence[Arrays]
+    # For each of T rounds the gradient that the client's update amounts to, by name of the parameter.
     gradients: Sequence[Arrays]
-    prior: NDArray[np.float64] | None = None
+    prior: NDArray[np.float64] | None = None  # (v,): shares of the values; ``None`` if unknown.
+    # (classes,): shares of the labels, used where ``y`` is ``None``; ``None`` if unknown.
     label_prior: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
 class Matching:
-    """How to match.
+    """How to match."""
 
-    Attributes
-    ----------
-    method
-        ``cos``: mean cosine of the whole gradients over the rounds, by Adam. ``l2``: their squared distances summed
-        over the rounds, by L-BFGS.
-    steps
-        Of Adam, or at most of L-BFGS.
-    restarts
-        How many starts; the one with the best objective counts. With a known prior the first starts at its logarithm
-        as in the paper, the others with N(0, 1) added to it; without one all start at N(0, 1).
-    temperature
-        γ of the softmax.
-    relaxation
-        ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
-        Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
-    weights
-        ``uniform``: all examples count alike, as in the paper. ``round``: each example's weight in each round is
-        unknown and found as well, as where a short last batch or several local steps give examples unlike weights.
-        ``shared``: the same, with one weight for all rounds, as where some examples may not be the client's.
-    """
-
+    # ``cos``: mean cosine of the whole gradients over the rounds, by Adam. ``l2``: their squared distances summed over
+    # the rounds, by L-BFGS.
     method: Method = "cos"
-    steps: int = 200
+    steps: int = 200  # Of Adam, or at most of L-BFGS.
+    # How many starts; the one with the best objective counts. With a known prior the first starts at its logarithm as
+    # in the paper, the others with N(0, 1) added to it; without one all start at N(0, 1).
     restarts: int = 1
-    temperature: float = 1.0
+    temperature: float = 1.0  # γ of the softmax.
+    # ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
+    # Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
     relaxation: Relaxation = "softmax"
+    # ``uniform``: all examples count alike, as in the paper. ``round``: each example's weight in each round is unknown
+    # and found as well, as where a short last batch or several local steps give examples unlike weights. ``shared``:
+    # the same, with one weight for all rounds, as where some examples may not be the client's.
     weights: Weights = "uniform"
 
     def __post_init__(self) -> None:
@@ -127,29 +100,18 @@ class Matching:
 
 @dataclass(frozen=True)
 class Match:
-    """What matching one victim's gradients gave.
+    """What matching one victim's gradients gave."""
 
-    Attributes
-    ----------
-    beliefs
-        (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
-    objective
-        Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm
-        (0 is best).
-    weights
-        (T, n): the examples' weights, summing to one in each round.
-    labels
-        (n, classes), or (n, outputs) for a regression: the labels that were given or found.
-    decisions
-        (n,): the value whose code is nearest to the expected one. That is the one with the largest share where there
-        are two values or these are one-hot; among more values on a line, a middle one is as well half of its
-        neighbours, and shares alone would not tell.
-    """
-
+    # (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
     beliefs: NDArray[np.float64]
+    # Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm (0 is
+    # best).
     objective: float
-    weights: NDArray[np.float64]
-    labels: NDArray[np.float64]
+    weights: NDArray[np.float64]  # (T, n): the examples' weights, summing to one in each round.
+    labels: NDArray[np.float64]  # (n, classes), or (n, outputs) for a regression: the labels that were given or found.
+    # (n,): the value whose code is nearest to the expected one. That is the one with the largest share where there are
+    # two values or these are one-hot; among more values on a line, a middle one is as well half of its neighbours, and
+    # shares alone would not tell.
     decisions: NDArray[np.int64]
 
 

@@ -40,21 +40,11 @@ _BINS = 8
 
 @dataclass(frozen=True)
 class Candidates:
-    """Quotients of neurons.
+    """Quotients of neurons."""
 
-    Attributes
-    ----------
-    x
-        (n, inputs): the quotients.
-    errors
-        (n,): how far an entry may be off.
-    neurons, updates
-        (n,): of which neuron, and of which update.
-    """
-
-    x: Floats
-    errors: Floats
-    neurons: Rows
+    x: Floats  # (n, inputs): the quotients.
+    errors: Floats  # (n,): how far an entry may be off.
+    neurons: Rows  # (n,): of which neuron, and of which update.
     updates: Rows
 
     def take(self, chosen: NDArray[np.bool_]) -> "Candidates":
@@ -64,22 +54,12 @@ class Candidates:
 
 @dataclass(frozen=True)
 class RowExamples:
-    """Examples that single neurons gave.
+    """Examples that single neurons gave."""
 
-    Attributes
-    ----------
-    x, errors
-        (n, inputs), (n,): the examples, and how far an entry may be off.
-    seen
-        For each the updates in which a neuron gave it.
-    agree
-        (n,): whether two neurons gave it; else it has known values.
-    """
-
-    x: Floats
+    x: Floats  # (n, inputs), (n,): the examples, and how far an entry may be off.
     errors: Floats
-    seen: tuple[frozenset[int], ...]
-    agree: NDArray[np.bool_]
+    seen: tuple[frozenset[int], ...]  # For each the updates in which a neuron gave it.
+    agree: NDArray[np.bool_]  # (n,): whether two neurons gave it; else it has known values.
 
 
 def find_bins(start: Floats) -> list[Rows]:

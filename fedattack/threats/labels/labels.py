@@ -183,21 +183,11 @@ class LabelCounting(LabelsOptions, Attack):
 
 @dataclass(frozen=True)
 class _Update:
-    """A reply, or the sum of several.
+    """A reply, or the sum of several."""
 
-    Attributes
-    ----------
-    number
-        Of its round.
-    sizes
-        By node, how many examples each has that is in it.
-    start, sent
-        The model that was sent, and what came back: models, or gradients.
-    """
-
-    number: int
-    sizes: Mapping[str, int]
-    start: Arrays
+    number: int  # Of its round.
+    sizes: Mapping[str, int]  # By node, how many examples each has that is in it.
+    start: Arrays  # The model that was sent, and what came back: models, or gradients.
     sent: Arrays
 
     @property
@@ -208,29 +198,15 @@ class _Update:
 
 @dataclass(frozen=True)
 class _Estimator:
-    """What is needed to count the labels of an update.
+    """What is needed to count the labels of an update."""
 
-    Attributes
-    ----------
-    model, last
-        The architecture, and its last layer.
-    x, labels
-        Examples of the attacker's with their labels; drawn inputs have none.
-    prior
-        (classes,): shares of the labels among them.
-    training
-        How clients train; ``None`` where nobody knows, or where clients send gradients.
-    gradients
-        Whether clients send gradients.
-    """
-
-    model: nn.Module
+    model: nn.Module  # The architecture, and its last layer.
     last: LastLayer
-    x: NDArray[Any] | None
+    x: NDArray[Any] | None  # Examples of the attacker's with their labels; drawn inputs have none.
     labels: NDArray[np.int64] | None
-    prior: Floats
-    training: LocalSGD | None
-    gradients: bool
+    prior: Floats  # (classes,): shares of the labels among them.
+    training: LocalSGD | None  # How clients train; ``None`` where nobody knows, or where clients send gradients.
+    gradients: bool  # Whether clients send gradients.
 
     @classmethod
     def of(

@@ -140,18 +140,10 @@ class SpanCheck(SequencesOptions, Attack):
 
 @dataclass(frozen=True)
 class _MovedMatrices:
-    """How far an update moved the matrices of a model.
+    """How far an update moved the matrices of a model."""
 
-    Attributes
-    ----------
-    moved
-        By name, each matrix that moved: its gradient, or how far it went.
-    start
-        The weights from which they went; empty for gradients.
-    """
-
-    moved: Mapping[str, NDArray[Any]]
-    start: Mapping[str, NDArray[Any]]
+    moved: Mapping[str, NDArray[Any]]  # By name, each matrix that moved: its gradient, or how far it went.
+    start: Mapping[str, NDArray[Any]]  # The weights from which they went; empty for gradients.
 
 
 @dataclass(frozen=True)

@@ -63,30 +63,15 @@ class FoundSequence:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """What sequences are made of.
+    """What sequences are made of."""
 
-    Attributes
-    ----------
-    allowed
-        At each place the tokens that are there, by the first layer.
-    leave
-        Gives what is outside the span of the second layer.
-    limit
-        How far an input may be from it.
-    noise
-        How far inputs of the first layer were that are within its span.
-    by_place
-        Whether the first layer tells places apart: then each token of ``allowed`` is in a sequence at its place.
-    most
-        How many sequences there are at most; ``None`` if that is not known.
-    """
-
-    allowed: Sequence[Tensor]
-    leave: Leave
-    limit: float
-    noise: float
+    allowed: Sequence[Tensor]  # At each place the tokens that are there, by the first layer.
+    leave: Leave  # Gives what is outside the span of the second layer.
+    limit: float  # How far an input may be from it.
+    noise: float  # How far inputs of the first layer were that are within its span.
+    # Whether the first layer tells places apart: then each token of ``allowed`` is in a sequence at its place.
     by_place: bool
-    most: int | None
+    most: int | None  # How many sequences there are at most; ``None`` if that is not known.
 
     def measure(self, sequences: Tensor) -> Tensor:
         """Return how far each input of any number of sequences (n, tokens) is from the span, (n, tokens)."""
@@ -139,30 +124,15 @@ def _list_found(sequences: Tensor, distances: Tensor, which: Tensor) -> Iterator
 
 @dataclass
 class _SequenceSearch:
-    """A search for whole sequences, as a token's input depends on all others.
+    """A search for whole sequences, as a token's input depends on all others."""
 
-    Attributes
-    ----------
-    puzzle
-        What they are made of.
-    draw
-        Draws where searches start.
-    tries
-        Searches in vain, one after another, after which no further sequence of a length is looked for.
-    found
-        Sequences that were found.
-    explained
-        At each place the tokens of these.
-    left
-        By length, at each place what is outside of the span for each token that is allowed, (tokens, width), in
-        sequences that are drawn: tokens of one sequence lack the same, as attention brings them about the same.
-    """
-
-    puzzle: Puzzle
-    draw: torch.Generator
-    tries: int
-    found: dict[Tokens, FoundSequence] = field(default_factory=dict)
-    explained: list[set[int]] = field(default_factory=list)
+    puzzle: Puzzle  # What they are made of.
+    draw: torch.Generator  # Draws where searches start.
+    tries: int  # Searches in vain, one after another, after which no further sequence of a length is looked for.
+    found: dict[Tokens, FoundSequence] = field(default_factory=dict)  # Sequences that were found.
+    explained: list[set[int]] = field(default_factory=list)  # At each place the tokens of these.
+    # By length, at each place what is outside of the span for each token that is allowed, (tokens, width), in sequences
+    # that are drawn: tokens of one sequence lack the same, as attention brings them about the same.
     left: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def run(self) -> list[FoundSequence]:

@@ -45,33 +45,20 @@ _FEWEST = 20
 
 @dataclass(frozen=True)
 class RowMovement:
-    """How the rows of a table moved.
+    """How the rows of a table moved."""
 
-    Attributes
-    ----------
-    still
-        (rows,): whether the row, which is not zero, did not move at all.
-    lengths
-        (rows,): squared length of its movement.
-    slope, spread
-        (rows,): by which factor of itself it moved, and how far the rest is from rounding: at most 1 if it is that.
-    step, uneven
-        (rows,): how far it moved against its signs, and how much entries differ in that, as a share. Entries that are
-        nearly 0 do not count.
-    along
-        (rows,): how far it moved the way that most rows moved; ``None`` where no output shares the table.
-    width
-        Entries of a row.
-    """
-
-    still: Flags
-    lengths: Floats
+    still: Flags  # (rows,): whether the row, which is not zero, did not move at all.
+    lengths: Floats  # (rows,): squared length of its movement.
+    # (rows,): by which factor of itself it moved, and how far the rest is from rounding: at most 1 if it is that.
     slope: Floats
     spread: Floats
+    # (rows,): how far it moved against its signs, and how much entries differ in that, as a share. Entries that are
+    # nearly 0 do not count.
     step: Floats
     uneven: Floats
+    # (rows,): how far it moved the way that most rows moved; ``None`` where no output shares the table.
     along: Floats | None
-    width: int
+    width: int  # Entries of a row.
 
 
 def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: bool = False) -> RowMovement:

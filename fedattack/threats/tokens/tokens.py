@@ -123,27 +123,14 @@ class MovedRows(TokensOptions, Attack):
 
 @dataclass
 class _FoundRows:
-    """What was found of one table.
+    """What was found of one table."""
 
-    Attributes
-    ----------
-    count
-        Rows that are asked about.
-    named
-        (clients, bytes): which of them a client is taken to hold, a bit each: a table may have a million rows.
-    seen
-        (clients,): whether an update of it was looked at.
-    rounds
-        Numbers of the rounds of these.
-    how
-        How rows were told that examples did not move.
-    """
-
-    count: int
+    count: int  # Rows that are asked about.
+    # (clients, bytes): which of them a client is taken to hold, a bit each: a table may have a million rows.
     named: NDArray[np.uint8]
-    seen: Flags
-    rounds: set[int] = field(default_factory=set)
-    how: set[str] = field(default_factory=set)
+    seen: Flags  # (clients,): whether an update of it was looked at.
+    rounds: set[int] = field(default_factory=set)  # Numbers of the rounds of these.
+    how: set[str] = field(default_factory=set)  # How rows were told that examples did not move.
 
     def of(self, client: int) -> Flags:
         """Return which rows (rows,) a client is taken to hold."""
