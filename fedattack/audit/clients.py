@@ -1,10 +1,10 @@
 """What judges share whose attacks read something of each client: clients are exchanged, and what was read stays."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedattack.audit.significance import (
     significance_of,
 )
 from fedattack.audit.summaries import null_of
+from fedattack.base.errors import DataError
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +89,49 @@ class Fits:
 
 @dataclass(frozen=True)
 class ClientsCase(Case):
-    """One seed's scores that say something of clients, beside its truth."""
+    """One seed's scores that say something of clients, beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores name what they do not list, or the truth's answers are damaged.
+    """
+
+    ANSWERS: ClassVar[str] = ""
+    """What the truth's answers are called."""
+    PLACES: ClassVar[Mapping[str, str]] = {}
+    """By the name of an array of the scores the fact in whose list its numbers are places."""
+
+    def __post_init__(self) -> None:
+        for name, fact in self.PLACES.items():
+            if self.scores.arrays[name].max(initial=-1) >= len(self.scores.facts[fact]):
+                raise DataError(
+                    f"seed {self.seed}: {name} of the scores names {fact} that they do not list; attack again"
+                )
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+        """What is true of clients; ``None`` where nobody knows."""
+        answers = self.truth.answers.get(self.ANSWERS)
+        if answers is not None and (fault := self.fault_of(answers)):
+            raise DataError(f"seed {self.seed}: the truth's answer {self.ANSWERS!r}: {fault}; write it again")
+        return answers
+
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Say what is wrong with the truth's answers, or nothing."""
+        return ""
+
+    @property
+    def known(self) -> Mapping[str, NDArray[Any]]:
+        """The answers, where there are any."""
+        if self.answers is None:
+            raise AssertionError("asked for where there are answers")
+        return self.answers
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each client among those that are asked about."""
+        return {client: place for place, client in enumerate(self.asked)}
 
     @property
     def asked(self) -> list[str]:

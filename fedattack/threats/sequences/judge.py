@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
-
-THREAT = "sequences"
 
 Floats = NDArray[np.float64]
 Tokens = tuple[int, ...]
@@ -33,28 +31,24 @@ def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
 
 @dataclass(frozen=True)
 class SequencesCase(ClientsCase):
-    """One seed's sequences beside its truth.
+    """One seed's sequences beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores' sequences are not as long as they say, or of clients that they do not list.
-    """
+    ANSWERS = "sequences"
+    PLACES: ClassVar[Mapping[str, str]] = {"whose": "clients"}
 
     def __post_init__(self) -> None:
-        arrays = self.scores.arrays
-        fits = int(arrays["lengths"].sum()) == len(arrays["tokens"])
-        if not fits or arrays["whose"].max(initial=-1) >= len(self.scores.facts["clients"]):
-            raise DataError(
-                f"seed {self.seed}: the scores' sequences are not as long as they say, or of clients that they do not "
-                "list; attack again"
-            )
+        super().__post_init__()
+        if int(self.scores.arrays["lengths"].sum()) != len(self.scores.arrays["tokens"]):
+            raise DataError(f"seed {self.seed}: the scores' sequences are not as long as they say; attack again")
 
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """The sequences of clients; ``None`` where nobody knows."""
-        answers = self.truth.answers.get(THREAT)
-        return None if answers is None else _check_answers(answers, self.seed)
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect sequences one after another."""
+        fits = has_kinds(answers, {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"})
+        if fits:
+            lengths = answers["lengths"]
+            fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
+            fits = fits and int(lengths.sum()) == len(answers["tokens"])
+        return "" if fits else "expected tokens, lengths, owners and whole, as fedattack.attacks.lookups gives them"
 
     @cached_property
     def asked(self) -> list[str]:
@@ -67,11 +61,11 @@ class SequencesCase(ClientsCase):
     @cached_property
     def found(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that were found of it, each once."""
-        arrays, places = self.scores.arrays, {client: place for place, client in enumerate(self.asked)}
-        of_clients: list[dict[Tokens, None]] = [{} for _ in places]
+        arrays = self.scores.arrays
+        of_clients: list[dict[Tokens, None]] = [{} for _ in self.asked]
         sequences = split_tokens(arrays["tokens"], arrays["lengths"])
         for tokens, node in zip(sequences, arrays["whose"].tolist(), strict=True):
-            place = places.get(self.node_clients[node])
+            place = self.places.get(self.node_clients[node])
             if place is not None:
                 of_clients[place][tokens] = None
         return [[*sequences] for sequences in of_clients]
@@ -79,14 +73,11 @@ class SequencesCase(ClientsCase):
     @cached_property
     def true(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that it trained on."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        places = {client: place for place, client in enumerate(self.asked)}
-        of_clients: list[list[Tokens]] = [[] for _ in places]
-        sequences = split_tokens(self.answers["tokens"], self.answers["lengths"])
-        for tokens, owner in zip(sequences, self.answers["owners"].tolist(), strict=True):
-            if owner in places:
-                of_clients[places[owner]].append(tokens)
+        of_clients: list[list[Tokens]] = [[] for _ in self.asked]
+        sequences = split_tokens(self.known["tokens"], self.known["lengths"])
+        for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
+            if owner in self.places:
+                of_clients[self.places[owner]].append(tokens)
         return of_clients
 
     @cached_property
@@ -148,21 +139,6 @@ def _as_matrix(parts: Sequence[NDArray[np.int64]], width: int) -> "csr_array[Any
     columns = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
     rows = np.repeat(np.arange(len(parts)), [len(own) for own in parts])
     return csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(parts), width))
-
-
-def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
-    kinds = {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"}
-    fits = has_kinds(answers, kinds)
-    if fits:
-        lengths = answers["lengths"]
-        fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
-        fits = fits and int(lengths.sum()) == len(answers["tokens"])
-    if not fits:
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected tokens, lengths, owners and whole, as "
-            "fedattack.attacks.lookups gives them; write it again"
-        )
-    return answers
 
 
 class SequencesJudge(ClientsJudge[SequencesCase]):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import has_kinds
-from fedattack.base.errors import DataError
-
-THREAT = "tokens"
 
 EVERYTHING = "all rows named"
 
@@ -28,25 +25,19 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class TokensCase(ClientsCase):
-    """One seed's named rows beside its truth.
+    """One seed's named rows beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores name tables or clients that they do not list.
-    """
+    ANSWERS = "tokens"
+    PLACES: ClassVar[Mapping[str, str]] = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
 
-    def __post_init__(self) -> None:
-        arrays, facts = self.scores.arrays, self.scores.facts
-        known = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
-        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
-            raise DataError(f"seed {self.seed}: the scores name tables or clients that they do not list; attack again")
-
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """Which rows clients use; ``None`` where nobody knows."""
-        answers = self.truth.answers.get(THREAT)
-        return None if answers is None else _check_answers(answers, self.seed)
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect one entry for each row that a client uses."""
+        fits = has_kinds(answers, {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"})
+        if fits:
+            rows, tables = answers["rows"], answers["tables"]
+            fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
+            fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
+        return "" if fits else "expected names, rows, tables, owners and whole, as fedattack.attacks.lookups gives them"
 
     @cached_property
     def asked(self) -> list[str]:
@@ -62,22 +53,25 @@ class TokensCase(ClientsCase):
 
     def named(self, table: int) -> "csr_array[Any]":
         """Return which rows are named of each client, (clients, rows)."""
-        arrays, places = self.scores.arrays, {client: place for place, client in enumerate(self.asked)}
-        in_table = np.flatnonzero(arrays["tables"] == table)
-        whose = [places.get(self.node_clients[node], -1) for node in arrays["whose"][in_table].tolist()]
-        return _as_matrix(np.array(whose, dtype=np.int64), arrays["rows"][in_table], len(places), self._width(table))
+        in_table = np.flatnonzero(self.scores.arrays["tables"] == table)
+        owners = [self.node_clients[node] for node in self.scores.arrays["whose"][in_table].tolist()]
+        return self._as_matrix(owners, self.scores.arrays["rows"][in_table], table)
 
     def used(self, table: int) -> "csr_array[Any]":
         """Return which rows each client uses, (clients, rows)."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        places, names = {client: place for place, client in enumerate(self.asked)}, self.answers["names"].tolist()
-        if self.names[table] not in names:
-            return _as_matrix(*(np.zeros(0, np.int64),) * 2, len(places), self._width(table))
-        in_table = np.flatnonzero(self.answers["tables"] == names.index(self.names[table]))
-        whose = [places.get(owner, -1) for owner in self.answers["owners"][in_table].tolist()]
-        rows = self.answers["rows"][in_table]
-        return _as_matrix(np.array(whose, dtype=np.int64), rows, len(places), self._width(table))
+        in_table = np.flatnonzero(self.known["names"][self.known["tables"]] == self.names[table])
+        return self._as_matrix(self.known["owners"][in_table].tolist(), self.known["rows"][in_table], table)
+
+    def _as_matrix(self, owners: Sequence[str], rows: NDArray[np.int64], table: int) -> "csr_array[Any]":
+        """Return a sparse matrix of ones (clients, rows) for those clients that are asked about."""
+        whose = np.array([self.places.get(owner, -1) for owner in owners], dtype=np.int64)
+        known = whose >= 0
+        shape = len(self.places), self._width(table)
+        matrix = csr_array((np.ones(int(known.sum())), (whose[known], rows[known])), shape=shape)
+        # A client with several nodes may have a row twice.
+        matrix.sum_duplicates()
+        matrix.data[:] = 1
+        return matrix
 
     def _width(self, table: int) -> int:
         """Return how many rows a table has, whoever counts them."""
@@ -112,17 +106,6 @@ class TokensCase(ClientsCase):
         return np.asarray(2 * used / (rows + used))
 
 
-def _as_matrix(whose: NDArray[np.int64], rows: NDArray[np.int64], clients: int, width: int) -> "csr_array[Any]":
-    """Return a sparse matrix of ones; owners below 0 are left out."""
-    known = whose >= 0
-    ones = np.ones(int(known.sum()))
-    matrix = csr_array((ones, (whose[known], rows[known])), shape=(clients, width))
-    # A client with several nodes may have a row twice.
-    matrix.sum_duplicates()
-    matrix.data[:] = 1
-    return matrix
-
-
 def _row_sums(matrix: "csr_array[Any]") -> Floats:
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).reshape(-1)
 
@@ -136,21 +119,6 @@ def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
         rows = frozenset(zip(answers["tables"][own].tolist(), answers["rows"][own].tolist(), strict=True))
         found.append(numbers.setdefault(rows, len(numbers)))
     return np.array(found, dtype=np.int64)
-
-
-def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
-    kinds = {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"}
-    fits = has_kinds(answers, kinds)
-    if fits:
-        rows, tables = answers["rows"], answers["tables"]
-        fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
-        fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
-    if not fits:
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected names, rows, tables, owners and whole, as "
-            "fedattack.attacks.lookups gives them; write it again"
-        )
-    return answers
 
 
 class TokensJudge(ClientsJudge[TokensCase]):
@@ -215,7 +183,7 @@ class TokensJudge(ClientsJudge[TokensCase]):
         """Count the ways to exchange clients that use other rows."""
         kinds = []
         for run in runs:
-            answers = run.truth.answers.get(THREAT)
+            answers = run.truth.answers.get(TokensCase.ANSWERS)
             if answers is not None:
                 kinds.append(_kinds_of(answers))
         return reach_of_clients(kinds, needed, "that use other rows") if kinds else None

@@ -17,8 +17,6 @@ from fedattack.audit.truth import has_examples
 from fedattack.base.errors import DataError
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, match_rows, share_near
 
-THREAT = "trees"
-
 MIDDLE, OTHERS = "the middle of each column", "rows of the other clients"
 
 Floats = NDArray[np.float64]
@@ -32,13 +30,9 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class TreesCase(ClientsCase):
-    """One seed's tables beside its truth.
+    """One seed's tables beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores do not fit each other.
-    """
+    ANSWERS = "trees"
 
     def __post_init__(self) -> None:
         facts, rows = self.scores.facts, self.scores.arrays["rows"]
@@ -48,11 +42,14 @@ class TreesCase(ClientsCase):
                 f"{len(facts['clients'])} clients and {len(facts['trees'])} numbers of trees; attack again"
             )
 
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """The clients' tables; ``None`` where nobody knows them."""
-        answers = self.truth.answers.get(THREAT)
-        return None if answers is None else _check_answers(answers, self.scores.facts["features"], self.seed)
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect rows as wide as the trees say."""
+        if not has_examples(answers):
+            return "expected x (n, columns) of numbers and owners (n,) of names"
+        columns, features = answers["x"].shape[1], self.scores.facts["features"]
+        if columns != features:
+            return f"it has {columns} columns, and the trees {features}"
+        return ""
 
     @cached_property
     def asked(self) -> list[str]:
@@ -69,9 +66,7 @@ class TreesCase(ClientsCase):
     @cached_property
     def tables(self) -> list[Floats]:
         """For each client that is asked about its true rows (n, columns)."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        x, owners = self.answers["x"].astype(np.float64), self.answers["owners"]
+        x, owners = self.known["x"].astype(np.float64), self.known["owners"]
         return [x[owners == client][:_MOST_ROWS] for client in self.asked]
 
     @cached_property
@@ -134,21 +129,6 @@ class TreesCase(ClientsCase):
                     shares.append(share_near(true[:, column], own, spans[column]))
                 table[row, place] = float(np.mean(shares))
         return table
-
-
-def _check_answers(answers: Mapping[str, NDArray[Any]], features: int, seed: int) -> Mapping[str, NDArray[Any]]:
-    if not has_examples(answers):
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected x (n, columns) of numbers and owners (n,) of "
-            "names; write it again"
-        )
-    columns = answers["x"].shape[1]
-    if columns != features:
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r} has {columns} columns, and the trees {features}; write the "
-            "rows as clients train on them"
-        )
-    return answers
 
 
 class TreesJudge(ClientsJudge[TreesCase]):

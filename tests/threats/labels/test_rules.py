@@ -23,7 +23,7 @@ from fedattack.threats.labels.rules import (
     solve_shares,
 )
 from fedattack.threats.labels.sums import project_to_shares, separate
-from tests.threats.labels.world import state
+from tests.worlds.attacked import state
 from tests.worlds.inversion import digits
 
 X, Y = digits()
