@@ -35,7 +35,6 @@ from fedattack.threats.attribute.gradient_matching import (
     Method,
     Victim,
     Weights,
-    check_victims,
     groups_of,
     match_group,
 )
@@ -52,16 +51,8 @@ def averaged_gradient(
     is assumed to start at zero in every round: step k of equal gradients moves by 1 + μ + … + μ^(k−1) of them. Weight
     decay λ is assumed to add λ·w of the received model to each.
 
-    Parameters
-    ----------
-    update
-        Δ = sent − received, by name.
-    received
-        The model that the client started from.
-    training
-        How it trains.
-    examples
-        How many examples it has, at least 1.
+    ``update`` is Δ = sent − received by name, ``received`` the model that the client started from, and ``examples``, at
+    least 1, how many it has.
 
     Raises
     ------
@@ -70,16 +61,13 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
-    moved = training.lr * sum([_gain(training.momentum, step + 1) for step in range(training.steps(examples))])
+    # By how many equal gradients each step with momentum moves: 1 + μ + … + μ^(step−1).
+    gains = [sum(training.momentum**power for power in range(step + 1)) for step in range(training.steps(examples))]
+    moved = training.lr * sum(gains)
     gradient = {}
     for name, delta in update.items():
         gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
     return gradient
-
-
-def _gain(momentum: float, step: int) -> float:
-    """Return by how many equal gradients a step with momentum moves: 1 + μ + … + μ^(step−1)."""
-    return sum(momentum**power for power in range(step))
 
 
 class _MatchingFacts(TypedDict):
@@ -139,13 +127,15 @@ class GradientMatching(GradientMatchingOptions, Attack):
         if self.restarts is not None:
             notes.append(f"each method starts from as many places as restarts says: {self.restarts}")
         clients = list(dict.fromkeys(partial.clients.tolist()))
-        prior = partial.prior if self.prior == "known" else None
+        prior, base = None, np.full(len(partial.domain), 1 / len(partial.domain))
+        if self.prior == "known" and partial.prior is not None:
+            prior = base = np.asarray(partial.prior, dtype=np.float64)
         cases = self._cases(record, knowledge, architecture, clients, prior, notes)
         arrays: dict[str, NDArray[Any]] = {}
         if self.membership == "unknown":
             cases, arrays = _members_first(cases, knowledge, architecture, seed, notes)
 
-        beliefs = np.tile(_base(prior, len(partial.domain)), (len(METHODS), len(partial.y), 1))
+        beliefs = np.tile(base, (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
         matches = self._matches(cases, model, seed, chosen_device, progress)
@@ -218,7 +208,6 @@ class GradientMatching(GradientMatchingOptions, Attack):
             for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 victims = [case.victim for case in chosen]
-                check_victims(victims, trust_given(model.loss))
                 for group in groups_of(victims, how, self.memory, device):
                     pieces.append(_AnswerPiece(row, how, group))
         total, done = len(METHODS) * len(cases), 0
@@ -290,25 +279,8 @@ def read_updates(
 ) -> Seen | None:
     """Read the updates of one client; what cannot be used goes into ``notes``.
 
-    Parameters
-    ----------
-    record, knowledge
-        With the knowledge of training, and of which client is which node.
-    model
-        The architecture.
-    client
-        Its name.
-    updates
-        As for :func:`choose_rounds`.
-    records
-        How many of the client's examples are known, for replies that do not say how many it has.
-    notes
-        Extended.
-
-    Returns
-    -------
-    Seen or None
-        ``None`` if no update can be used.
+    ``updates`` is as for :func:`choose_rounds`; ``records`` is how many of the client's examples are known, for replies
+    that do not say how many it has. ``None`` if no update can be used.
     """
     training = knowledge.training
     if training is None:
@@ -425,7 +397,3 @@ def _among_decoys(
     x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
     rows = np.concatenate([case.rows, np.full(len(chosen), -1)])
     return replace(case, rows=rows, victim=replace(case.victim, x=x, y=y))
-
-
-def _base(prior: NDArray[np.float64] | None, values: int) -> NDArray[np.float64]:
-    return np.full(values, 1 / values) if prior is None else np.asarray(prior, dtype=np.float64)

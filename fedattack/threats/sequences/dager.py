@@ -112,11 +112,10 @@ class SpanCheck(SequencesOptions, Attack):
                     continue
                 layers = _find_layers(model, reader, {*update.moved})
                 try:
-                    checked = _check(self, reader, layers, update, _count_of(replies[0]), seed)
+                    _check(self, reader, layers, update, _count_of(replies[0]), seed, results[nodes[replies[0].node]])
                 except FedAttackError as cause:
                     notes.append(f"{where}: {cause}")
                     continue
-                results[nodes[replies[0].node]].add(checked)
                 rounds.add(round_.number)
             progress(done + 1, len(record))
         if layers is None or not rounds:
@@ -146,52 +145,35 @@ class _MovedMatrices:
     start: Mapping[str, NDArray[Any]]  # The weights from which they went; empty for gradients.
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """What was found in one update: sequences, how many tokens the first layer names, and both spans."""
-
-    found: Sequence[FoundSequence]
-    named: int
-    spans: tuple[Span, Span]
-
-
 @dataclass
 class _OfClient:
     """What was found of one client, in all its updates."""
 
-    found: dict[tuple[int, ...], FoundSequence] = field(default_factory=dict)
+    found: dict[tuple[int, ...], None] = field(default_factory=dict)
     named: int = 0
     rank: tuple[int, int] = (0, 0)
     width: tuple[int, int] = (0, 0)
     seen: bool = False
 
-    def add(self, checked: _Checked) -> None:
-        """Add what was found in another update."""
-        first, second = checked.spans
-        self.found.update({found.tokens: found for found in checked.found})
-        self.named = max(self.named, checked.named)
+    def add(self, found: Sequence[FoundSequence], named: int, first: Span, second: Span) -> None:
+        """Add what was found in another update: sequences, how many tokens the first layer names, and both spans."""
+        self.found.update(dict.fromkeys(each.tokens for each in found))
+        self.named = max(self.named, named)
         self.rank, self.width = (first.rank, second.rank), (first.width, second.width)
         self.seen = True
 
 
 def _make_arrays(results: Sequence[_OfClient]) -> dict[str, NDArray[Any]]:
-    tokens: list[int] = []
-    lengths: list[int] = []
-    whose: list[int] = []
+    columns: dict[str, list[Any]] = {"tokens": [], "lengths": [], "whose": [], "named": [], "rank": [], "width": []}
     for client, result in enumerate(results):
         for found in result.found:
-            tokens += found
-            lengths.append(len(found))
-            whose.append(client)
-    return {
-        "tokens": np.array(tokens, dtype=np.int64),
-        "lengths": np.array(lengths, dtype=np.int64),
-        "whose": np.array(whose, dtype=np.int64),
-        "named": np.array([result.named for result in results], dtype=np.int64),
-        "rank": np.array([result.rank for result in results], dtype=np.int64),
-        "width": np.array([result.width for result in results], dtype=np.int64),
-        "seen": np.array([result.seen for result in results], dtype=np.bool_),
-    }
+            columns["tokens"] += found
+            columns["lengths"].append(len(found))
+            columns["whose"].append(client)
+        for name in ("named", "rank", "width"):
+            columns[name].append(getattr(result, name))
+    arrays: dict[str, NDArray[Any]] = {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
+    return arrays | {"seen": np.array([result.seen for result in results], dtype=np.bool_)}
 
 
 def _count_of(reply: Observation) -> int | None:
@@ -246,8 +228,9 @@ def _check(
     update: _MovedMatrices,
     most: int | None,
     seed: int,
-) -> _Checked:
-    """Find the sequences of one update."""
+    result: _OfClient,
+) -> None:
+    """Find the sequences of one update, and add them to its client's."""
     first, second = [_make_span(entry, update) for entry in layers]
     allowed, noise = _name_tokens(reader, layers[0], first, attack.distance)
 
@@ -267,7 +250,7 @@ def _check(
     )
     looks_ahead = layers[1].looks_ahead
     found = search_whole(puzzle, seed=seed, tries=attack.tries) if looks_ahead else build_forward(puzzle)
-    return _Checked(found, named, (first, second))
+    result.add(found, named, first, second)
 
 
 def _make_span(entry: Entry, update: _MovedMatrices) -> Span:
