@@ -138,6 +138,10 @@ class ClientsCase(Case):
         """The clients of which something was read, and of which it is known what is true."""
         raise NotImplementedError
 
+    def fits(self, metric: str) -> Floats:
+        """Return (clients, clients): how well what was read of one (rows) fits each one (columns), by a metric."""
+        raise NotImplementedError
+
     def list_seen(self, known: Collection[str]) -> list[str]:
         """Return those of the known clients of which an update was looked at, by the scores' array ``seen``."""
         seen = self.scores.arrays["seen"]
@@ -155,12 +159,27 @@ class ClientsJudge(Judge[K]):
         """The seeds in which clients are asked about."""
         return [case for case in self.cases if case.asked]
 
-    def hold_against_others(self, fits: Fits, reason: str, **parts: Any) -> Measurement:
-        """Hold what was read of each client against what is true of it, and of others; parts are a measurement's."""
+    @property
+    def reason(self) -> str:
+        """What is compared, and what the null is."""
+        raise NotImplementedError
+
+    def fit_clients(self, metric: str) -> Fits:
+        """Return how well what was read fits the clients of all runs."""
+        return Fits([case.fits(metric) for case in self.asked])
+
+    def hold_against_others(self, metric: str, **parts: Any) -> Measurement | None:
+        """Hold what was read of each client against what is true of it, and of others; parts are a measurement's.
+
+        ``None`` where nobody is asked about.
+        """
+        if not self.asked:
+            return None
+        fits = self.fit_clients(metric)
         null = fits.draw(self.rng(SHUFFLING), self.shuffles)
         rate = fits.rate
         return rate.measured(
-            reason,
+            self.reason,
             value=float(fits.own.mean()),
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),

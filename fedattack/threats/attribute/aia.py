@@ -585,32 +585,21 @@ def _reconstruct(
     rank = None
     if fit is not None:
         rank = fit.rank
-        if linear is not None and training.lr:
-            found, sure = _decode(messages, fit, linear, rows, training)
-            if found is not None and sure:
+    if fit is not None and linear is not None and training.lr:
+        total = round(messages.examples or len(rows))
+        alone = _decode_messages(fit, linear, total, len(rows), training)
+        if total == len(rows) and (alone is None or not alone.is_determined):
+            found, exact = _decode_with_public(messages, fit, linear, rows, training)
+            if found is not None and exact:
                 return found
             if found is not None:
                 proposals.append(found)
+        if alone is not None:
+            return alone
     returned, *others = extrapolate(np.stack(messages.received), messages.moves(), messages.precision)
     proposals.append(_Optimum(returned, "last returned", rank))
     proposals += [_Optimum(parameters, "extrapolated", rank) for parameters in others]
     return _choose_likeliest(proposals, messages, model, rows)
-
-
-def _decode(
-    messages: _ClientMessages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
-) -> tuple[_Optimum | None, bool]:
-    """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
-    total = round(messages.examples or len(rows))
-    alone = _decode_messages(fit, linear, total, len(rows), training)
-    with_public, exact = None, False
-    if total == len(rows) and (alone is None or not alone.is_determined):
-        with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
-    if exact:
-        return with_public, True
-    if alone is not None:
-        return alone, True
-    return with_public, False
 
 
 def _choose_likeliest(

@@ -255,10 +255,12 @@ class _UpdateReader:
         if not is_finite([before, after]):
             return f"{self.layer.weight} or its bias holds numbers that are not finite"
         is_gradient = round_.protocol == "fedsgd"
-        moved = after if is_gradient else after - before
+        moved, largest = after, np.abs(after)
+        if not is_gradient:
+            moved, largest = after - before, np.maximum(np.abs(before), largest)
         if not moved.any():
             return "its first layer did not move"
-        rounding = epsilon * np.abs(after if is_gradient else np.maximum(np.abs(before), np.abs(after))).max(axis=1)
+        rounding = epsilon * largest.max(axis=1)
         rounding = np.maximum(_ROUNDINGS * rounding, 1e-300)
         if self.is_sum:
             # Updates are read twice, and this takes long.

@@ -165,11 +165,12 @@ def choose(candidates: Candidates, known: KnownValues, *, tells_apart: bool) -> 
         if not several and not has_known[members].any():
             continue
         best = members[candidates.errors[members].argmin()]
+        example, error = candidates.x[best], float(candidates.errors[best])
         with_known = members[has_known[members]]
         if len(with_known):
-            best = with_known[candidates.errors[with_known].argmin()]
-        x.append(snapped[best] if len(with_known) else candidates.x[best])
-        errors.append(0.0 if len(with_known) else float(candidates.errors[best]))
+            example, error = snapped[with_known[candidates.errors[with_known].argmin()]], 0.0
+        x.append(example)
+        errors.append(error)
         seen.append(frozenset(candidates.updates[members].tolist()))
         agree.append(several)
     inputs = candidates.x.shape[1]

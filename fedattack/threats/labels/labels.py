@@ -225,8 +225,10 @@ class _Estimator:
         elif knowledge.model is not None and not knowledge.structure():
             x = rng.normal(size=(_DRAWN, *knowledge.model.input_shape)).astype(np.float32)
             notes.append("the attacker has no auxiliary examples: it takes drawn inputs for them, which tell less")
-        training = None if gradients else knowledge.training
-        if not gradients and training is None:
+        training = knowledge.training
+        if gradients:
+            training = None
+        elif training is None:
             notes.append("it is not known how clients train, and with it how long a step is: the rule is LLG alone")
         return cls(model, last, x, labels, prior, training, gradients)
 

@@ -178,7 +178,9 @@ def _make_arrays(results: Sequence[_OfClient]) -> dict[str, NDArray[Any]]:
 
 def _count_of(reply: Observation) -> int | None:
     """Return how many examples a client says that it has, as a whole number; ``None`` if it does not say."""
-    return None if reply.count is None or reply.count != int(reply.count) else int(reply.count)
+    if reply.count is None or reply.count != int(reply.count):
+        return None
+    return int(reply.count)
 
 
 def _find_layers(model: nn.Module, reader: InputReader, moved: set[str]) -> tuple[Entry, Entry]:
@@ -215,10 +217,14 @@ def _read_update(
     moved = {}
     for name, value in after.items():
         if value.ndim == 2 and name in before:
-            change = value if is_gradient else value.astype(np.float64) - before[name]
+            change = value
+            if not is_gradient:
+                change = value.astype(np.float64) - before[name]
             if change.any():
                 moved[name] = change
-    return _MovedMatrices(moved, {} if is_gradient else before)
+    if is_gradient:
+        before = {}
+    return _MovedMatrices(moved, before)
 
 
 def _check(
@@ -265,7 +271,9 @@ def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> 
     """Return which tokens stand at each place up to the first where none does, and how far the farthest input is."""
     limit = span.limit(reader.words * reader.longest, most)
     # Where places do not matter, one place stands for all.
-    places = reader.longest if entry.by_place else 1
+    places = 1
+    if entry.by_place:
+        places = reader.longest
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     step = max(1, _AT_ONCE // places)
     for start in range(0, reader.words, step):
@@ -280,7 +288,7 @@ def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> 
     farthest = find_jump(distances, least, limit)
     allowed = []
     for place in range(reader.longest):
-        own = tokens[(columns == (place if entry.by_place else 0)) & (distances <= farthest)]
+        own = tokens[(columns == min(place, places - 1)) & (distances <= farthest)]
         if not len(own):
             break
         allowed.append(own)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.clients import ClientsCase, ClientsJudge, Fits
+from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.truth import has_kinds
@@ -48,7 +48,9 @@ class SequencesCase(ClientsCase):
             lengths = answers["lengths"]
             fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
             fits = fits and int(lengths.sum()) == len(answers["tokens"])
-        return "" if fits else "expected tokens, lengths, owners and whole, as fedattack.attacks.lookups gives them"
+        if fits:
+            return ""
+        return "expected tokens, lengths, owners and whole, as fedattack.attacks.lookups gives them"
 
     @cached_property
     def asked(self) -> list[str]:
@@ -90,7 +92,7 @@ class SequencesCase(ClientsCase):
         return matches
 
     def fits(self, metric: str) -> Floats:
-        """Return (clients, clients): what was found of a client beside the sequences of each other one, as means."""
+        """Compare what was found of a client with the sequences of each one, as means."""
         sizes = [len(of_client) for of_client in self.true]
         columns = np.split(self.matches[metric], np.cumsum(sizes)[:-1], axis=1)
         return np.stack([part.mean(axis=1) for part in columns], axis=1)
@@ -148,28 +150,25 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
     """
 
     case = SequencesCase
+    reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
     notes = ("The null of dager.exact is the same sequences beside those of other clients.",)
 
     @measure("exact", "Sequences found exactly", headline=True)
-    def find_exact(self) -> Measurement:
+    def find_exact(self) -> Measurement | None:
         """Count the client's sequences that are found token by token."""
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows its sequences")
-        return self._hold_against_others("exact", series={"clients": [*self._clients()]})
+        return self.hold_against_others("exact", series={"clients": [*self._clients()]})
 
     @measure("rouge1", "Tokens found, ROUGE-1")
     def find_rouge1(self) -> Measurement | None:
         """Score the tokens of the best sequence that was found for each."""
-        return self._hold_against_others("rouge1") if self.asked else None
+        return self.hold_against_others("rouge1")
 
     @measure("rouge2", "Pairs of tokens found, ROUGE-2")
     def find_rouge2(self) -> Measurement | None:
         """Score the pairs of neighbouring tokens of the best sequence that was found for each."""
-        return self._hold_against_others("rouge2") if self.asked else None
-
-    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
-        return self.hold_against_others(Fits([case.fits(metric) for case in self.asked]), reason, **parts)
+        return self.hold_against_others("rouge2")
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""

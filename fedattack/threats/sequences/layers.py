@@ -210,7 +210,9 @@ def _matrix_of(layer: nn.Module) -> tuple[str, Tensor] | None:
 
 def _width_of(layer: nn.Module) -> int:
     found = _matrix_of(layer)
-    return 1 if found is None else max(found[1].shape)
+    if found is None:
+        return 1
+    return max(found[1].shape)
 
 
 def _weight_of(name: str, layer: nn.Module, x: Tensor, returned: Any) -> Weight | None:
@@ -227,8 +229,11 @@ def _weight_of(name: str, layer: nn.Module, x: Tensor, returned: Any) -> Weight 
         return None
     with torch.no_grad():
         expected = x @ matrix
-        expected = expected if bias is None else expected + bias
-    return Weight(full, False) if _are_alike(expected, returned) else None
+        if bias is not None:
+            expected += bias
+    if not _are_alike(expected, returned):
+        return None
+    return Weight(full, False)
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:

@@ -89,7 +89,9 @@ def build_forward(puzzle: Puzzle) -> list[FoundSequence]:
     finished: list[FoundSequence] = []
     beginnings = torch.zeros((1, 0), dtype=torch.int64)
     distances = torch.zeros((1, 0), dtype=torch.float64)
-    most = _IN_ALL if puzzle.most is None else _FOR_EACH * puzzle.most
+    most = _IN_ALL
+    if puzzle.most is not None:
+        most = _FOR_EACH * puzzle.most
     for allowed in puzzle.allowed:
         if not len(beginnings) or not len(allowed):
             break
@@ -145,7 +147,9 @@ class _SequenceSearch:
                 if self._is_done or in_vain == self.tries:
                     break
                 if token not in self.explained[place]:
-                    in_vain = 0 if self._try(length, place, token) else in_vain + 1
+                    in_vain += 1
+                    if self._try(length, place, token):
+                        in_vain = 0
         if self.puzzle.most is not None:
             self._search_further()
         return self.puzzle.choose_best([*self.found.values()])
@@ -179,7 +183,9 @@ class _SequenceSearch:
                 place = int(torch.randint(length, (1,), generator=self.draw))
                 tokens = self.puzzle.allowed[place]
                 token = int(tokens[torch.randint(len(tokens), (1,), generator=self.draw)])
-                in_vain = 0 if self._try(length, place, token) else in_vain + 1
+                in_vain += 1
+                if self._try(length, place, token):
+                    in_vain = 0
 
     def _try(self, length: int, place: int, token: int) -> bool:
         """Search for new sequences of a length that hold a token; say whether one was found."""

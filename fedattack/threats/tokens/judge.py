@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.clients import ClientsCase, ClientsJudge, Fits, reach_of_clients
+from fedattack.audit.clients import ClientsCase, ClientsJudge, reach_of_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
@@ -37,7 +37,9 @@ class TokensCase(ClientsCase):
             rows, tables = answers["rows"], answers["tables"]
             fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
             fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
-        return "" if fits else "expected names, rows, tables, owners and whole, as fedattack.attacks.lookups gives them"
+        if fits:
+            return ""
+        return "expected names, rows, tables, owners and whole, as fedattack.attacks.lookups gives them"
 
     @cached_property
     def asked(self) -> list[str]:
@@ -90,7 +92,7 @@ class TokensCase(ClientsCase):
         return common, _row_sums(named), _row_sums(used)
 
     def fits(self, metric: str, table: int = 0) -> Floats:
-        """Return (clients, clients): the rows that are named of a client beside those that each other one uses."""
+        """Compare the rows that are named of a client with those that each one uses."""
         common, named, used = self.counts(table)
         below = {
             "f1": (named[:, None] + used[None]) / 2,
@@ -131,29 +133,29 @@ class TokensJudge(ClientsJudge[TokensCase]):
     notes = ("The null of tokens.f1 is the same named rows beside other clients' examples.",)
 
     @measure("f1", "Rows named, F1 score", headline=True)
-    def find_f1(self) -> Measurement:
+    def find_f1(self) -> Measurement | None:
         """Score the named rows by precision and recall together."""
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows which rows it uses")
         # Whoever names all rows misses none: the guess bars the F1 score alone.
         bars = {EVERYTHING: float(np.concatenate([case.guess() for case in self.asked]).mean())}
-        series = {"tables": [*self._tables()], "clients": [*self._clients()]}
-        return self._hold_against_others("f1", bars=bars, baselines=bars, series=series)
+        series = {"tables": [*self._tables()], "clients": [*self._clients(self.asked[0])][:_SHOWN]}
+        return self.hold_against_others("f1", bars=bars, baselines=bars, series=series)
 
     @measure("precision", "Named rows that the client holds")
     def find_precision(self) -> Measurement | None:
         """Count the named rows that the client holds."""
-        return self._hold_against_others("precision") if self.asked else None
+        return self.hold_against_others("precision")
 
     @measure("recall", "Rows that the client holds and that are named")
     def find_recall(self) -> Measurement | None:
         """Count the rows that the client holds and that are named."""
-        return self._hold_against_others("recall") if self.asked else None
+        return self.hold_against_others("recall")
 
-    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        table = self.asked[0].names[0]
-        reason = f"of the table {table}; the null is the same rows beside other clients' examples"
-        return self.hold_against_others(Fits([case.fits(metric) for case in self.asked]), reason, **parts)
+    @property
+    def reason(self) -> str:
+        """The table, and what the null is."""
+        return f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples"
 
     def _tables(self) -> Iterator[dict[str, Any]]:
         """Describe the tables of the first run."""
@@ -170,11 +172,10 @@ class TokensJudge(ClientsJudge[TokensCase]):
                 "recall": float(np.diagonal(case.fits("recall", place)).mean()),
             }
 
-    def _clients(self) -> Iterator[dict[str, Any]]:
-        """Describe the clients of the first run, by the largest table."""
-        case = self.asked[0]
+    def _clients(self, case: TokensCase) -> Iterator[dict[str, Any]]:
+        """Describe the clients of a run, by the largest table."""
         common, named, used = case.counts(0)
-        for place, client in enumerate(case.asked[:_SHOWN]):
+        for place, client in enumerate(case.asked):
             own = int(common[place, place])
             yield {"client": client, "used": int(used[place]), "named": int(named[place]), "right": own}
 
@@ -186,7 +187,7 @@ class TokensJudge(ClientsJudge[TokensCase]):
             answers = run.truth.answers.get(TokensCase.ANSWERS)
             if answers is not None:
                 kinds.append(_kinds_of(answers))
-        return reach_of_clients(kinds, needed, "that use other rows") if kinds else None
+        return reach_of_clients(kinds, needed, "that use other rows")
 
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every row that is named or used."""
@@ -205,9 +206,8 @@ class TokensJudge(ClientsJudge[TokensCase]):
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:
-            common, named, used = case.counts(0)
-            for place, client in enumerate(case.asked):
-                yield case.seed, client, int(used[place]), int(named[place]), int(common[place, place])
+            for row in self._clients(case):
+                yield case.seed, *row.values()
 
     def _list_rows(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:

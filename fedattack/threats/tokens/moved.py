@@ -75,15 +75,17 @@ def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: 
     is_gradient
         Which of both ``end`` is.
     """
-    epsilon = float(np.finfo(end.dtype).eps) if end.dtype.kind == "f" else 0.0
-    parts = []
+    epsilon, along, parts = 0.0, None, []
+    if end.dtype.kind == "f":
+        epsilon = float(np.finfo(end.dtype).eps)
     for before, moved in _read_parts(start, end, is_gradient):
         largest = np.abs(moved)
         if not is_gradient:
             largest = np.maximum(np.abs(before), np.abs(before + moved))
         parts.append(_measure_rows(before, moved, largest * epsilon + 1e-300))
     still, lengths, slope, spread, step, uneven = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    along = _measure_along(start, end, is_gradient) if tied else None
+    if tied:
+        along = _measure_along(start, end, is_gradient)
     return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, along, start.shape[1])
 
 

@@ -73,13 +73,15 @@ class MovedRows(TokensOptions, Attack):
         if known is not None and isinstance(known.spec, Asked):
             return found
         try:
-            tables = tables_of(None if known is None else known.build(), knowledge, record)
+            tables = tables_of(_build(knowledge), knowledge, record)
         except FedAttackError as cause:
             return [*found, str(cause)]
-        return found if tables else [*found, _NO_TABLE]
+        if not tables:
+            found.append(_NO_TABLE)
+        return found
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        model = None if knowledge.model is None else knowledge.model.build()
+        model = _build(knowledge)
         if model is not None:
             check_model(model, record)
         tables = tables_of(model, knowledge, record)
@@ -119,6 +121,12 @@ class MovedRows(TokensOptions, Attack):
             },
             notes=tuple(notes),
         )
+
+
+def _build(knowledge: Knowledge) -> nn.Module | None:
+    if knowledge.model is None:
+        return None
+    return knowledge.model.build()
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge, Fits
+from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, measure, no_value
 from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 
 # Rows of a client that are looked at: each is held against each that was put together, for all pairs of clients.
 _MOST_ROWS = 300
+
+_METRICS = ("rows", "values", "columns")
 
 # Clients of the first run that the page shows.
 _SHOWN = 20
@@ -101,8 +103,16 @@ class TreesCase(ClientsCase):
         met = match_rows(rows, true, self.tolerance)
         return np.array([met.all(axis=1).mean(), met.mean()])
 
-    def compare_rows(self) -> Floats:
-        """Return (2, clients, clients): what was read of a client (rows) beside the table of another one (columns)."""
+    def fits(self, metric: str) -> Floats:
+        """Compare what was read of a client with the table of each one."""
+        return self._compared[metric]
+
+    @cached_property
+    def _compared(self) -> dict[str, Floats]:
+        rows, values = self._compare_rows()
+        return {"rows": rows, "values": values, "columns": self._compare_columns()}
+
+    def _compare_rows(self) -> Floats:
         table = np.empty((2, len(self.asked), len(self.asked)))
         for row, read in enumerate(self.read):
             for column, true in enumerate(self.tables):
@@ -117,8 +127,7 @@ class TreesCase(ClientsCase):
                 if other != place:
                     yield OTHERS, self.count_met(rows, true)
 
-    def compare_columns(self) -> Floats:
-        """Return (clients, clients): of a client (columns) the share of values that another one's trees (rows) hold."""
+    def _compare_columns(self) -> Floats:
         spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
         table = np.empty((len(self.asked),) * 2)
         for row, client in enumerate(self.asked):
@@ -139,21 +148,12 @@ class TreesJudge(ClientsJudge[TreesCase]):
     """
 
     case = TreesCase
+    reason = "the null is the same trees beside other clients' tables"
     notes = (
         "The null of trees.rows, trees.values and trees.columns is the same trees beside other clients' tables.",
         f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
     )
-
-    @cached_property
-    def fits(self) -> dict[str, Fits]:
-        """For each measure what was read of each client beside each client's table."""
-        of_rows = [case.compare_rows() for case in self.asked]
-        return {
-            "rows": Fits([tables[0] for tables in of_rows]),
-            "values": Fits([tables[1] for tables in of_rows]),
-            "columns": Fits([case.compare_columns() for case in self.asked]),
-        }
 
     @cached_property
     def guesses(self) -> dict[str, Floats]:
@@ -165,12 +165,12 @@ class TreesJudge(ClientsJudge[TreesCase]):
         return {name: np.mean(shares, axis=0) for name, shares in found.items()}
 
     @measure("columns", "Values of columns that are thresholds", headline=True)
-    def find_columns(self) -> Measurement:
+    def find_columns(self) -> Measurement | None:
         """Count the values of which a threshold is close by."""
         if not self.asked:
             return no_value("of no client whose trees were read is any row known")
         series = {"clients": [*self._clients()], "columns": [*self._columns()]}
-        return self._hold_against_others("columns", series=series)
+        return self.hold_against_others("columns", series=series)
 
     @measure("rows", "Whole rows read off trees")
     def find_rows(self) -> Measurement | None:
@@ -217,22 +217,17 @@ class TreesJudge(ClientsJudge[TreesCase]):
 
     def _hold_against_guesses(self, metric: str, place: int) -> Measurement | None:
         """Hold rows against other clients' tables, and against what guessing meets."""
-        if not self.asked:
-            return None
         bars = {name: float(shares[place]) for name, shares in self.guesses.items()}
-        return self._hold_against_others(metric, bars=bars, baselines=bars)
-
-    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        reason = "the null is the same trees beside other clients' tables"
-        return self.hold_against_others(self.fits[metric], reason, **parts)
+        return self.hold_against_others(metric, bars=bars, baselines=bars)
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""
         case = self.asked[0]
         for place, client in enumerate(case.asked[:_SHOWN]):
-            row = {"client": client, "rows": len(case.tables[place]), "read": len(case.read[place])}
-            shares = {name: float(fits.tables[0][place, place]) for name, fits in self.fits.items()}
-            yield row | {"trees": self._count_trees(case, client)} | {f"{name}_met": shares[name] for name in shares}
+            row: dict[str, Any] = {"client": client, "rows": len(case.tables[place]), "read": len(case.read[place])}
+            for name in _METRICS:
+                row[f"{name}_met"] = float(case.fits(name)[place, place])
+            yield row | {"trees": self._count_trees(case, client)}
 
     @staticmethod
     def _count_trees(case: TreesCase, client: str) -> int:
@@ -260,7 +255,7 @@ class TreesJudge(ClientsJudge[TreesCase]):
         )
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for run, case in enumerate(self.asked):
+        for case in self.asked:
             for place, client in enumerate(case.asked):
-                shares = [float(self.fits[name].tables[run][place, place]) for name in ("rows", "values", "columns")]
+                shares = [float(case.fits(name)[place, place]) for name in _METRICS]
                 yield (case.seed, client, self._count_trees(case, client), *shares)

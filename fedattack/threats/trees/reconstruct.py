@@ -238,7 +238,9 @@ class _LeafReader:
         """Return (n, leaves): what it costs that an example's derivative is not the mean one of a leaf."""
         if np.isnan(table.label).any():
             return np.zeros((len(margins), len(mean)))
-        outputs = expit(margins) if self.objective in LOGISTIC else margins
+        outputs = margins
+        if self.objective in LOGISTIC:
+            outputs = expit(margins)
         off = np.abs((outputs - table.label)[:, None] - mean)
         scale = max(float(np.abs(outputs - table.label).mean()), 1e-9) / 4
         return np.asarray(np.minimum(off / scale, _MISMATCH))

@@ -27,7 +27,7 @@ def test_which_labels_are_named_does_not_depend_on_how_many_examples_another_cli
     case = draw_case(World(clients=2, classes=3, examples=4), 0, np.random.default_rng(0))
     case.scores.arrays["counts"][:] = counts
     case.truth.counts[:] = counts
-    assert case.fits("solved", share_named).tolist() == [[1, 2 / 3], [1, 1]]
+    assert case.fits("present").tolist() == [[1, 2 / 3], [1, 1]]
 
 
 def test_exchanges_by_hand():
