@@ -94,9 +94,10 @@ def write_trees_run(
     rounds=ROUNDS,
     depth=3,
     cyclic=False,
+    of_truth=lambda x: x,
     sent=lambda client, number, array: array,
 ) -> Path:
-    """Write record, knowledge and truth."""
+    """Write record, knowledge and truth; ``of_truth`` says what tables the truth holds."""
     x, y = table()
     parts = [slice(client * EACH, (client + 1) * EACH) for client in range(clients)]
     writer = RecordWriter(folder / "record")
@@ -118,7 +119,7 @@ def write_trees_run(
     writer.close()
     knowledge = Knowledge(targets=Targets(x[-20:], y[-20:].astype(np.float32)))
     owners = np.repeat(np.array([str(client) for client in range(clients)]), EACH)
-    answers = {"trees": {"x": x[: clients * EACH], "owners": owners}}
+    answers = {"trees": {"x": of_truth(x[: clients * EACH]), "owners": owners}}
     return write_known(folder, knowledge, np.full((clients, 1), EACH), answers=answers)
 
 
