@@ -61,9 +61,12 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
-    # By how many equal gradients each step with momentum moves: 1 + μ + … + μ^(step−1).
-    gains = [sum(training.momentum**power for power in range(step + 1)) for step in range(training.steps(examples))]
-    moved = training.lr * sum(gains)
+    gain = gains = 0.0
+    for step in range(training.steps(examples)):
+        # A step with momentum moves by 1 + μ + … + μ^step equal gradients.
+        gain += training.momentum**step
+        gains += gain
+    moved = training.lr * gains
     gradient = {}
     for name, delta in update.items():
         gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
