@@ -130,7 +130,8 @@ class GradientMatching(GradientMatchingOptions, Attack):
         if self.restarts is not None:
             notes.append(f"each method starts from as many places as restarts says: {self.restarts}")
         clients = list(dict.fromkeys(partial.clients.tolist()))
-        prior, base = None, np.full(len(partial.domain), 1 / len(partial.domain))
+        base = np.full(len(partial.domain), 1 / len(partial.domain))
+        prior: NDArray[np.float64] | None = None
         if self.prior == "known" and partial.prior is not None:
             prior = base = np.asarray(partial.prior, dtype=np.float64)
         cases = self._cases(record, knowledge, architecture, clients, prior, notes)

@@ -219,7 +219,8 @@ class _MatchingProblem:
         free = [{"params": [value], "lr": _RATES[name]} for name, value in variables.items() if value.requires_grad]
         optimizer = torch.optim.Adam(free, betas=_BETAS)
         for _ in range(how.steps):
-            noise, like = None, variables["logits"]
+            like = variables["logits"]
+            noise = None
             if how.relaxation == "gumbel":
                 drawn = np.stack([draw.gumbel(size=like.shape[1:]) for draw in draws])
                 noise = torch.from_numpy(drawn).to(like)

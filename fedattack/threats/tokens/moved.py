@@ -75,7 +75,9 @@ def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: 
     is_gradient
         Which of both ``end`` is.
     """
-    epsilon, along, parts = 0.0, None, []
+    epsilon = 0.0
+    along: Floats | None = None
+    parts = []
     if end.dtype.kind == "f":
         epsilon = float(np.finfo(end.dtype).eps)
     for before, moved in _read_parts(start, end, is_gradient):
