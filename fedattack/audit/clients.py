@@ -1,10 +1,10 @@
 """What judges share whose attacks read something of each client: clients are exchanged, and what was read stays."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedattack.audit.significance import (
     significance_of,
 )
 from fedattack.audit.summaries import null_of
+from fedattack.base.errors import DataError
 
 Floats = NDArray[np.float64]
 
@@ -88,11 +89,57 @@ class Fits:
 
 @dataclass(frozen=True)
 class ClientsCase(Case):
-    """One seed's scores that say something of clients, beside its truth."""
+    """One seed's scores that say something of clients, beside its truth.
+
+    Raises
+    ------
+    DataError
+        If the scores name what they do not list, or the truth's answers are damaged.
+    """
+
+    ANSWERS: ClassVar[str] = ""
+    """What the truth's answers are called."""
+    PLACES: ClassVar[Mapping[str, str]] = {}
+    """By the name of an array of the scores the fact in whose list its numbers are places."""
+
+    def __post_init__(self) -> None:
+        for name, fact in self.PLACES.items():
+            if self.scores.arrays[name].max(initial=-1) >= len(self.scores.facts[fact]):
+                raise DataError(
+                    f"seed {self.seed}: {name} of the scores names {fact} that they do not list; attack again"
+                )
+
+    @cached_property
+    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+        """What is true of clients; ``None`` where nobody knows."""
+        answers = self.truth.answers.get(self.ANSWERS)
+        if answers is not None and (fault := self.fault_of(answers)):
+            raise DataError(f"seed {self.seed}: the truth's answer {self.ANSWERS!r}: {fault}; write it again")
+        return answers
+
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Say what is wrong with the truth's answers, or nothing."""
+        return ""
+
+    @property
+    def known(self) -> Mapping[str, NDArray[Any]]:
+        """The answers, where there are any."""
+        if self.answers is None:
+            raise AssertionError("asked for where there are answers")
+        return self.answers
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each client among those that are asked about."""
+        return {client: place for place, client in enumerate(self.asked)}
 
     @property
     def asked(self) -> list[str]:
         """The clients of which something was read, and of which it is known what is true."""
+        raise NotImplementedError
+
+    def fits(self, metric: str) -> Floats:
+        """Return (clients, clients): how well what was read of one (rows) fits each one (columns), by a metric."""
         raise NotImplementedError
 
     def list_seen(self, known: Collection[str]) -> list[str]:
@@ -112,12 +159,27 @@ class ClientsJudge(Judge[K]):
         """The seeds in which clients are asked about."""
         return [case for case in self.cases if case.asked]
 
-    def hold_against_others(self, fits: Fits, reason: str, **parts: Any) -> Measurement:
-        """Hold what was read of each client against what is true of it, and of others; parts are a measurement's."""
+    @property
+    def reason(self) -> str:
+        """What is compared, and what the null is."""
+        raise NotImplementedError
+
+    def fit_clients(self, metric: str) -> Fits:
+        """Return how well what was read fits the clients of all runs."""
+        return Fits([case.fits(metric) for case in self.asked])
+
+    def hold_against_others(self, metric: str, **parts: Any) -> Measurement | None:
+        """Hold what was read of each client against what is true of it, and of others; parts are a measurement's.
+
+        ``None`` where nobody is asked about.
+        """
+        if not self.asked:
+            return None
+        fits = self.fit_clients(metric)
         null = fits.draw(self.rng(SHUFFLING), self.shuffles)
         rate = fits.rate
         return rate.measured(
-            reason,
+            self.reason,
             value=float(fits.own.mean()),
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),

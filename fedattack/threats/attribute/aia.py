@@ -30,6 +30,7 @@ from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_lo
 from fedattack.learning.importing import trust_given
 from fedattack.learning.losses import mean_squared_error
 from fedattack.record import Observation, Record, Round
+from fedattack.threats.attribute.imputation import draw_largest
 from fedattack.threats.attribute.local_optimum import (
     BinaryAttribute,
     LeastSquares,
@@ -75,20 +76,10 @@ def mark_largest(estimates: Array, ones: int, generator: np.random.Generator) ->
 def smallest_loss(losses: Array, generator: np.random.Generator) -> NDArray[np.int64]:
     """Return the value with the smallest loss for each example (Algorithm 4, line 2).
 
-    Parameters
-    ----------
-    losses
-        (n, v).
-
-    Returns
-    -------
-    ndarray
-        (n,): positions of values; equals are drawn, and −1 where no loss is finite.
+    ``losses`` is (n, v). Returns (n,) positions of values: equals are drawn, and −1 where no loss is finite.
     """
     finite = np.where(np.isfinite(losses), losses, np.inf)
-    best = finite == finite.min(axis=1, keepdims=True)
-    drawn = np.where(best, generator.random(losses.shape), -1.0).argmax(axis=1)
-    return np.where(np.isfinite(losses).any(axis=1), drawn, -1)
+    return np.where(np.isfinite(losses).any(axis=1), draw_largest(-finite, generator), -1)
 
 
 def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, float]:
@@ -96,20 +87,9 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
 
     Bayes' rule with the likelihood exp(−loss), or, for squared errors, a normal one whose variance is the likeliest.
 
-    Parameters
-    ----------
-    losses
-        (n, v): loss of each example with each value.
-    prior
-        (v,): shares of the values.
-    gaussian
-        Whether the losses are squared errors.
-
-    Returns
-    -------
-    beliefs, evidence
-        (n, v), rows summing to one (the prior where losses are not finite), and the mean log likelihood of the labels,
-        up to a constant; −inf if a loss is not finite.
+    ``losses`` (n, v) are of each example with each value, ``prior`` (v,) the shares of the values; ``gaussian`` says
+    whether the losses are squared errors. Returns beliefs (n, v), rows summing to one (the prior where losses are not
+    finite), and the mean log likelihood of the labels, up to a constant; −inf if a loss is not finite.
     """
     with np.errstate(divide="ignore"):
         log_prior = np.log(prior)
@@ -168,7 +148,7 @@ class ModelBased(ModelBasedOptions, Attack):
     The facts name the ``methods`` and the ``values``. Of each client they say how many ``messages`` were used and
     ``how`` its optimum was found. For least squares and a binary attribute they also say, or ``null`` if unknown,
 
-    - ``rank``: how many of the ``unknowns`` the messages show, and which the examples leave ``undetermined``;
+    - ``rank``: how many of the ``unknowns`` the messages show;
     - ``share``: ρ of the second value;
     - ``weight``: the attribute's θ_s under each method.
     """
@@ -326,14 +306,6 @@ class _AttributeModel:
         for name, value in self.tensors(torch.from_numpy(flat)).items():
             state[name] = value.to(self._parameters[name].dtype)
         return state
-
-    def parameter(self, index: int) -> str:
-        """Return the name of a flat parameter, as ``fc1.weight[0, 3]``."""
-        for name, parameter in self._parameters.items():
-            if index < parameter.numel():
-                return f"{name}[{', '.join(map(str, np.unravel_index(index, parameter.shape)))}]"
-            index -= parameter.numel()
-        raise AssertionError("no such parameter")
 
     def losses(self, states: Sequence[State], rows: NDArray[np.int64]) -> Array:
         """Return the losses (states, rows, v) of examples with each value."""
@@ -529,7 +501,6 @@ def _describe_client(
         "how": optimum.how,
         "rank": optimum.rank,
         "unknowns": model.size,
-        "undetermined": [*map(model.parameter, optimum.undetermined)],
         "share": optimum.share,
     }
 
@@ -567,11 +538,9 @@ class _Optimum:
     whole: bool = False
 
     @property
-    def undetermined(self) -> list[int]:
-        """The flat parameters that the client's examples do not determine."""
-        if self.problem is None:
-            return []
-        return [*map(int, np.flatnonzero(~self.problem.determined))]
+    def is_determined(self) -> bool:
+        """Whether the client's examples determine all parameters."""
+        return self.problem is not None and bool(self.problem.determined.all())
 
     def ones(self, records: int) -> int:
         """Return ⌈ρ·examples⌉; a share of whole examples is inexact, and must not be rounded up to one more."""
@@ -596,28 +565,11 @@ _HOW = {
 
 
 def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Say in a line each how the optima were found, if not as in the paper, and what is left open."""
+    """Say in a line each how the optima were found, if not as in the paper."""
     for how, words in _HOW.items():
         names = [client["client"] for client in clients if client["how"] == how]
         if names and words:
-            yield f"{len(names)} of {len(clients)} clients ({_few(names)}): {words}"
-    names, parameters = [], set()
-    for client in clients:
-        if client["undetermined"]:
-            names.append(client["client"])
-            parameters |= {*client["undetermined"]}
-    if names:
-        yield (
-            f"{len(names)} of {len(clients)} clients ({_few(names)}): their examples leave parameters open "
-            f"({_few(sorted(parameters))}) as far as the messages show; these stay as last received"
-        )
-
-
-def _few(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:5])
-    if len(names) > 5:
-        listed += " …"
-    return listed
+            yield f"{len(names)} of {len(clients)} clients ({', '.join(names[:5])}{' …' * (len(names) > 5)}): {words}"
 
 
 def _reconstruct(
@@ -633,32 +585,21 @@ def _reconstruct(
     rank = None
     if fit is not None:
         rank = fit.rank
-        if linear is not None and training.lr:
-            found, sure = _decode(messages, fit, linear, rows, training)
-            if found is not None and sure:
+    if fit is not None and linear is not None and training.lr:
+        total = round(messages.examples or len(rows))
+        alone = _decode_messages(fit, linear, total, len(rows), training)
+        if total == len(rows) and (alone is None or not alone.is_determined):
+            found, exact = _decode_with_public(messages, fit, linear, rows, training)
+            if found is not None and exact:
                 return found
             if found is not None:
                 proposals.append(found)
+        if alone is not None:
+            return alone
     returned, *others = extrapolate(np.stack(messages.received), messages.moves(), messages.precision)
     proposals.append(_Optimum(returned, "last returned", rank))
     proposals += [_Optimum(parameters, "extrapolated", rank) for parameters in others]
     return _choose_likeliest(proposals, messages, model, rows)
-
-
-def _decode(
-    messages: _ClientMessages, fit: UpdateMap, linear: _LinearModel, rows: NDArray[np.int64], training: LocalSGD
-) -> tuple[_Optimum | None, bool]:
-    """Decode a client's local optimum, and say whether it needs no other proposal beside it."""
-    total = round(messages.examples or len(rows))
-    alone = _decode_messages(fit, linear, total, len(rows), training)
-    with_public, exact = None, False
-    if total == len(rows) and (alone is None or alone.undetermined):
-        with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
-    if exact:
-        return with_public, True
-    if alone is not None:
-        return alone, True
-    return with_public, False
 
 
 def _choose_likeliest(

@@ -35,7 +35,6 @@ from fedattack.threats.attribute.gradient_matching import (
     Method,
     Victim,
     Weights,
-    check_victims,
     groups_of,
     match_group,
 )
@@ -52,16 +51,8 @@ def averaged_gradient(
     is assumed to start at zero in every round: step k of equal gradients moves by 1 + μ + … + μ^(k−1) of them. Weight
     decay λ is assumed to add λ·w of the received model to each.
 
-    Parameters
-    ----------
-    update
-        Δ = sent − received, by name.
-    received
-        The model that the client started from.
-    training
-        How it trains.
-    examples
-        How many examples it has, at least 1.
+    ``update`` is Δ = sent − received by name, ``received`` the model that the client started from, and ``examples``, at
+    least 1, how many it has.
 
     Raises
     ------
@@ -70,16 +61,16 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
-    moved = training.lr * sum([_gain(training.momentum, step + 1) for step in range(training.steps(examples))])
+    gain = gains = 0.0
+    for step in range(training.steps(examples)):
+        # A step with momentum moves by 1 + μ + … + μ^step equal gradients.
+        gain += training.momentum**step
+        gains += gain
+    moved = training.lr * gains
     gradient = {}
     for name, delta in update.items():
         gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
     return gradient
-
-
-def _gain(momentum: float, step: int) -> float:
-    """Return by how many equal gradients a step with momentum moves: 1 + μ + … + μ^(step−1)."""
-    return sum(momentum**power for power in range(step))
 
 
 class _MatchingFacts(TypedDict):
@@ -139,13 +130,16 @@ class GradientMatching(GradientMatchingOptions, Attack):
         if self.restarts is not None:
             notes.append(f"each method starts from as many places as restarts says: {self.restarts}")
         clients = list(dict.fromkeys(partial.clients.tolist()))
-        prior = partial.prior if self.prior == "known" else None
+        base = np.full(len(partial.domain), 1 / len(partial.domain))
+        prior: NDArray[np.float64] | None = None
+        if self.prior == "known" and partial.prior is not None:
+            prior = base = np.asarray(partial.prior, dtype=np.float64)
         cases = self._cases(record, knowledge, architecture, clients, prior, notes)
         arrays: dict[str, NDArray[Any]] = {}
         if self.membership == "unknown":
             cases, arrays = _members_first(cases, knowledge, architecture, seed, notes)
 
-        beliefs = np.tile(_base(prior, len(partial.domain)), (len(METHODS), len(partial.y), 1))
+        beliefs = np.tile(base, (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
         matches = self._matches(cases, model, seed, chosen_device, progress)
@@ -218,7 +212,6 @@ class GradientMatching(GradientMatchingOptions, Attack):
             for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 victims = [case.victim for case in chosen]
-                check_victims(victims, trust_given(model.loss))
                 for group in groups_of(victims, how, self.memory, device):
                     pieces.append(_AnswerPiece(row, how, group))
         total, done = len(METHODS) * len(cases), 0
@@ -268,25 +261,15 @@ def attribute_codes(partial: PartialRecords) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the record gives of one client.
+    """What the record gives of one client."""
 
-    Attributes
-    ----------
-    rounds
-        The rounds used.
-    received, gradients
-        In each of them the model that the client received, and the gradient that its update amounts to.
-    last_sent
-        The model that the client sent in the last round of the record in which it replied.
-    steps
-        How many local steps it makes in a round.
-    """
-
-    rounds: list[int]
+    rounds: list[int]  # The rounds used.
+    # In each of them the model that the client received, and the gradient that its update amounts to.
     received: list[dict[str, NDArray[Any]]]
     gradients: list[dict[str, NDArray[np.float32]]]
+    # The model that the client sent in the last round of the record in which it replied.
     last_sent: dict[str, NDArray[Any]]
-    steps: int
+    steps: int  # How many local steps it makes in a round.
 
 
 def read_updates(
@@ -300,25 +283,8 @@ def read_updates(
 ) -> Seen | None:
     """Read the updates of one client; what cannot be used goes into ``notes``.
 
-    Parameters
-    ----------
-    record, knowledge
-        With the knowledge of training, and of which client is which node.
-    model
-        The architecture.
-    client
-        Its name.
-    updates
-        As for :func:`choose_rounds`.
-    records
-        How many of the client's examples are known, for replies that do not say how many it has.
-    notes
-        Extended.
-
-    Returns
-    -------
-    Seen or None
-        ``None`` if no update can be used.
+    ``updates`` is as for :func:`choose_rounds`; ``records`` is how many of the client's examples are known, for replies
+    that do not say how many it has. ``None`` if no update can be used.
     """
     training = knowledge.training
     if training is None:
@@ -435,7 +401,3 @@ def _among_decoys(
     x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
     rows = np.concatenate([case.rows, np.full(len(chosen), -1)])
     return replace(case, rows=rows, victim=replace(case.victim, x=x, y=y))
-
-
-def _base(prior: NDArray[np.float64] | None, values: int) -> NDArray[np.float64]:
-    return np.full(values, 1 / values) if prior is None else np.asarray(prior, dtype=np.float64)

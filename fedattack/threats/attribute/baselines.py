@@ -33,7 +33,7 @@ from fedattack.record import Record
 from fedattack.threats.attribute.ara import attribute_codes
 from fedattack.threats.attribute.gradient_matching import Arrays
 from fedattack.threats.attribute.gradient_membership import flatten_gradients, last_layer_gradients
-from fedattack.threats.attribute.imputation import impute, values_of
+from fedattack.threats.attribute.imputation import draw_largest, impute, values_of
 from fedattack.threats.attribute.options import BaselinesOptions
 
 HEURISTICS = (
@@ -72,25 +72,9 @@ def statistics_decisions(
 
     The seventh is the majority of these. Equals are drawn.
 
-    Parameters
-    ----------
-    model
-        The architecture.
-    states
-        The models that the client sent, in the order of rounds.
-    candidates
-        (v, n, d): the examples completed with each value.
-    y
-        (n,): labels.
-    loss
-        The clients' loss. The first, second and sixth heuristic are for ``cross-entropy`` alone.
-    generator
-        Draws among equals.
-
-    Returns
-    -------
-    dict
-        (n,) indices of values, by names among :data:`HEURISTICS`.
+    ``states`` are the models that the client sent, in the order of rounds, ``candidates`` (v, n, d) the examples
+    completed with each value, and ``y`` (n,) their labels. The first, second and sixth heuristic are for
+    ``cross-entropy`` alone. Returns (n,) indices of values by names among :data:`HEURISTICS`.
     """
     values, count = candidates.shape[:2]
     classes = loss == "cross-entropy"
@@ -111,9 +95,9 @@ def statistics_decisions(
             scores["stats-true-label-gradient"] += to_label.sum(axis=1)
     decisions, votes = {}, np.zeros((count, values))
     for name, score in scores.items():
-        decisions[name] = _largest(score.reshape(values, count).T, generator)
+        decisions[name] = draw_largest(score.reshape(values, count).T, generator)
         votes += np.eye(values)[decisions[name]]
-    decisions[HEURISTICS[-1]] = _largest(votes, generator)
+    decisions[HEURISTICS[-1]] = draw_largest(votes, generator)
     return decisions
 
 
@@ -176,7 +160,7 @@ class AttributeBaselines(BaselinesOptions, Attack):
             beliefs["majority"] = np.tile(prior, (count, 1))
         for method, shares in beliefs.items():
             if method not in decisions:
-                decisions[method] = _largest(shares, draw)
+                decisions[method] = draw_largest(shares, draw)
         statistics = self._statistics(record, knowledge, partial, draw, notes, progress)
         share = np.full(values, 1 / values) if prior is None else prior
         for method, chosen in statistics.items():
@@ -252,9 +236,3 @@ def _predict(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDAr
     with torch.inference_mode(), in_mode(model, training=False):
         outputs = functional_call(model, tensors, (to_tensor(rows),))
     return np.asarray(outputs.argmax(dim=1).numpy())
-
-
-def _largest(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return the position of the largest score in each row; equals are drawn."""
-    best = scores == scores.max(axis=1, keepdims=True)
-    return np.asarray(np.where(best, generator.random(scores.shape), -1.0).argmax(axis=1))

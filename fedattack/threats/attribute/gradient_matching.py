@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedattack.attacks.matching import is_finite, is_zero
-from fedattack.base.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import ModelError
 from fedattack.learning.importing import one_line
-from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
+from fedattack.learning.soft_losses import soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
-from fedattack.threats.attribute.options import RELAXATIONS, Relaxation
+from fedattack.threats.attribute.options import Relaxation
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Literal["cos", "l2"]
@@ -49,126 +48,56 @@ _FLAT = 1e-8
 
 @dataclass(frozen=True)
 class Victim:
-    """One client: its examples without the attribute, and the gradients that the server saw.
+    """One client: its examples without the attribute, and the gradients that the server saw."""
 
-    Attributes
-    ----------
-    x
-        (n, d) float32: model inputs, zero where they encode the attribute.
-    y
-        (n,): labels or, for a regression, targets; ``None`` if the attacker does not know them.
-    codes
-        (v, d) float32: what each value of the attribute adds to an input.
-    states
-        For each of T rounds the model that the client received, all parameters and buffers by name.
-    gradients
-        For each of T rounds the gradient that the client's update amounts to, by name of the parameter.
-    prior
-        (v,): shares of the values; ``None`` if unknown.
-    label_prior
-        (classes,): shares of the labels, used where ``y`` is ``None``; ``None`` if unknown.
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[Any] | None
-    codes: NDArray[np.float32]
+    x: NDArray[np.float32]  # (n, d) float32: model inputs, zero where they encode the attribute.
+    y: NDArray[Any] | None  # (n,): labels or, for a regression, targets; ``None`` if the attacker does not know them.
+    codes: NDArray[np.float32]  # (v, d) float32: what each value of the attribute adds to an input.
+    # For each of T rounds the model that the client received, all parameters and buffers by name.
     states: Sequence[Arrays]
+    # For each of T rounds the gradient that the client's update amounts to, by name of the parameter.
     gradients: Sequence[Arrays]
-    prior: NDArray[np.float64] | None = None
+    prior: NDArray[np.float64] | None = None  # (v,): shares of the values; ``None`` if unknown.
+    # (classes,): shares of the labels, used where ``y`` is ``None``; ``None`` if unknown.
     label_prior: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
 class Matching:
-    """How to match.
+    """How to match."""
 
-    Attributes
-    ----------
-    method
-        ``cos``: mean cosine of the whole gradients over the rounds, by Adam. ``l2``: their squared distances summed
-        over the rounds, by L-BFGS.
-    steps
-        Of Adam, or at most of L-BFGS.
-    restarts
-        How many starts; the one with the best objective counts. With a known prior the first starts at its logarithm
-        as in the paper, the others with N(0, 1) added to it; without one all start at N(0, 1).
-    temperature
-        γ of the softmax.
-    relaxation
-        ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
-        Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
-    weights
-        ``uniform``: all examples count alike, as in the paper. ``round``: each example's weight in each round is
-        unknown and found as well, as where a short last batch or several local steps give examples unlike weights.
-        ``shared``: the same, with one weight for all rounds, as where some examples may not be the client's.
-    """
-
+    # ``cos``: mean cosine of the whole gradients over the rounds, by Adam. ``l2``: their squared distances summed over
+    # the rounds, by L-BFGS.
     method: Method = "cos"
-    steps: int = 200
+    steps: int = 200  # Of Adam, or at most of L-BFGS.
+    # How many starts; the one with the best objective counts. With a known prior the first starts at its logarithm as
+    # in the paper, the others with N(0, 1) added to it; without one all start at N(0, 1).
     restarts: int = 1
-    temperature: float = 1.0
+    temperature: float = 1.0  # γ of the softmax.
+    # ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
+    # Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
     relaxation: Relaxation = "softmax"
+    # ``uniform``: all examples count alike, as in the paper. ``round``: each example's weight in each round is unknown
+    # and found as well, as where a short last batch or several local steps give examples unlike weights. ``shared``:
+    # the same, with one weight for all rounds, as where some examples may not be the client's.
     weights: Weights = "uniform"
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("method", self.method, METHODS),
-            ("relaxation", self.relaxation, RELAXATIONS),
-            ("weights", self.weights, ("uniform", "shared", "round")),
-        ):
-            if value not in known:
-                raise ConfigError(f"gradient matching: {name} is {value!r}; expected one of {', '.join(known)}")
-        for name, number in (("steps", self.steps), ("restarts", self.restarts)):
-            if number < 1:
-                raise ConfigError(f"gradient matching: {name} is {number}; expected 1 or more")
-        if not self.temperature > 0:
-            raise ConfigError(f"gradient matching: temperature is {self.temperature}; expected a number above 0")
 
 
 @dataclass(frozen=True)
 class Match:
-    """What matching one victim's gradients gave.
+    """What matching one victim's gradients gave."""
 
-    Attributes
-    ----------
-    beliefs
-        (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
-    objective
-        Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm
-        (0 is best).
-    weights
-        (T, n): the examples' weights, summing to one in each round.
-    labels
-        (n, classes), or (n, outputs) for a regression: the labels that were given or found.
-    decisions
-        (n,): the value whose code is nearest to the expected one. That is the one with the largest share where there
-        are two values or these are one-hot; among more values on a line, a middle one is as well half of its
-        neighbours, and shares alone would not tell.
-    """
-
+    # (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
     beliefs: NDArray[np.float64]
+    # Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm (0 is
+    # best).
     objective: float
-    weights: NDArray[np.float64]
-    labels: NDArray[np.float64]
+    weights: NDArray[np.float64]  # (T, n): the examples' weights, summing to one in each round.
+    labels: NDArray[np.float64]  # (n, classes), or (n, outputs) for a regression: the labels that were given or found.
+    # (n,): the value whose code is nearest to the expected one. That is the one with the largest share where there are
+    # two values or these are one-hot; among more values on a line, a middle one is as well half of its neighbours, and
+    # shares alone would not tell.
     decisions: NDArray[np.int64]
-
-
-def check_victims(victims: Sequence[Victim], loss: str) -> None:
-    """Refuse victims that cannot be matched.
-
-    Raises
-    ------
-    DataError
-        If a victim has no examples or no rounds, or a gradient is zero or not finite.
-    """
-    for index, victim in enumerate(victims):
-        _check(index, victim)
-        if victim.y is None and loss not in SOFT_LOSSES:
-            raise DataError(
-                f"gradient matching: labels can be unknown for {', '.join(SOFT_LOSSES)}; the loss is {loss!r}"
-            )
-        if (victim.y is None) != (victims[0].y is None):
-            raise DataError("gradient matching: labels must be known for all victims or for none")
 
 
 def match_group(
@@ -262,7 +191,8 @@ class _MatchingProblem:
         return stacked
 
     def solve(self, how: Matching, draws: Sequence[np.random.Generator]) -> list[Match]:
-        results = self._adam(how, draws) if how.method == "cos" else self._lbfgs(how, draws)
+        solve = {"cos": self._adam, "l2": self._lbfgs}[how.method]
+        results = {name: value.detach() for name, value in solve(how, draws).items()}
         matches = []
         for row, victim in enumerate(self._victims):
             objectives = results["objective"][row]
@@ -289,14 +219,16 @@ class _MatchingProblem:
         free = [{"params": [value], "lr": _RATES[name]} for name, value in variables.items() if value.requires_grad]
         optimizer = torch.optim.Adam(free, betas=_BETAS)
         for _ in range(how.steps):
+            like = variables["logits"]
             noise = None
             if how.relaxation == "gumbel":
-                noise = self._gumbel(variables["logits"], draws)
+                drawn = np.stack([draw.gumbel(size=like.shape[1:]) for draw in draws])
+                noise = torch.from_numpy(drawn).to(like)
             objective = self._objective(variables, how, noise)["objective"]
             optimizer.zero_grad()
             (-objective.sum()).backward()
             optimizer.step()
-        return self._final(variables, how)
+        return self._objective(variables, how, None)
 
     def _lbfgs(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         starts = self._start(how, draws)
@@ -314,10 +246,7 @@ class _MatchingProblem:
         free = [value for value in variables.values() if value.requires_grad]
 
         descend(lambda: self._objective(variables, how, None)["objective"].sum(), free, how.steps, end=_FLAT)
-        return self._final(variables, how)
-
-    def _final(self, variables: dict[str, Tensor], how: Matching) -> dict[str, Tensor]:
-        return {name: value.detach() for name, value in self._objective(variables, how, None).items()}
+        return self._objective(variables, how, None)
 
     def _start(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         """Return the variables: logits (V, R, n, v), weights (V, R, T or 1, n), labels (V, R, n, …)."""
@@ -340,10 +269,6 @@ class _MatchingProblem:
             "labels": torch.stack(labels).to(self._device).requires_grad_(unknown),
             "weights": torch.zeros(shape, device=self._device).requires_grad_(how.weights != "uniform"),
         }
-
-    def _gumbel(self, like: Tensor, draws: Sequence[np.random.Generator]) -> Tensor:
-        noise = np.stack([draw.gumbel(size=like.shape[1:]) for draw in draws])
-        return torch.from_numpy(noise).to(like)
 
     def _objective(self, variables: dict[str, Tensor], how: Matching, noise: Tensor | None) -> dict[str, Tensor]:
         logits = variables["logits"]
@@ -421,20 +346,6 @@ def _squared_norms(victims: Sequence[Victim], rounds: int) -> Tensor:
         for number, gradient in enumerate(victim.gradients):
             norms[row, number] = sum(float(np.square(part, dtype=np.float64).sum()) for part in gradient.values())
     return norms
-
-
-def _check(index: int, victim: Victim) -> None:
-    where = f"gradient matching, victim {index}"
-    if not len(victim.x) or not len(victim.states) or len(victim.states) != len(victim.gradients):
-        raise DataError(
-            f"{where}: expected examples, and as many models as gradients; got {len(victim.x)} examples, "
-            f"{len(victim.states)} models and {len(victim.gradients)} gradients"
-        )
-    for number, gradient in enumerate(victim.gradients):
-        if not is_finite(gradient.values()):
-            raise DataError(f"{where}: gradient {number} is not finite; leave that round out")
-        if is_zero(gradient.values()):
-            raise DataError(f"{where}: gradient {number} is zero; leave that round out")
 
 
 def generators(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:

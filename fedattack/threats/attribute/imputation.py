@@ -20,21 +20,8 @@ def impute(
 
     Which one is best is decided by cross-validated accuracy on the public records alone.
 
-    Parameters
-    ----------
-    partial
-        The examples (n, d) that are asked about.
-    auxiliary
-        Public records with the attribute; those with a value outside the domain are left out.
-    labels
-        Whether labels are looked at.
-    seed
-        Seed of the folds, the sample and the classifiers.
-
-    Returns
-    -------
-    beliefs, name
-        (n, v), rows summing to one, and what the classifier is called.
+    Examples of ``auxiliary`` with a value outside the domain are left out; ``labels`` says whether these are looked at.
+    Returns beliefs (n, v), rows summing to one, and what the classifier is called.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import StratifiedKFold, cross_val_score
@@ -74,6 +61,12 @@ def values_of(partial: PartialRecords, x: NDArray[np.float32]) -> tuple[NDArray[
     """Return the attribute of public records, and which of them have a value of the domain."""
     equal = (x[:, None, list(partial.columns)] == partial.domain[None]).all(axis=2)
     return equal.argmax(axis=1), equal.any(axis=1)
+
+
+def draw_largest(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return the position of the largest score in each row (n, v); equals are drawn."""
+    best = scores == scores.max(axis=1, keepdims=True)
+    return np.asarray(np.where(best, generator.random(scores.shape), -1.0).argmax(axis=1))
 
 
 def _features(

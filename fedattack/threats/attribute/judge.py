@@ -48,20 +48,11 @@ POINTS = "points"
 
 @dataclass(frozen=True)
 class _Worth:
-    """What an answer counts.
+    """What an answer counts."""
 
-    Attributes
-    ----------
-    weights
-        (values,): credit of a right answer, by the true value.
-    costs
-        (values,): what naming a value costs, right or wrong.
-    constant
-        Whether naming one value for everybody gives the same whatever is true, so that it needs no test to beat it.
-    """
-
-    weights: Floats
-    costs: Floats
+    weights: Floats  # (values,): credit of a right answer, by the true value.
+    costs: Floats  # (values,): what naming a value costs, right or wrong.
+    # Whether naming one value for everybody gives the same whatever is true, so that it needs no test to beat it.
     constant: bool = True
 
     def credit(self, answers: Rows, truth: Rows) -> Floats:

@@ -44,27 +44,13 @@ _PROJECTIONS = 1_000
 
 @dataclass(frozen=True)
 class UpdateMap:
-    """A client's G, fitted as an affine map where its messages reach; p parameters, k directions seen.
+    """A client's G, fitted as an affine map where its messages reach; p parameters, k directions seen."""
 
-    Attributes
-    ----------
-    basis
-        (p, k): orthonormal; the directions in which the received models differ by more than noise hides.
-    inside
-        (k, k): A within these directions, symmetric.
-    outside
-        (k, p): what A turns each direction into beyond them.
-    error
-        (k,): standard error of A's response to each direction.
-    point, move
-        (p,): the last received model, and by how much the client moved it (received − returned).
-    """
-
-    basis: Array
-    inside: Array
-    outside: Array
-    error: Array
-    point: Array
+    basis: Array  # (p, k): orthonormal; the directions in which the received models differ by more than noise hides.
+    inside: Array  # (k, k): A within these directions, symmetric.
+    outside: Array  # (k, p): what A turns each direction into beyond them.
+    error: Array  # (k,): standard error of A's response to each direction.
+    point: Array  # (p,): the last received model, and by how much the client moved it (received − returned).
     move: Array
 
     @property
@@ -124,22 +110,13 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """A client's least-squares problem: the mean squared error is θᵀHθ/2 − cᵀθ + a constant.
+    """A client's least-squares problem: the mean squared error is θᵀHθ/2 − cᵀθ + a constant."""
 
-    Attributes
-    ----------
-    H, c
-        (p, p) and (p,).
-    optimum
-        (p,): θ*; along directions in which H is zero, and θ* is not unique, as in the last received model.
-    determined
-        (p,): which entries of θ* are unique.
-    """
-
-    H: Array
+    H: Array  # (p, p) and (p,).
     c: Array
+    # (p,): θ*; along directions in which H is zero, and θ* is not unique, as in the last received model.
     optimum: Array
-    determined: NDArray[np.bool_]
+    determined: NDArray[np.bool_]  # (p,): which entries of θ* are unique.
 
 
 def decode_least_squares(
@@ -254,20 +231,11 @@ class BinaryAttribute:
 
     The model's output for example i is (base_i + s_i·change)·θ, so that H and c hold of s only its moments baseᵀs, Σs
     and sᵀy.
-
-    Attributes
-    ----------
-    base
-        (m, p): derivative of the output by the parameters, for each example with the first value.
-    change
-        (p,): by how much the second value changes that derivative.
-    y
-        (m,): labels.
     """
 
-    base: Array
-    change: Array
-    y: Array
+    base: Array  # (m, p): derivative of the output by the parameters, for each example with the first value.
+    change: Array  # (p,): by how much the second value changes that derivative.
+    y: Array  # (m,): labels.
 
     @cached_property
     def _of_moments(self) -> tuple[Array, Array]:

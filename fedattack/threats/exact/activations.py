@@ -35,15 +35,9 @@ _WORST = 1e6
 
 @dataclass(frozen=True)
 class MovedNeuron:
-    """A neuron whose movement in a sum is that of known examples.
+    """A neuron whose movement in a sum is that of known examples."""
 
-    Attributes
-    ----------
-    before, later
-        Which examples moved it: those that were above zero at the start, and those that were not.
-    """
-
-    before: Rows
+    before: Rows  # Which examples moved it: those that were above zero at the start, and those that were not.
     later: Rows
 
 

@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.clients import ClientsCase
 from fedattack.audit.truth import has_examples
-from fedattack.base.errors import DataError
 from fedattack.base.structured import fields
-
-THREAT = "exact"
 
 TOLERANCE = 1e-3
 """How far each number of an example that counts as read off may be from it, as a part of its feature's span."""
@@ -27,39 +24,19 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class ExactCase(ClientsCase):
-    """One seed's examples that were read off, beside its truth.
+    """One seed's examples that were read off, beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores name clients, rules or updates that they do not list, or the truth has other inputs.
-    """
+    ANSWERS = "exact"
+    PLACES: ClassVar[Mapping[str, str]] = {"whose": "clients", "rules": "rules", "first": "updates"}
 
-    def __post_init__(self) -> None:
-        arrays, facts = self.scores.arrays, self.scores.facts
-        known = {"whose": "clients", "rules": "rules", "first": "updates"}
-        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
-            raise DataError(
-                f"seed {self.seed}: the scores name clients, rules or updates that they do not list; attack again"
-            )
-        if self.answers is not None and self.answers["x"].shape[1] != arrays["examples"].shape[1]:
-            raise DataError(
-                f"seed {self.seed}: the truth's examples have {self.answers['x'].shape[1]} inputs, and the scores "
-                f"{arrays['examples'].shape[1]}; attack again with the model of this run"
-            )
-
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """The examples that clients hold, and whose they are; ``None`` where nobody knows."""
-        answers = self.truth.answers.get(THREAT)
-        if answers is None:
-            return None
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect examples as wide as those that were read off."""
         if answers.keys() != {"x", "owners"} or not has_examples(answers):
-            raise DataError(
-                f"seed {self.seed}: the truth's answer {THREAT!r}: expected finite x (n, inputs) and owners (n,), as "
-                "fedattack.attacks.held_examples gives them; write it again"
-            )
-        return answers
+            return "expected finite x (n, inputs) and owners (n,), as fedattack.attacks.held_examples gives them"
+        inputs = self.scores.arrays["examples"].shape[1]
+        if answers["x"].shape[1] != inputs:
+            return f"its examples have {answers['x'].shape[1]} inputs, and the scores {inputs}"
+        return ""
 
     @property
     def is_sum(self) -> bool:
@@ -76,28 +53,26 @@ class ExactCase(ClientsCase):
     @cached_property
     def held(self) -> tuple[Floats, NDArray[np.int64]]:
         """The examples of the clients that are asked about, and whose each is, an index into these."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        places = {client: place for place, client in enumerate(self.asked)}
-        whose = np.array([places.get(owner, -1) for owner in self.answers["owners"].tolist()], dtype=np.int64)
-        return self.answers["x"][whose >= 0].astype(np.float64), whose[whose >= 0]
+        whose = np.array([self.places.get(owner, -1) for owner in self.known["owners"].tolist()], dtype=np.int64)
+        return self.known["x"][whose >= 0].astype(np.float64), whose[whose >= 0]
 
     @cached_property
     def evaluation(self) -> Floats:
         """Examples (n, inputs) that nobody trained on; none where no such are known."""
-        x = self.truth.evaluation[0]
-        inputs = self.held[0].shape[1]
-        if fields(x) or not len(x) or x.reshape(len(x), -1).shape[1] != inputs:
-            return np.zeros((0, inputs))
-        return np.asarray(x.reshape(len(x), -1), dtype=np.float64)
+        return self._flatten(self.truth.evaluation[0])
 
     @cached_property
     def auxiliary(self) -> Floats:
         """The attacker's own examples (n, inputs); none where it has none."""
-        known, inputs = self.knowledge.auxiliary, self.held[0].shape[1]
-        if known is None or fields(known.x) or known.x.reshape(len(known), -1).shape[1] != inputs:
+        known = self.knowledge.auxiliary
+        return self._flatten(None if known is None else known.x)
+
+    def _flatten(self, x: NDArray[Any] | None) -> Floats:
+        """Return examples as (n, inputs); none where they are of another form."""
+        inputs = self.held[0].shape[1]
+        if x is None or fields(x) or not len(x) or x[0].size != inputs:
             return np.zeros((0, inputs))
-        return np.asarray(known.x.reshape(len(known), -1), dtype=np.float64)
+        return np.asarray(x.reshape(len(x), -1), dtype=np.float64)
 
     @property
     def is_image(self) -> bool:
@@ -116,12 +91,10 @@ class ExactCase(ClientsCase):
     @cached_property
     def found(self) -> tuple[Floats, NDArray[np.int64]]:
         """What was read off (n, inputs), and whose it is said to be, an index into the clients asked about or −1."""
-        places = {client: place for place, client in enumerate(self.asked)}
-        whose = []
-        for node in self.scores.arrays["whose"].tolist():
-            whose.append(places.get(self.node_clients[node], -1) if node >= 0 else -1)
         x = self.scores.arrays["examples"].astype(np.float64)
-        of_asked = np.array(whose, dtype=np.int64)
+        # The last one is whom −1 means: nobody.
+        places = np.array([*(self.places.get(client, -1) for client in self.node_clients), -1])
+        of_asked = places[self.scores.arrays["whose"]]
         if self.is_sum:
             return x, of_asked
         return x[of_asked >= 0], of_asked[of_asked >= 0]
@@ -131,8 +104,8 @@ class ExactCase(ClientsCase):
         values = self.scores.arrays[array]
         if self.is_sum:
             return values
-        kept = [self.node_clients[node] in self.asked for node in self.scores.arrays["whose"].tolist()]
-        return values[np.array(kept, dtype=np.bool_)]
+        asked = np.array([client in self.asked for client in self.node_clients], dtype=np.bool_)
+        return values[asked[self.scores.arrays["whose"]]]
 
     def compare(self, x: Floats, others: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return for each example (n, inputs) the nearest of others, and how far apart their numbers are (n, inputs).

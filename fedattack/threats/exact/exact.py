@@ -134,55 +134,28 @@ class FirstLayerReading(ExactOptions, Attack):
 
 @dataclass(frozen=True)
 class _FirstLayerUpdate:
-    """How the first layer moved, in a reply or in a sum of several.
+    """How the first layer moved, in a reply or in a sum of several."""
 
-    Attributes
-    ----------
-    number
-        Of its round.
-    nodes
-        Whose replies are in it.
-    batch
-        How many examples these have; 0 where that is not known.
-    start, moved
-        (neurons, inputs + 1): weights and bias as they were sent, and how they moved.
-    rounding
-        (neurons,): how far an entry may be off.
-    is_sum
-        Whether it is a sum of which no client alone moves the neurons.
-    one_way
-        Whether all examples pull at the first layer in one direction, as of weights that bring out one class.
-    """
-
-    number: int
-    nodes: tuple[str, ...]
-    batch: int
-    start: Floats
+    number: int  # Of its round.
+    nodes: tuple[str, ...]  # Whose replies are in it.
+    batch: int  # How many examples these have; 0 where that is not known.
+    start: Floats  # (neurons, inputs + 1): weights and bias as they were sent, and how they moved.
     moved: Floats
-    rounding: Floats
-    is_sum: bool
+    rounding: Floats  # (neurons,): how far an entry may be off.
+    is_sum: bool  # Whether it is a sum of which no client alone moves the neurons.
+    # Whether all examples pull at the first layer in one direction, as of weights that bring out one class.
     one_way: bool = False
 
 
 @dataclass
 class _FoundExamples:
-    """Examples that were read off a client's updates, or off sums.
-
-    Attributes
-    ----------
-    x, errors, rules, first
-        As in the scores.
-    seen
-        For each the updates in which it was seen.
-    sure
-        For each whether something else than one update of several steps confirms it.
-    """
+    """Examples that were read off a client's updates, or off sums; ``x``, ``errors`` and ``rules`` as in the scores."""
 
     x: Floats
     errors: Floats
     rules: NDArray[np.int64]
-    seen: list[frozenset[int]]
-    sure: list[bool]
+    seen: list[frozenset[int]]  # For each the updates in which it was seen.
+    sure: list[bool]  # For each whether something else than one update of several steps confirms it.
 
     def keep_sure(self) -> "_FoundExamples":
         """Leave out what nothing confirms."""
@@ -282,10 +255,12 @@ class _UpdateReader:
         if not is_finite([before, after]):
             return f"{self.layer.weight} or its bias holds numbers that are not finite"
         is_gradient = round_.protocol == "fedsgd"
-        moved = after if is_gradient else after - before
+        moved, largest = after, np.abs(after)
+        if not is_gradient:
+            moved, largest = after - before, np.maximum(np.abs(before), largest)
         if not moved.any():
             return "its first layer did not move"
-        rounding = epsilon * np.abs(after if is_gradient else np.maximum(np.abs(before), np.abs(after))).max(axis=1)
+        rounding = epsilon * largest.max(axis=1)
         rounding = np.maximum(_ROUNDINGS * rounding, 1e-300)
         if self.is_sum:
             # Updates are read twice, and this takes long.

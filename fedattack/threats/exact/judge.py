@@ -166,7 +166,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
         case = self.asked[0]
         return {
             "rules": [*self._rules()],
-            "clients": [*self._clients(case)],
+            "clients": [*self._clients(case)][:_SHOWN],
             "rounds": [*self._rounds(case)],
             "updates": [*self._updates(case)],
         }
@@ -184,8 +184,8 @@ class ExactJudge(ClientsJudge[ExactCase]):
             yield {"rule": rule, "named": named, "right": right, "error": float(max(errors))}
 
     def _clients(self, case: ExactCase) -> Iterator[dict[str, Any]]:
-        """Describe the clients of the first run."""
-        for place, client in enumerate(case.asked[:_SHOWN]):
+        """Describe the clients of a run."""
+        for place, client in enumerate(case.asked):
             own = case.held[1] == place
             yield {"client": client, "examples": int(own.sum()), "read": int(case.is_read[own].sum())}
 
@@ -222,9 +222,8 @@ class ExactJudge(ClientsJudge[ExactCase]):
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:
-            for place, client in enumerate(case.asked):
-                own = case.held[1] == place
-                yield case.seed, client, int(own.sum()), int(case.is_read[own].sum())
+            for row in self._clients(case):
+                yield case.seed, *row.values()
 
     def _list_examples(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:

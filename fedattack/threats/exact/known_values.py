@@ -22,21 +22,12 @@ _NEAR, _NEAR_FEW, _FEW = 0.25, 0.02, 8
 
 @dataclass(frozen=True)
 class KnownValues:
-    """What values features have.
+    """What values features have."""
 
-    Attributes
-    ----------
-    spans
-        (inputs,): largest less smallest value of each feature; 1 where nothing is known.
-    scales
-        For each feature its values, ascending; empty where it has no scale, or one is not known.
-    common
-        (inputs,): the commonest value of each feature.
-    """
-
-    spans: Floats
+    spans: Floats  # (inputs,): largest less smallest value of each feature; 1 where nothing is known.
+    # For each feature its values, ascending; empty where it has no scale, or one is not known.
     scales: tuple[Floats, ...]
-    common: Floats
+    common: Floats  # (inputs,): the commonest value of each feature.
 
     @property
     def is_complete(self) -> bool:

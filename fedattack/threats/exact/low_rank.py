@@ -66,43 +66,22 @@ _BEYOND = 3
 
 @dataclass(frozen=True)
 class TakenApart:
-    """What became of an update.
+    """What became of an update."""
 
-    Attributes
-    ----------
-    examples
-        (n, inputs): the examples; none where it could not be taken apart.
-    errors
-        (n,): how far an entry may be off.
-    why
-        Why there are none; empty if there are some.
-    """
-
-    examples: Floats
-    errors: Floats
-    why: str = ""
+    examples: Floats  # (n, inputs): the examples; none where it could not be taken apart.
+    errors: Floats  # (n,): how far an entry may be off.
+    why: str = ""  # Why there are none; empty if there are some.
 
 
 @dataclass(frozen=True)
 class _TellingNeurons:
-    """The neurons of an update that tell something.
+    """The neurons of an update that tell something."""
 
-    Attributes
-    ----------
-    directions
-        (rows, rank): what their rows of L point to, of length 1.
-    limits
-        (rows,): how near to zero a row is that is zero but for noise.
-    moved, start
-        (rows, inputs + 1): how they moved, and where they began.
-    outputs
-        (rows, rank): what leaves the neurons for the directions that span the batch; ``None`` after several steps.
-    """
-
-    directions: Floats
-    limits: Floats
-    moved: Floats
+    directions: Floats  # (rows, rank): what their rows of L point to, of length 1.
+    limits: Floats  # (rows,): how near to zero a row is that is zero but for noise.
+    moved: Floats  # (rows, inputs + 1): how they moved, and where they began.
     start: Floats
+    # (rows, rank): what leaves the neurons for the directions that span the batch; ``None`` after several steps.
     outputs: Floats | None
 
     def find_zeros(self, columns: Floats) -> Flags:

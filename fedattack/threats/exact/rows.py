@@ -40,21 +40,11 @@ _BINS = 8
 
 @dataclass(frozen=True)
 class Candidates:
-    """Quotients of neurons.
+    """Quotients of neurons."""
 
-    Attributes
-    ----------
-    x
-        (n, inputs): the quotients.
-    errors
-        (n,): how far an entry may be off.
-    neurons, updates
-        (n,): of which neuron, and of which update.
-    """
-
-    x: Floats
-    errors: Floats
-    neurons: Rows
+    x: Floats  # (n, inputs): the quotients.
+    errors: Floats  # (n,): how far an entry may be off.
+    neurons: Rows  # (n,): of which neuron, and of which update.
     updates: Rows
 
     def take(self, chosen: NDArray[np.bool_]) -> "Candidates":
@@ -64,22 +54,12 @@ class Candidates:
 
 @dataclass(frozen=True)
 class RowExamples:
-    """Examples that single neurons gave.
+    """Examples that single neurons gave."""
 
-    Attributes
-    ----------
-    x, errors
-        (n, inputs), (n,): the examples, and how far an entry may be off.
-    seen
-        For each the updates in which a neuron gave it.
-    agree
-        (n,): whether two neurons gave it; else it has known values.
-    """
-
-    x: Floats
+    x: Floats  # (n, inputs), (n,): the examples, and how far an entry may be off.
     errors: Floats
-    seen: tuple[frozenset[int], ...]
-    agree: NDArray[np.bool_]
+    seen: tuple[frozenset[int], ...]  # For each the updates in which a neuron gave it.
+    agree: NDArray[np.bool_]  # (n,): whether two neurons gave it; else it has known values.
 
 
 def find_bins(start: Floats) -> list[Rows]:
@@ -185,11 +165,12 @@ def choose(candidates: Candidates, known: KnownValues, *, tells_apart: bool) -> 
         if not several and not has_known[members].any():
             continue
         best = members[candidates.errors[members].argmin()]
+        example, error = candidates.x[best], float(candidates.errors[best])
         with_known = members[has_known[members]]
         if len(with_known):
-            best = with_known[candidates.errors[with_known].argmin()]
-        x.append(snapped[best] if len(with_known) else candidates.x[best])
-        errors.append(0.0 if len(with_known) else float(candidates.errors[best]))
+            example, error = snapped[with_known[candidates.errors[with_known].argmin()]], 0.0
+        x.append(example)
+        errors.append(error)
         seen.append(frozenset(candidates.updates[members].tolist()))
         agree.append(several)
     inputs = candidates.x.shape[1]

@@ -1,6 +1,6 @@
 """Judge counts of labels: how many of a client's labels are counted right, and which labels are named."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.clients import SHUFFLING, ClientsCase, ClientsJudge, Fits, reach_of_clients
+from fedattack.audit.clients import SHUFFLING, ClientsCase, ClientsJudge, reach_of_clients
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import t_interval
 from fedattack.audit.listing import Cell, Listing
@@ -39,6 +39,9 @@ def share_named(counted: Floats, true: Floats) -> float:
 def mean_error(counted: Floats, true: Floats) -> float:
     """Return the mean absolute error of counts (classes,)."""
     return float(np.abs(counted - true).mean())
+
+
+_SCORES: Mapping[str, Score] = {"right": share_right, "present": share_named, "mean-error": mean_error}
 
 
 @dataclass(frozen=True)
@@ -85,18 +88,25 @@ class LabelsCase(ClientsCase):
         counts = self.scores.arrays["counts"][self.scores.facts["rules"].index(rule)]
         return np.stack([np.nanmean(counts[self.columns(client)], axis=0) for client in self.asked])
 
-    def fits(self, rule: str, score: Score) -> Floats:
-        """Return (clients, clients): what a rule counted of a client beside what each other one holds.
+    @property
+    def rule(self) -> str:
+        """The rule that counts."""
+        return str(self.scores.facts["rules"][0])
+
+    def fits(self, metric: str, rule: str = "") -> Floats:
+        """Compare what a rule counted of a client with what each one holds.
 
         For shares of counts, what was counted of one is stretched to as many examples as the other one has. Which
         labels are named does not change with whom a client is held against: stretched, fewer would be, beside others.
         """
-        counted = self.counted(rule)
+        score, counted = _SCORES[metric], self.counted(rule or self.rule)
         totals = np.maximum(counted.sum(axis=1), 1e-12)
         table = np.empty((len(self.asked), len(self.asked)))
         for row, own in enumerate(counted):
             for column, true in enumerate(self.true):
-                stretched = own if score is share_named else own * true.sum() / totals[row]
+                stretched = own
+                if metric != "present":
+                    stretched = own * true.sum() / totals[row]
                 table[row, column] = score(stretched, true)
         return table
 
@@ -121,29 +131,29 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
     @property
     def rule(self) -> str:
         """The rule that counts."""
-        return str(self.asked[0].scores.facts["rules"][0])
+        return self.asked[0].rule
 
     @measure("right", "Labels counted right", headline=True)
-    def find_right(self) -> Measurement:
+    def find_right(self) -> Measurement | None:
         """Count what counts have in common with the labels that are there."""
         if not self.asked:
             return no_value("of no client it is known which labels it holds")
         # Whoever names every label misses none: the guess bars the counts alone.
         bars = {PRIOR: self._guess(share_right)}
         series = {"rules": [*self._rules()], "clients": [*self._clients()]}
-        return self._hold_against_others(share_right, bars=bars, baselines=bars, series=series)
+        return self.hold_against_others("right", bars=bars, baselines=bars, series=series)
 
     @measure("present", "Labels that are there and named")
     def find_present(self) -> Measurement | None:
         """Count the labels that are there and named."""
-        return self._hold_against_others(share_named) if self.asked else None
+        return self.hold_against_others("present")
 
     @measure("mean-error", "Mean absolute error of the counts")
     def find_error(self) -> Measurement | None:
         """Measure how far the counts are off."""
         if not self.asked:
             return None
-        null = self._fits(mean_error).draw(self.rng(SHUFFLING), self.shuffles)
+        null = self.fit_clients("mean-error").draw(self.rng(SHUFFLING), self.shuffles)
         errors = np.concatenate([self._errors(case, self.rule) for case in self.asked])
         interval = t_interval(errors.tolist(), bounds=(0.0, np.inf)) if len(errors) > 1 else UNKNOWN
         return Measurement(
@@ -158,16 +168,14 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
             "shares",
         )
 
-    def _fits(self, score: Score) -> Fits:
-        return Fits([case.fits(self.rule, score) for case in self.asked])
-
     def _guess(self, score: Score) -> float:
         """Return the same for whoever takes the labels of the attacker's own examples for a client's."""
         return float(np.concatenate([case.guess(score) for case in self.asked]).mean())
 
-    def _hold_against_others(self, score: Score, **parts: Any) -> Measurement:
-        reason = f"by the rule {self.rule}; the null is the same counts beside other clients' labels"
-        return self.hold_against_others(self._fits(score), reason, **parts)
+    @property
+    def reason(self) -> str:
+        """The rule, and what the null is."""
+        return f"by the rule {self.rule}; the null is the same counts beside other clients' labels"
 
     @staticmethod
     def _errors(case: LabelsCase, rule: str) -> Floats:
@@ -179,14 +187,14 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         for rule in self.asked[0].scores.facts["rules"]:
             cases = [case for case in self.asked if rule in case.scores.facts["rules"]]
             of_rule = {"rule": rule}
-            for name, score in (("right", share_right), ("present", share_named)):
-                of_rule[name] = float(np.concatenate([np.diagonal(case.fits(rule, score)) for case in cases]).mean())
+            for name in ("right", "present"):
+                of_rule[name] = float(np.concatenate([np.diagonal(case.fits(name, rule)) for case in cases]).mean())
             yield of_rule | {"error": float(np.concatenate([self._errors(case, rule) for case in cases]).mean())}
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""
         case = self.asked[0]
-        errors, right = self._errors(case, self.rule), np.diagonal(case.fits(self.rule, share_right))
+        errors, right = self._errors(case, self.rule), np.diagonal(case.fits("right"))
         rows = zip(case.asked, case.counted(self.rule), case.true, right.tolist(), errors.tolist(), strict=True)
         for client, counted, true, share, error in list(rows)[:_SHOWN]:
             named, there = counted >= 0.5, true > 0
@@ -227,7 +235,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:
-            right, errors = np.diagonal(case.fits(self.rule, share_right)), self._errors(case, self.rule)
+            right, errors = np.diagonal(case.fits("right")), self._errors(case, self.rule)
             for row, client in enumerate(case.asked):
                 yield case.seed, client, int(case.true[row].sum()), float(right[row]), float(errors[row])
 

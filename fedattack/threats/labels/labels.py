@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
-from fedattack.attacks.knowledge import Knowledge, Targets
+from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
@@ -25,7 +25,6 @@ from fedattack.threats.labels.last_layer import LastLayer, Outputs, compute_outp
 from fedattack.threats.labels.options import LabelsOptions
 from fedattack.threats.labels.rules import (
     apply_llg,
-    blend,
     find_terms,
     give_labels,
     mean_shares,
@@ -183,21 +182,11 @@ class LabelCounting(LabelsOptions, Attack):
 
 @dataclass(frozen=True)
 class _Update:
-    """A reply, or the sum of several.
+    """A reply, or the sum of several."""
 
-    Attributes
-    ----------
-    number
-        Of its round.
-    sizes
-        By node, how many examples each has that is in it.
-    start, sent
-        The model that was sent, and what came back: models, or gradients.
-    """
-
-    number: int
-    sizes: Mapping[str, int]
-    start: Arrays
+    number: int  # Of its round.
+    sizes: Mapping[str, int]  # By node, how many examples each has that is in it.
+    start: Arrays  # The model that was sent, and what came back: models, or gradients.
     sent: Arrays
 
     @property
@@ -208,29 +197,15 @@ class _Update:
 
 @dataclass(frozen=True)
 class _Estimator:
-    """What is needed to count the labels of an update.
+    """What is needed to count the labels of an update."""
 
-    Attributes
-    ----------
-    model, last
-        The architecture, and its last layer.
-    x, labels
-        Examples of the attacker's with their labels; drawn inputs have none.
-    prior
-        (classes,): shares of the labels among them.
-    training
-        How clients train; ``None`` where nobody knows, or where clients send gradients.
-    gradients
-        Whether clients send gradients.
-    """
-
-    model: nn.Module
+    model: nn.Module  # The architecture, and its last layer.
     last: LastLayer
-    x: NDArray[Any] | None
+    x: NDArray[Any] | None  # Examples of the attacker's with their labels; drawn inputs have none.
     labels: NDArray[np.int64] | None
-    prior: Floats
-    training: LocalSGD | None
-    gradients: bool
+    prior: Floats  # (classes,): shares of the labels among them.
+    training: LocalSGD | None  # How clients train; ``None`` where nobody knows, or where clients send gradients.
+    gradients: bool  # Whether clients send gradients.
 
     @classmethod
     def of(
@@ -241,7 +216,8 @@ class _Estimator:
         rng = np.random.default_rng(seed)
         prior = np.full(last.classes, 1 / last.classes)
         x, labels = None, None
-        if auxiliary is not None and _has_classes(auxiliary, last.classes):
+        has_labels = auxiliary is not None and auxiliary.y.dtype.kind == "i" and len(auxiliary) > 0
+        if auxiliary is not None and has_labels and 0 <= auxiliary.y.min() <= auxiliary.y.max() < last.classes:
             rows = np.sort(rng.permutation(len(auxiliary))[:_MOST_EXAMPLES])
             x, labels = auxiliary.x[rows], auxiliary.y[rows]
             counts = np.bincount(auxiliary.y, minlength=last.classes)
@@ -249,16 +225,12 @@ class _Estimator:
         elif knowledge.model is not None and not knowledge.structure():
             x = rng.normal(size=(_DRAWN, *knowledge.model.input_shape)).astype(np.float32)
             notes.append("the attacker has no auxiliary examples: it takes drawn inputs for them, which tell less")
-        training = None if gradients else knowledge.training
-        if not gradients and training is None:
+        training = knowledge.training
+        if gradients:
+            training = None
+        elif training is None:
             notes.append("it is not known how clients train, and with it how long a step is: the rule is LLG alone")
         return cls(model, last, x, labels, prior, training, gradients)
-
-    @property
-    def _is_large(self) -> bool:
-        """Whether gradients of more examples would be compared than there is time for."""
-        rows, _ = give_labels(self.labels, 0 if self.x is None else len(self.x), self.last.classes)
-        return len(rows) > _MOST_ROWS
 
     def weigh(self, update: _Update) -> dict[str, float]:
         """Say by node which part of an update is whose: by examples, and by the length of its training."""
@@ -287,12 +259,16 @@ class _Estimator:
         if path:
             impact, offset = find_terms(path[0], self.labels, examples)
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
-            if self.labels is None or self._is_large:
+            # Of more examples there is no time to compare all gradients.
+            if self.labels is None or len(give_labels(self.labels, len(self.labels), len(sums))[0]) > _MOST_ROWS:
                 found = mean_shares(path, gradient, shares["llg"])
             else:
                 found = solve_shares(path, self.labels, gradient)
-            passes = 1 if self.training is None else self.training.epochs
-            shares["solved"] = blend(found, shares["llg"], passes)
+            if self.training is not None and self.training.epochs > 1:
+                # By a second pass clients know their own examples better than models between start and end know
+                # others. LLG asks no model; its errors are of another kind.
+                found = (found + shares["llg"]) / 2
+            shares["solved"] = found
         return shares
 
     def _gradient(self, update: _Update) -> tuple[Floats, bool]:
@@ -333,47 +309,22 @@ def reach_of(training: LocalSGD, examples: int) -> float:
     return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
 
 
-def _has_classes(examples: Targets, classes: int) -> bool:
-    """Say whether examples have labels of a model's classes."""
-    return examples.y.dtype.kind == "i" and len(examples) > 0 and 0 <= examples.y.min() <= examples.y.max() < classes
-
-
 def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
-    """Yield the replies of a round that are looked at, or its sum, as far as they can be used."""
-    for replies, start, sent, where in list_updates(round_, nodes):
-        counts = {reply.node: reply.count for reply in replies}
-        found = _check_update(round_, counts, readable(start), sent, model, where, notes)
-        if found is not None:
-            yield found
-
-
-def _check_update(
-    round_: Round,
-    counts: Mapping[str, float | None],
-    start: Arrays | None,
-    sent: Arrays | None,
-    model: nn.Module,
-    where: str,
-    notes: list[str],
-) -> _Update | None:
-    """Make an update of what a round holds; a note says why it cannot be used."""
-    sizes = {node: int(count) for node, count in counts.items() if count is not None and count >= 1}
-    if not counts or len(sizes) < len(counts):
-        notes.append(f"{where}: an example count is not known")
-        return None
-    if sum(sizes.values()) > _LARGEST:
-        notes.append(f"{where}: {sum(sizes.values()):,} examples are more than {_LARGEST:,}")
-        return None
-    if start is None or sent is None:
-        notes.append(f"{where}: what model was sent, or what came back, is not in the record")
-        return None
-    arrays = dict(sent)
-    if not fits_model(model, start, f"{where}: what was sent", notes) or not fits_model(model, arrays, where, notes):
-        return None
-    if not is_finite([*start.values(), *arrays.values()]):
-        notes.append(f"{where}: numbers are not finite")
-        return None
-    return _Update(round_.number, sizes, start, arrays)
+    """Yield the replies of a round that are looked at, or its sum; a note says why one cannot be used."""
+    for replies, sent_out, sent, where in list_updates(round_, nodes):
+        start, sizes = readable(sent_out), {reply.node: int(reply.count or 0) for reply in replies}
+        total = sum(sizes.values())
+        if not total or not all(sizes.values()):
+            notes.append(f"{where}: an example count is not known")
+        elif total > _LARGEST:
+            notes.append(f"{where}: {total:,} examples are more than {_LARGEST:,}")
+        elif start is None or sent is None:
+            notes.append(f"{where}: what model was sent, or what came back, is not in the record")
+        elif fits_model(model, start, f"{where}: what was sent", notes) and fits_model(model, dict(sent), where, notes):
+            if is_finite([*start.values(), *sent.values()]):
+                yield _Update(round_.number, sizes, start, dict(sent))
+            else:
+                notes.append(f"{where}: numbers are not finite")
 
 
 def _list_sizes(updates: Sequence[_Update], nodes: Sequence[str]) -> NDArray[np.int64]:

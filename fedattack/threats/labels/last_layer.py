@@ -19,18 +19,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The last linear layer of a model.
+    """The last linear layer of a model."""
 
-    Attributes
-    ----------
-    layer
-        The module.
-    weight, bias
-        Names of its arrays; ``None`` for a bias that there is not.
-    """
-
-    layer: nn.Linear
-    weight: str
+    layer: nn.Linear  # The module.
+    weight: str  # Names of its arrays; ``None`` for a bias that there is not.
     bias: str | None
 
     @property
@@ -67,21 +59,11 @@ def find_last_layer(model: nn.Module) -> LastLayer:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model computes of some inputs.
+    """What a model computes of some inputs."""
 
-    Attributes
-    ----------
-    softmax
-        (n, classes): what the last layer gives.
-    inputs
-        (n, inputs): what enters the last layer.
-    has_bias
-        Whether the layer has a bias.
-    """
-
-    softmax: Floats
-    inputs: Floats
-    has_bias: bool
+    softmax: Floats  # (n, classes): what the last layer gives.
+    inputs: Floats  # (n, inputs): what enters the last layer.
+    has_bias: bool  # Whether the layer has a bias.
 
     @property
     def columns(self) -> Floats:

@@ -242,15 +242,6 @@ def mean_shares(path: Sequence[Outputs], gradient: Floats, other: Floats) -> Flo
     return np.asarray(weight * shares / shares.sum() + (1 - weight) * other)
 
 
-def blend(shares: Floats, other: Floats, passes: int) -> Floats:
-    """Return the mean of what two rules count where clients pass over their examples several times; else the first.
-
-    By a second pass clients know their own examples better than models between start and end know others. LLG asks no
-    model; its errors are of another kind.
-    """
-    return shares if passes < 2 else (shares + other) / 2
-
-
 def _coordinates(gram: Floats, products: Floats) -> tuple[Floats, Floats]:
     """Return vectors (n, directions) with these products, and of the one with ``products`` its part among them."""
     values, vectors = np.linalg.eigh(gram)

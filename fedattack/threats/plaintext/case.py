@@ -1,15 +1,13 @@
 """One seed's plaintext beside the examples that clients hold: what could be an example, and whose is nearest."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.judge import Case
-from fedattack.audit.truth import NOBODY, SEVERAL
+from fedattack.audit.truth import NOBODY, SEVERAL, has_examples
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields
 from fedattack.threats.plaintext.values import likeness, parts_of
@@ -43,7 +41,12 @@ class PlaintextCase(Case):
         """What vectors are compared with; ``None`` where no example of one array is known with its holder."""
         answers = self.truth.answers.get(THREAT)
         if answers is not None:
-            return check_answers(answers, self.seed)
+            if not has_examples(answers) or not len(answers["x"]):
+                raise DataError(
+                    f"seed {self.seed}: the truth's answer {THREAT!r}: expected x (n, size) of numbers and owners (n,) "
+                    "of names; write it again"
+                )
+            return KnownExamples(answers["x"].astype(np.float32), answers["owners"])
         targets = self.knowledge.targets
         if targets is None or fields(targets.x) or len(targets) != len(self.truth.owners):
             return None
@@ -121,23 +124,3 @@ class PlaintextCase(Case):
                 if holder in places:
                     sums[places[client], places[holder]] += share
         return np.asarray(sums / np.maximum(counts, 1)[:, None])
-
-
-def check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> KnownExamples:
-    """Check what the truth answers: examples, and the client that holds each."""
-    x, owners = answers.get("x"), answers.get("owners")
-    if (
-        x is None
-        or owners is None
-        or x.ndim != 2
-        or x.dtype.kind != "f"
-        or owners.dtype.kind != "U"
-        or owners.shape != x.shape[:1]
-        or not len(x)
-        or not np.isfinite(x).all()
-    ):
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected x (n, size) of numbers and owners (n,) of names; "
-            "write it again"
-        )
-    return KnownExamples(np.asarray(x, dtype=np.float32), owners)

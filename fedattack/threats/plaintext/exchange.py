@@ -17,14 +17,10 @@ class Nearest:
 
     There may be vectors of several names. The statistic is that of the name for which it is largest, also in each
     exchange: so it pays for the choice.
-
-    Attributes
-    ----------
-    shares
-        By name, for each run (clients, clients): of the vectors of a client (rows) the share whose nearest example is
-        held by another one (columns).
     """
 
+    # By name, for each run (clients, clients): of the vectors of a client (rows) the share whose nearest example is
+    # held by another one (columns).
     shares: Mapping[str, tuple[Floats, ...]]
 
     @property

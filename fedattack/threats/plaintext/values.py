@@ -31,24 +31,12 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plain:
-    """What one reply holds in plaintext.
+    """What one reply holds in plaintext."""
 
-    Attributes
-    ----------
-    node
-        Whose reply it is.
-    type
-        ``train``, or Flower's type of another message.
-    values
-        By their names, all metrics and configs, with the example count.
-    count
-        The example count; ``None`` without one.
-    """
-
-    node: str
-    type: str
-    values: Mapping[str, Any]
-    count: float | None
+    node: str  # Whose reply it is.
+    type: str  # ``train``, or Flower's type of another message.
+    values: Mapping[str, Any]  # By their names, all metrics and configs, with the example count.
+    count: float | None  # The example count; ``None`` without one.
 
 
 def plain_replies(record: Record) -> Iterator[Plain]:

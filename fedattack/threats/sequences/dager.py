@@ -112,11 +112,10 @@ class SpanCheck(SequencesOptions, Attack):
                     continue
                 layers = _find_layers(model, reader, {*update.moved})
                 try:
-                    checked = _check(self, reader, layers, update, _count_of(replies[0]), seed)
+                    _check(self, reader, layers, update, _count_of(replies[0]), seed, results[nodes[replies[0].node]])
                 except FedAttackError as cause:
                     notes.append(f"{where}: {cause}")
                     continue
-                results[nodes[replies[0].node]].add(checked)
                 rounds.add(round_.number)
             progress(done + 1, len(record))
         if layers is None or not rounds:
@@ -140,71 +139,48 @@ class SpanCheck(SequencesOptions, Attack):
 
 @dataclass(frozen=True)
 class _MovedMatrices:
-    """How far an update moved the matrices of a model.
+    """How far an update moved the matrices of a model."""
 
-    Attributes
-    ----------
-    moved
-        By name, each matrix that moved: its gradient, or how far it went.
-    start
-        The weights from which they went; empty for gradients.
-    """
-
-    moved: Mapping[str, NDArray[Any]]
-    start: Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """What was found in one update: sequences, how many tokens the first layer names, and both spans."""
-
-    found: Sequence[FoundSequence]
-    named: int
-    spans: tuple[Span, Span]
+    moved: Mapping[str, NDArray[Any]]  # By name, each matrix that moved: its gradient, or how far it went.
+    start: Mapping[str, NDArray[Any]]  # The weights from which they went; empty for gradients.
 
 
 @dataclass
 class _OfClient:
     """What was found of one client, in all its updates."""
 
-    found: dict[tuple[int, ...], FoundSequence] = field(default_factory=dict)
+    found: dict[tuple[int, ...], None] = field(default_factory=dict)
     named: int = 0
     rank: tuple[int, int] = (0, 0)
     width: tuple[int, int] = (0, 0)
     seen: bool = False
 
-    def add(self, checked: _Checked) -> None:
-        """Add what was found in another update."""
-        first, second = checked.spans
-        self.found.update({found.tokens: found for found in checked.found})
-        self.named = max(self.named, checked.named)
+    def add(self, found: Sequence[FoundSequence], named: int, first: Span, second: Span) -> None:
+        """Add what was found in another update: sequences, how many tokens the first layer names, and both spans."""
+        self.found.update(dict.fromkeys(each.tokens for each in found))
+        self.named = max(self.named, named)
         self.rank, self.width = (first.rank, second.rank), (first.width, second.width)
         self.seen = True
 
 
 def _make_arrays(results: Sequence[_OfClient]) -> dict[str, NDArray[Any]]:
-    tokens: list[int] = []
-    lengths: list[int] = []
-    whose: list[int] = []
+    columns: dict[str, list[Any]] = {"tokens": [], "lengths": [], "whose": [], "named": [], "rank": [], "width": []}
     for client, result in enumerate(results):
         for found in result.found:
-            tokens += found
-            lengths.append(len(found))
-            whose.append(client)
-    return {
-        "tokens": np.array(tokens, dtype=np.int64),
-        "lengths": np.array(lengths, dtype=np.int64),
-        "whose": np.array(whose, dtype=np.int64),
-        "named": np.array([result.named for result in results], dtype=np.int64),
-        "rank": np.array([result.rank for result in results], dtype=np.int64),
-        "width": np.array([result.width for result in results], dtype=np.int64),
-        "seen": np.array([result.seen for result in results], dtype=np.bool_),
-    }
+            columns["tokens"] += found
+            columns["lengths"].append(len(found))
+            columns["whose"].append(client)
+        for name in ("named", "rank", "width"):
+            columns[name].append(getattr(result, name))
+    arrays: dict[str, NDArray[Any]] = {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
+    return arrays | {"seen": np.array([result.seen for result in results], dtype=np.bool_)}
 
 
 def _count_of(reply: Observation) -> int | None:
     """Return how many examples a client says that it has, as a whole number; ``None`` if it does not say."""
-    return None if reply.count is None or reply.count != int(reply.count) else int(reply.count)
+    if reply.count is None or reply.count != int(reply.count):
+        return None
+    return int(reply.count)
 
 
 def _find_layers(model: nn.Module, reader: InputReader, moved: set[str]) -> tuple[Entry, Entry]:
@@ -241,10 +217,14 @@ def _read_update(
     moved = {}
     for name, value in after.items():
         if value.ndim == 2 and name in before:
-            change = value if is_gradient else value.astype(np.float64) - before[name]
+            change = value
+            if not is_gradient:
+                change = value.astype(np.float64) - before[name]
             if change.any():
                 moved[name] = change
-    return _MovedMatrices(moved, {} if is_gradient else before)
+    if is_gradient:
+        before = {}
+    return _MovedMatrices(moved, before)
 
 
 def _check(
@@ -254,8 +234,9 @@ def _check(
     update: _MovedMatrices,
     most: int | None,
     seed: int,
-) -> _Checked:
-    """Find the sequences of one update."""
+    result: _OfClient,
+) -> None:
+    """Find the sequences of one update, and add them to its client's."""
     first, second = [_make_span(entry, update) for entry in layers]
     allowed, noise = _name_tokens(reader, layers[0], first, attack.distance)
 
@@ -275,7 +256,7 @@ def _check(
     )
     looks_ahead = layers[1].looks_ahead
     found = search_whole(puzzle, seed=seed, tries=attack.tries) if looks_ahead else build_forward(puzzle)
-    return _Checked(found, named, (first, second))
+    result.add(found, named, first, second)
 
 
 def _make_span(entry: Entry, update: _MovedMatrices) -> Span:
@@ -290,7 +271,9 @@ def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> 
     """Return which tokens stand at each place up to the first where none does, and how far the farthest input is."""
     limit = span.limit(reader.words * reader.longest, most)
     # Where places do not matter, one place stands for all.
-    places = reader.longest if entry.by_place else 1
+    places = 1
+    if entry.by_place:
+        places = reader.longest
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     step = max(1, _AT_ONCE // places)
     for start in range(0, reader.words, step):
@@ -305,7 +288,7 @@ def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> 
     farthest = find_jump(distances, least, limit)
     allowed = []
     for place in range(reader.longest):
-        own = tokens[(columns == (place if entry.by_place else 0)) & (distances <= farthest)]
+        own = tokens[(columns == min(place, places - 1)) & (distances <= farthest)]
         if not len(own):
             break
         allowed.append(own)

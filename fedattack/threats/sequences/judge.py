@@ -4,19 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.clients import ClientsCase, ClientsJudge, Fits
+from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
-
-THREAT = "sequences"
 
 Floats = NDArray[np.float64]
 Tokens = tuple[int, ...]
@@ -33,28 +31,26 @@ def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
 
 @dataclass(frozen=True)
 class SequencesCase(ClientsCase):
-    """One seed's sequences beside its truth.
+    """One seed's sequences beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores' sequences are not as long as they say, or of clients that they do not list.
-    """
+    ANSWERS = "sequences"
+    PLACES: ClassVar[Mapping[str, str]] = {"whose": "clients"}
 
     def __post_init__(self) -> None:
-        arrays = self.scores.arrays
-        fits = int(arrays["lengths"].sum()) == len(arrays["tokens"])
-        if not fits or arrays["whose"].max(initial=-1) >= len(self.scores.facts["clients"]):
-            raise DataError(
-                f"seed {self.seed}: the scores' sequences are not as long as they say, or of clients that they do not "
-                "list; attack again"
-            )
+        super().__post_init__()
+        if int(self.scores.arrays["lengths"].sum()) != len(self.scores.arrays["tokens"]):
+            raise DataError(f"seed {self.seed}: the scores' sequences are not as long as they say; attack again")
 
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """The sequences of clients; ``None`` where nobody knows."""
-        answers = self.truth.answers.get(THREAT)
-        return None if answers is None else _check_answers(answers, self.seed)
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect sequences one after another."""
+        fits = has_kinds(answers, {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"})
+        if fits:
+            lengths = answers["lengths"]
+            fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
+            fits = fits and int(lengths.sum()) == len(answers["tokens"])
+        if fits:
+            return ""
+        return "expected tokens, lengths, owners and whole, as fedattack.attacks.lookups gives them"
 
     @cached_property
     def asked(self) -> list[str]:
@@ -67,11 +63,11 @@ class SequencesCase(ClientsCase):
     @cached_property
     def found(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that were found of it, each once."""
-        arrays, places = self.scores.arrays, {client: place for place, client in enumerate(self.asked)}
-        of_clients: list[dict[Tokens, None]] = [{} for _ in places]
+        arrays = self.scores.arrays
+        of_clients: list[dict[Tokens, None]] = [{} for _ in self.asked]
         sequences = split_tokens(arrays["tokens"], arrays["lengths"])
         for tokens, node in zip(sequences, arrays["whose"].tolist(), strict=True):
-            place = places.get(self.node_clients[node])
+            place = self.places.get(self.node_clients[node])
             if place is not None:
                 of_clients[place][tokens] = None
         return [[*sequences] for sequences in of_clients]
@@ -79,14 +75,11 @@ class SequencesCase(ClientsCase):
     @cached_property
     def true(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that it trained on."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        places = {client: place for place, client in enumerate(self.asked)}
-        of_clients: list[list[Tokens]] = [[] for _ in places]
-        sequences = split_tokens(self.answers["tokens"], self.answers["lengths"])
-        for tokens, owner in zip(sequences, self.answers["owners"].tolist(), strict=True):
-            if owner in places:
-                of_clients[places[owner]].append(tokens)
+        of_clients: list[list[Tokens]] = [[] for _ in self.asked]
+        sequences = split_tokens(self.known["tokens"], self.known["lengths"])
+        for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
+            if owner in self.places:
+                of_clients[self.places[owner]].append(tokens)
         return of_clients
 
     @cached_property
@@ -99,7 +92,7 @@ class SequencesCase(ClientsCase):
         return matches
 
     def fits(self, metric: str) -> Floats:
-        """Return (clients, clients): what was found of a client beside the sequences of each other one, as means."""
+        """Compare what was found of a client with the sequences of each one, as means."""
         sizes = [len(of_client) for of_client in self.true]
         columns = np.split(self.matches[metric], np.cumsum(sizes)[:-1], axis=1)
         return np.stack([part.mean(axis=1) for part in columns], axis=1)
@@ -150,21 +143,6 @@ def _as_matrix(parts: Sequence[NDArray[np.int64]], width: int) -> "csr_array[Any
     return csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(parts), width))
 
 
-def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
-    kinds = {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"}
-    fits = has_kinds(answers, kinds)
-    if fits:
-        lengths = answers["lengths"]
-        fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
-        fits = fits and int(lengths.sum()) == len(answers["tokens"])
-    if not fits:
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected tokens, lengths, owners and whole, as "
-            "fedattack.attacks.lookups gives them; write it again"
-        )
-    return answers
-
-
 class SequencesJudge(ClientsJudge[SequencesCase]):
     """States how many sequences are found exactly, and how much of each by ROUGE-1 and ROUGE-2, as means over clients.
 
@@ -172,28 +150,25 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
     """
 
     case = SequencesCase
+    reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
     notes = ("The null of dager.exact is the same sequences beside those of other clients.",)
 
     @measure("exact", "Sequences found exactly", headline=True)
-    def find_exact(self) -> Measurement:
+    def find_exact(self) -> Measurement | None:
         """Count the client's sequences that are found token by token."""
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows its sequences")
-        return self._hold_against_others("exact", series={"clients": [*self._clients()]})
+        return self.hold_against_others("exact", series={"clients": [*self._clients()]})
 
     @measure("rouge1", "Tokens found, ROUGE-1")
     def find_rouge1(self) -> Measurement | None:
         """Score the tokens of the best sequence that was found for each."""
-        return self._hold_against_others("rouge1") if self.asked else None
+        return self.hold_against_others("rouge1")
 
     @measure("rouge2", "Pairs of tokens found, ROUGE-2")
     def find_rouge2(self) -> Measurement | None:
         """Score the pairs of neighbouring tokens of the best sequence that was found for each."""
-        return self._hold_against_others("rouge2") if self.asked else None
-
-    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
-        return self.hold_against_others(Fits([case.fits(metric) for case in self.asked]), reason, **parts)
+        return self.hold_against_others("rouge2")
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""

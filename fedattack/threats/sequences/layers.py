@@ -30,18 +30,10 @@ _AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix that multiplies what enters a layer.
+    """A matrix that multiplies what enters a layer."""
 
-    Attributes
-    ----------
-    name
-        The array's.
-    outputs_first
-        Whether its first axis is that of the outputs, as in ``nn.Linear``.
-    """
-
-    name: str
-    outputs_first: bool
+    name: str  # The array's.
+    outputs_first: bool  # Whether its first axis is that of the outputs, as in ``nn.Linear``.
 
     def orient(self, array: NDArray[Any]) -> Floats:
         """Return it with inputs along the first axis."""
@@ -50,27 +42,13 @@ class Weight:
 
 @dataclass(frozen=True)
 class Entry:
-    """What enters one layer, or several: queries, keys and values are made of the same numbers.
+    """What enters one layer, or several: queries, keys and values are made of the same numbers."""
 
-    Attributes
-    ----------
-    module
-        The first of these layers.
-    weights
-        Of all of them.
-    mixes
-        Whether what enters at a token depends on other tokens.
-    looks_ahead
-        Whether it depends on later ones.
-    by_place
-        Whether it depends on the token's place.
-    """
-
-    module: str
-    weights: tuple[Weight, ...]
-    mixes: bool
-    looks_ahead: bool
-    by_place: bool
+    module: str  # The first of these layers.
+    weights: tuple[Weight, ...]  # Of all of them.
+    mixes: bool  # Whether what enters at a token depends on other tokens.
+    looks_ahead: bool  # Whether it depends on later ones.
+    by_place: bool  # Whether it depends on the token's place.
 
     def stack(self, arrays: Mapping[str, NDArray[Any]]) -> Floats:
         """Return the matrices of those layers that are among some arrays beside each other, (width, outputs)."""
@@ -84,27 +62,13 @@ class _Reached(Exception):  # noqa: N818 no error: the way out of a model
 
 @dataclass(frozen=True)
 class InputReader:
-    """Puts sequences into a model as its clients do, and reads what enters a layer.
+    """Puts sequences into a model as its clients do, and reads what enters a layer."""
 
-    Attributes
-    ----------
-    model
-        At the parameters that clients were sent.
-    sample
-        An example of the attacker's, (1,): what else the model takes.
-    place
-        Where in it the ids stand.
-    longest
-        Tokens of the longest sequence.
-    words
-        Rows of the table of words.
-    """
-
-    model: nn.Module
-    sample: NDArray[Any]
-    place: str
-    longest: int
-    words: int
+    model: nn.Module  # At the parameters that clients were sent.
+    sample: NDArray[Any]  # An example of the attacker's, (1,): what else the model takes.
+    place: str  # Where in it the ids stand.
+    longest: int  # Tokens of the longest sequence.
+    words: int  # Rows of the table of words.
 
     @classmethod
     def of(cls, model: nn.Module, examples: NDArray[Any]) -> "InputReader":
@@ -246,7 +210,9 @@ def _matrix_of(layer: nn.Module) -> tuple[str, Tensor] | None:
 
 def _width_of(layer: nn.Module) -> int:
     found = _matrix_of(layer)
-    return 1 if found is None else max(found[1].shape)
+    if found is None:
+        return 1
+    return max(found[1].shape)
 
 
 def _weight_of(name: str, layer: nn.Module, x: Tensor, returned: Any) -> Weight | None:
@@ -263,8 +229,11 @@ def _weight_of(name: str, layer: nn.Module, x: Tensor, returned: Any) -> Weight 
         return None
     with torch.no_grad():
         expected = x @ matrix
-        expected = expected if bias is None else expected + bias
-    return Weight(full, False) if _are_alike(expected, returned) else None
+        if bias is not None:
+            expected += bias
+    if not _are_alike(expected, returned):
+        return None
+    return Weight(full, False)
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:

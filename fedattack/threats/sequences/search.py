@@ -63,30 +63,15 @@ class FoundSequence:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """What sequences are made of.
+    """What sequences are made of."""
 
-    Attributes
-    ----------
-    allowed
-        At each place the tokens that are there, by the first layer.
-    leave
-        Gives what is outside the span of the second layer.
-    limit
-        How far an input may be from it.
-    noise
-        How far inputs of the first layer were that are within its span.
-    by_place
-        Whether the first layer tells places apart: then each token of ``allowed`` is in a sequence at its place.
-    most
-        How many sequences there are at most; ``None`` if that is not known.
-    """
-
-    allowed: Sequence[Tensor]
-    leave: Leave
-    limit: float
-    noise: float
+    allowed: Sequence[Tensor]  # At each place the tokens that are there, by the first layer.
+    leave: Leave  # Gives what is outside the span of the second layer.
+    limit: float  # How far an input may be from it.
+    noise: float  # How far inputs of the first layer were that are within its span.
+    # Whether the first layer tells places apart: then each token of ``allowed`` is in a sequence at its place.
     by_place: bool
-    most: int | None
+    most: int | None  # How many sequences there are at most; ``None`` if that is not known.
 
     def measure(self, sequences: Tensor) -> Tensor:
         """Return how far each input of any number of sequences (n, tokens) is from the span, (n, tokens)."""
@@ -104,7 +89,9 @@ def build_forward(puzzle: Puzzle) -> list[FoundSequence]:
     finished: list[FoundSequence] = []
     beginnings = torch.zeros((1, 0), dtype=torch.int64)
     distances = torch.zeros((1, 0), dtype=torch.float64)
-    most = _IN_ALL if puzzle.most is None else _FOR_EACH * puzzle.most
+    most = _IN_ALL
+    if puzzle.most is not None:
+        most = _FOR_EACH * puzzle.most
     for allowed in puzzle.allowed:
         if not len(beginnings) or not len(allowed):
             break
@@ -139,30 +126,15 @@ def _list_found(sequences: Tensor, distances: Tensor, which: Tensor) -> Iterator
 
 @dataclass
 class _SequenceSearch:
-    """A search for whole sequences, as a token's input depends on all others.
+    """A search for whole sequences, as a token's input depends on all others."""
 
-    Attributes
-    ----------
-    puzzle
-        What they are made of.
-    draw
-        Draws where searches start.
-    tries
-        Searches in vain, one after another, after which no further sequence of a length is looked for.
-    found
-        Sequences that were found.
-    explained
-        At each place the tokens of these.
-    left
-        By length, at each place what is outside of the span for each token that is allowed, (tokens, width), in
-        sequences that are drawn: tokens of one sequence lack the same, as attention brings them about the same.
-    """
-
-    puzzle: Puzzle
-    draw: torch.Generator
-    tries: int
-    found: dict[Tokens, FoundSequence] = field(default_factory=dict)
-    explained: list[set[int]] = field(default_factory=list)
+    puzzle: Puzzle  # What they are made of.
+    draw: torch.Generator  # Draws where searches start.
+    tries: int  # Searches in vain, one after another, after which no further sequence of a length is looked for.
+    found: dict[Tokens, FoundSequence] = field(default_factory=dict)  # Sequences that were found.
+    explained: list[set[int]] = field(default_factory=list)  # At each place the tokens of these.
+    # By length, at each place what is outside of the span for each token that is allowed, (tokens, width), in sequences
+    # that are drawn: tokens of one sequence lack the same, as attention brings them about the same.
     left: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def run(self) -> list[FoundSequence]:
@@ -175,7 +147,9 @@ class _SequenceSearch:
                 if self._is_done or in_vain == self.tries:
                     break
                 if token not in self.explained[place]:
-                    in_vain = 0 if self._try(length, place, token) else in_vain + 1
+                    in_vain += 1
+                    if self._try(length, place, token):
+                        in_vain = 0
         if self.puzzle.most is not None:
             self._search_further()
         return self.puzzle.choose_best([*self.found.values()])
@@ -209,7 +183,9 @@ class _SequenceSearch:
                 place = int(torch.randint(length, (1,), generator=self.draw))
                 tokens = self.puzzle.allowed[place]
                 token = int(tokens[torch.randint(len(tokens), (1,), generator=self.draw)])
-                in_vain = 0 if self._try(length, place, token) else in_vain + 1
+                in_vain += 1
+                if self._try(length, place, token):
+                    in_vain = 0
 
     def _try(self, length: int, place: int, token: int) -> bool:
         """Search for new sequences of a length that hold a token; say whether one was found."""

@@ -28,15 +28,9 @@ _NEARER = 2.0
 
 @dataclass(frozen=True)
 class Span:
-    """The span of a gradient.
+    """The span of a gradient."""
 
-    Attributes
-    ----------
-    basis
-        (width, rank): orthonormal.
-    """
-
-    basis: Tensor
+    basis: Tensor  # (width, rank): orthonormal.
 
     @property
     def width(self) -> int:

@@ -3,20 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedattack.audit.clients import ClientsCase, ClientsJudge, Fits, reach_of_clients
+from fedattack.audit.clients import ClientsCase, ClientsJudge, reach_of_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import has_kinds
-from fedattack.base.errors import DataError
-
-THREAT = "tokens"
 
 EVERYTHING = "all rows named"
 
@@ -28,25 +25,21 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class TokensCase(ClientsCase):
-    """One seed's named rows beside its truth.
+    """One seed's named rows beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores name tables or clients that they do not list.
-    """
+    ANSWERS = "tokens"
+    PLACES: ClassVar[Mapping[str, str]] = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
 
-    def __post_init__(self) -> None:
-        arrays, facts = self.scores.arrays, self.scores.facts
-        known = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
-        if any(arrays[name].max(initial=-1) >= len(facts[fact]) for name, fact in known.items()):
-            raise DataError(f"seed {self.seed}: the scores name tables or clients that they do not list; attack again")
-
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """Which rows clients use; ``None`` where nobody knows."""
-        answers = self.truth.answers.get(THREAT)
-        return None if answers is None else _check_answers(answers, self.seed)
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect one entry for each row that a client uses."""
+        fits = has_kinds(answers, {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"})
+        if fits:
+            rows, tables = answers["rows"], answers["tables"]
+            fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
+            fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
+        if fits:
+            return ""
+        return "expected names, rows, tables, owners and whole, as fedattack.attacks.lookups gives them"
 
     @cached_property
     def asked(self) -> list[str]:
@@ -62,22 +55,25 @@ class TokensCase(ClientsCase):
 
     def named(self, table: int) -> "csr_array[Any]":
         """Return which rows are named of each client, (clients, rows)."""
-        arrays, places = self.scores.arrays, {client: place for place, client in enumerate(self.asked)}
-        in_table = np.flatnonzero(arrays["tables"] == table)
-        whose = [places.get(self.node_clients[node], -1) for node in arrays["whose"][in_table].tolist()]
-        return _as_matrix(np.array(whose, dtype=np.int64), arrays["rows"][in_table], len(places), self._width(table))
+        in_table = np.flatnonzero(self.scores.arrays["tables"] == table)
+        owners = [self.node_clients[node] for node in self.scores.arrays["whose"][in_table].tolist()]
+        return self._as_matrix(owners, self.scores.arrays["rows"][in_table], table)
 
     def used(self, table: int) -> "csr_array[Any]":
         """Return which rows each client uses, (clients, rows)."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        places, names = {client: place for place, client in enumerate(self.asked)}, self.answers["names"].tolist()
-        if self.names[table] not in names:
-            return _as_matrix(*(np.zeros(0, np.int64),) * 2, len(places), self._width(table))
-        in_table = np.flatnonzero(self.answers["tables"] == names.index(self.names[table]))
-        whose = [places.get(owner, -1) for owner in self.answers["owners"][in_table].tolist()]
-        rows = self.answers["rows"][in_table]
-        return _as_matrix(np.array(whose, dtype=np.int64), rows, len(places), self._width(table))
+        in_table = np.flatnonzero(self.known["names"][self.known["tables"]] == self.names[table])
+        return self._as_matrix(self.known["owners"][in_table].tolist(), self.known["rows"][in_table], table)
+
+    def _as_matrix(self, owners: Sequence[str], rows: NDArray[np.int64], table: int) -> "csr_array[Any]":
+        """Return a sparse matrix of ones (clients, rows) for those clients that are asked about."""
+        whose = np.array([self.places.get(owner, -1) for owner in owners], dtype=np.int64)
+        known = whose >= 0
+        shape = len(self.places), self._width(table)
+        matrix = csr_array((np.ones(int(known.sum())), (whose[known], rows[known])), shape=shape)
+        # A client with several nodes may have a row twice.
+        matrix.sum_duplicates()
+        matrix.data[:] = 1
+        return matrix
 
     def _width(self, table: int) -> int:
         """Return how many rows a table has, whoever counts them."""
@@ -96,7 +92,7 @@ class TokensCase(ClientsCase):
         return common, _row_sums(named), _row_sums(used)
 
     def fits(self, metric: str, table: int = 0) -> Floats:
-        """Return (clients, clients): the rows that are named of a client beside those that each other one uses."""
+        """Compare the rows that are named of a client with those that each one uses."""
         common, named, used = self.counts(table)
         below = {
             "f1": (named[:, None] + used[None]) / 2,
@@ -110,17 +106,6 @@ class TokensCase(ClientsCase):
         rows = int((self.scores.arrays["asked_tables"] == 0).sum())
         used = self.counts(0)[2]
         return np.asarray(2 * used / (rows + used))
-
-
-def _as_matrix(whose: NDArray[np.int64], rows: NDArray[np.int64], clients: int, width: int) -> "csr_array[Any]":
-    """Return a sparse matrix of ones; owners below 0 are left out."""
-    known = whose >= 0
-    ones = np.ones(int(known.sum()))
-    matrix = csr_array((ones, (whose[known], rows[known])), shape=(clients, width))
-    # A client with several nodes may have a row twice.
-    matrix.sum_duplicates()
-    matrix.data[:] = 1
-    return matrix
 
 
 def _row_sums(matrix: "csr_array[Any]") -> Floats:
@@ -138,21 +123,6 @@ def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-def _check_answers(answers: Mapping[str, NDArray[Any]], seed: int) -> Mapping[str, NDArray[Any]]:
-    kinds = {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"}
-    fits = has_kinds(answers, kinds)
-    if fits:
-        rows, tables = answers["rows"], answers["tables"]
-        fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
-        fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
-    if not fits:
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected names, rows, tables, owners and whole, as "
-            "fedattack.attacks.lookups gives them; write it again"
-        )
-    return answers
-
-
 class TokensJudge(ClientsJudge[TokensCase]):
     """States how well the rows of the largest table are named: F1 score, precision and recall, as means over clients.
 
@@ -163,29 +133,29 @@ class TokensJudge(ClientsJudge[TokensCase]):
     notes = ("The null of tokens.f1 is the same named rows beside other clients' examples.",)
 
     @measure("f1", "Rows named, F1 score", headline=True)
-    def find_f1(self) -> Measurement:
+    def find_f1(self) -> Measurement | None:
         """Score the named rows by precision and recall together."""
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows which rows it uses")
         # Whoever names all rows misses none: the guess bars the F1 score alone.
         bars = {EVERYTHING: float(np.concatenate([case.guess() for case in self.asked]).mean())}
-        series = {"tables": [*self._tables()], "clients": [*self._clients()]}
-        return self._hold_against_others("f1", bars=bars, baselines=bars, series=series)
+        series = {"tables": [*self._tables()], "clients": [*self._clients(self.asked[0])][:_SHOWN]}
+        return self.hold_against_others("f1", bars=bars, baselines=bars, series=series)
 
     @measure("precision", "Named rows that the client holds")
     def find_precision(self) -> Measurement | None:
         """Count the named rows that the client holds."""
-        return self._hold_against_others("precision") if self.asked else None
+        return self.hold_against_others("precision")
 
     @measure("recall", "Rows that the client holds and that are named")
     def find_recall(self) -> Measurement | None:
         """Count the rows that the client holds and that are named."""
-        return self._hold_against_others("recall") if self.asked else None
+        return self.hold_against_others("recall")
 
-    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        table = self.asked[0].names[0]
-        reason = f"of the table {table}; the null is the same rows beside other clients' examples"
-        return self.hold_against_others(Fits([case.fits(metric) for case in self.asked]), reason, **parts)
+    @property
+    def reason(self) -> str:
+        """The table, and what the null is."""
+        return f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples"
 
     def _tables(self) -> Iterator[dict[str, Any]]:
         """Describe the tables of the first run."""
@@ -202,11 +172,10 @@ class TokensJudge(ClientsJudge[TokensCase]):
                 "recall": float(np.diagonal(case.fits("recall", place)).mean()),
             }
 
-    def _clients(self) -> Iterator[dict[str, Any]]:
-        """Describe the clients of the first run, by the largest table."""
-        case = self.asked[0]
+    def _clients(self, case: TokensCase) -> Iterator[dict[str, Any]]:
+        """Describe the clients of a run, by the largest table."""
         common, named, used = case.counts(0)
-        for place, client in enumerate(case.asked[:_SHOWN]):
+        for place, client in enumerate(case.asked):
             own = int(common[place, place])
             yield {"client": client, "used": int(used[place]), "named": int(named[place]), "right": own}
 
@@ -215,10 +184,10 @@ class TokensJudge(ClientsJudge[TokensCase]):
         """Count the ways to exchange clients that use other rows."""
         kinds = []
         for run in runs:
-            answers = run.truth.answers.get(THREAT)
+            answers = run.truth.answers.get(TokensCase.ANSWERS)
             if answers is not None:
                 kinds.append(_kinds_of(answers))
-        return reach_of_clients(kinds, needed, "that use other rows") if kinds else None
+        return reach_of_clients(kinds, needed, "that use other rows")
 
     def listings(self) -> Iterator[Listing]:
         """List the clients, and every row that is named or used."""
@@ -237,9 +206,8 @@ class TokensJudge(ClientsJudge[TokensCase]):
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:
-            common, named, used = case.counts(0)
-            for place, client in enumerate(case.asked):
-                yield case.seed, client, int(used[place]), int(named[place]), int(common[place, place])
+            for row in self._clients(case):
+                yield case.seed, *row.values()
 
     def _list_rows(self) -> Iterator[tuple[Cell, ...]]:
         for case in self.asked:

@@ -45,33 +45,20 @@ _FEWEST = 20
 
 @dataclass(frozen=True)
 class RowMovement:
-    """How the rows of a table moved.
+    """How the rows of a table moved."""
 
-    Attributes
-    ----------
-    still
-        (rows,): whether the row, which is not zero, did not move at all.
-    lengths
-        (rows,): squared length of its movement.
-    slope, spread
-        (rows,): by which factor of itself it moved, and how far the rest is from rounding: at most 1 if it is that.
-    step, uneven
-        (rows,): how far it moved against its signs, and how much entries differ in that, as a share. Entries that are
-        nearly 0 do not count.
-    along
-        (rows,): how far it moved the way that most rows moved; ``None`` where no output shares the table.
-    width
-        Entries of a row.
-    """
-
-    still: Flags
-    lengths: Floats
+    still: Flags  # (rows,): whether the row, which is not zero, did not move at all.
+    lengths: Floats  # (rows,): squared length of its movement.
+    # (rows,): by which factor of itself it moved, and how far the rest is from rounding: at most 1 if it is that.
     slope: Floats
     spread: Floats
+    # (rows,): how far it moved against its signs, and how much entries differ in that, as a share. Entries that are
+    # nearly 0 do not count.
     step: Floats
     uneven: Floats
+    # (rows,): how far it moved the way that most rows moved; ``None`` where no output shares the table.
     along: Floats | None
-    width: int
+    width: int  # Entries of a row.
 
 
 def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: bool = False) -> RowMovement:
@@ -88,15 +75,19 @@ def measure(start: NDArray[Any], end: NDArray[Any], *, tied: bool, is_gradient: 
     is_gradient
         Which of both ``end`` is.
     """
-    epsilon = float(np.finfo(end.dtype).eps) if end.dtype.kind == "f" else 0.0
+    epsilon = 0.0
+    along: Floats | None = None
     parts = []
+    if end.dtype.kind == "f":
+        epsilon = float(np.finfo(end.dtype).eps)
     for before, moved in _read_parts(start, end, is_gradient):
         largest = np.abs(moved)
         if not is_gradient:
             largest = np.maximum(np.abs(before), np.abs(before + moved))
         parts.append(_measure_rows(before, moved, largest * epsilon + 1e-300))
     still, lengths, slope, spread, step, uneven = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    along = _measure_along(start, end, is_gradient) if tied else None
+    if tied:
+        along = _measure_along(start, end, is_gradient)
     return RowMovement(still.astype(np.bool_), lengths, slope, spread, step, uneven, along, start.shape[1])
 
 

@@ -73,13 +73,15 @@ class MovedRows(TokensOptions, Attack):
         if known is not None and isinstance(known.spec, Asked):
             return found
         try:
-            tables = tables_of(None if known is None else known.build(), knowledge, record)
+            tables = tables_of(_build(knowledge), knowledge, record)
         except FedAttackError as cause:
             return [*found, str(cause)]
-        return found if tables else [*found, _NO_TABLE]
+        if not tables:
+            found.append(_NO_TABLE)
+        return found
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        model = None if knowledge.model is None else knowledge.model.build()
+        model = _build(knowledge)
         if model is not None:
             check_model(model, record)
         tables = tables_of(model, knowledge, record)
@@ -121,29 +123,22 @@ class MovedRows(TokensOptions, Attack):
         )
 
 
+def _build(knowledge: Knowledge) -> nn.Module | None:
+    if knowledge.model is None:
+        return None
+    return knowledge.model.build()
+
+
 @dataclass
 class _FoundRows:
-    """What was found of one table.
+    """What was found of one table."""
 
-    Attributes
-    ----------
-    count
-        Rows that are asked about.
-    named
-        (clients, bytes): which of them a client is taken to hold, a bit each: a table may have a million rows.
-    seen
-        (clients,): whether an update of it was looked at.
-    rounds
-        Numbers of the rounds of these.
-    how
-        How rows were told that examples did not move.
-    """
-
-    count: int
+    count: int  # Rows that are asked about.
+    # (clients, bytes): which of them a client is taken to hold, a bit each: a table may have a million rows.
     named: NDArray[np.uint8]
-    seen: Flags
-    rounds: set[int] = field(default_factory=set)
-    how: set[str] = field(default_factory=set)
+    seen: Flags  # (clients,): whether an update of it was looked at.
+    rounds: set[int] = field(default_factory=set)  # Numbers of the rounds of these.
+    how: set[str] = field(default_factory=set)  # How rows were told that examples did not move.
 
     def of(self, client: int) -> Flags:
         """Return which rows (rows,) a client is taken to hold."""

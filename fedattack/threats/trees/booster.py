@@ -76,31 +76,15 @@ _FORM: TypeAdapter[_BoosterForm] = TypeAdapter(_BoosterForm)
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """One tree; the root is node 0.
+    """One tree; the root is node 0."""
 
-    Attributes
-    ----------
-    left, right
-        (nodes,): the children of each node; -1 for those of a leaf.
-    feature
-        (nodes,): the column by which a node splits.
-    value
-        (nodes,): what of this column is below it goes left; of a leaf what it adds to a prediction.
-    cover
-        (nodes,): the sum of the second derivatives of the loss of the examples in it.
-    weight
-        (nodes,): the best prediction of a node; of a leaf times the learning rate.
-    by_category
-        (nodes,): whether a node splits by categories, so that no value bounds it.
-    """
-
-    left: Places
+    left: Places  # (nodes,): the children of each node; -1 for those of a leaf.
     right: Places
-    feature: Places
-    value: Floats
-    cover: Floats
-    weight: Floats
-    by_category: NDArray[np.bool_]
+    feature: Places  # (nodes,): the column by which a node splits.
+    value: Floats  # (nodes,): what of this column is below it goes left; of a leaf what it adds to a prediction.
+    cover: Floats  # (nodes,): the sum of the second derivatives of the loss of the examples in it.
+    weight: Floats  # (nodes,): the best prediction of a node; of a leaf times the learning rate.
+    by_category: NDArray[np.bool_]  # (nodes,): whether a node splits by categories, so that no value bounds it.
 
     def is_same(self, other: "Tree") -> bool:
         """Say whether another tree has the same nodes."""
@@ -132,24 +116,12 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Booster:
-    """A model of trees.
+    """A model of trees."""
 
-    Attributes
-    ----------
-    trees
-        In the order in which they were made.
-    features
-        How many columns a table has.
-    base_score
-        The prediction before the first tree; a probability where the objective is logistic.
-    objective
-        Its name, such as ``reg:squarederror``.
-    """
-
-    trees: Sequence[Tree]
-    features: int
-    base_score: float
-    objective: str
+    trees: Sequence[Tree]  # In the order in which they were made.
+    features: int  # How many columns a table has.
+    base_score: float  # The prediction before the first tree; a probability where the objective is logistic.
+    objective: str  # Its name, such as ``reg:squarederror``.
 
 
 def read_booster(data: bytes, where: str) -> Booster:

@@ -17,19 +17,11 @@ SQUARED = ("reg:squarederror", "reg:linear")
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """The leaves of a tree.
+    """The leaves of a tree."""
 
-    Attributes
-    ----------
-    low, high
-        (leaves, columns): an example in a leaf has low <= value < high.
-    cover, value
-        (leaves,): see :class:`~fedattack.threats.trees.booster.Tree`.
-    """
-
-    low: Floats
+    low: Floats  # (leaves, columns): an example in a leaf has low <= value < high.
     high: Floats
-    cover: Floats
+    cover: Floats  # (leaves,): see :class:`~fedattack.threats.trees.booster.Tree`.
     value: Floats
 
     def take(self, places: NDArray[np.int64]) -> "Leaves":

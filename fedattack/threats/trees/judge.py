@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge, Fits
+from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, measure, no_value
 from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
@@ -17,8 +17,6 @@ from fedattack.audit.truth import has_examples
 from fedattack.base.errors import DataError
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, match_rows, share_near
 
-THREAT = "trees"
-
 MIDDLE, OTHERS = "the middle of each column", "rows of the other clients"
 
 Floats = NDArray[np.float64]
@@ -26,19 +24,17 @@ Floats = NDArray[np.float64]
 # Rows of a client that are looked at: each is held against each that was put together, for all pairs of clients.
 _MOST_ROWS = 300
 
+_METRICS = ("rows", "values", "columns")
+
 # Clients of the first run that the page shows.
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
 class TreesCase(ClientsCase):
-    """One seed's tables beside its truth.
+    """One seed's tables beside its truth."""
 
-    Raises
-    ------
-    DataError
-        If the scores do not fit each other.
-    """
+    ANSWERS = "trees"
 
     def __post_init__(self) -> None:
         facts, rows = self.scores.facts, self.scores.arrays["rows"]
@@ -48,11 +44,14 @@ class TreesCase(ClientsCase):
                 f"{len(facts['clients'])} clients and {len(facts['trees'])} numbers of trees; attack again"
             )
 
-    @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
-        """The clients' tables; ``None`` where nobody knows them."""
-        answers = self.truth.answers.get(THREAT)
-        return None if answers is None else _check_answers(answers, self.scores.facts["features"], self.seed)
+    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+        """Expect rows as wide as the trees say."""
+        if not has_examples(answers):
+            return "expected x (n, columns) of numbers and owners (n,) of names"
+        columns, features = answers["x"].shape[1], self.scores.facts["features"]
+        if columns != features:
+            return f"it has {columns} columns, and the trees {features}"
+        return ""
 
     @cached_property
     def asked(self) -> list[str]:
@@ -69,9 +68,7 @@ class TreesCase(ClientsCase):
     @cached_property
     def tables(self) -> list[Floats]:
         """For each client that is asked about its true rows (n, columns)."""
-        if self.answers is None:
-            raise AssertionError("asked for where there are answers")
-        x, owners = self.answers["x"].astype(np.float64), self.answers["owners"]
+        x, owners = self.known["x"].astype(np.float64), self.known["owners"]
         return [x[owners == client][:_MOST_ROWS] for client in self.asked]
 
     @cached_property
@@ -106,8 +103,16 @@ class TreesCase(ClientsCase):
         met = match_rows(rows, true, self.tolerance)
         return np.array([met.all(axis=1).mean(), met.mean()])
 
-    def compare_rows(self) -> Floats:
-        """Return (2, clients, clients): what was read of a client (rows) beside the table of another one (columns)."""
+    def fits(self, metric: str) -> Floats:
+        """Compare what was read of a client with the table of each one."""
+        return self._compared[metric]
+
+    @cached_property
+    def _compared(self) -> dict[str, Floats]:
+        rows, values = self._compare_rows()
+        return {"rows": rows, "values": values, "columns": self._compare_columns()}
+
+    def _compare_rows(self) -> Floats:
         table = np.empty((2, len(self.asked), len(self.asked)))
         for row, read in enumerate(self.read):
             for column, true in enumerate(self.tables):
@@ -122,8 +127,7 @@ class TreesCase(ClientsCase):
                 if other != place:
                     yield OTHERS, self.count_met(rows, true)
 
-    def compare_columns(self) -> Floats:
-        """Return (clients, clients): of a client (columns) the share of values that another one's trees (rows) hold."""
+    def _compare_columns(self) -> Floats:
         spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
         table = np.empty((len(self.asked),) * 2)
         for row, client in enumerate(self.asked):
@@ -136,21 +140,6 @@ class TreesCase(ClientsCase):
         return table
 
 
-def _check_answers(answers: Mapping[str, NDArray[Any]], features: int, seed: int) -> Mapping[str, NDArray[Any]]:
-    if not has_examples(answers):
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r}: expected x (n, columns) of numbers and owners (n,) of "
-            "names; write it again"
-        )
-    columns = answers["x"].shape[1]
-    if columns != features:
-        raise DataError(
-            f"seed {seed}: the truth's answer {THREAT!r} has {columns} columns, and the trees {features}; write the "
-            "rows as clients train on them"
-        )
-    return answers
-
-
 class TreesJudge(ClientsJudge[TreesCase]):
     """States how much of clients' tables their trees give away: values of columns, whole rows, values of rows.
 
@@ -159,21 +148,12 @@ class TreesJudge(ClientsJudge[TreesCase]):
     """
 
     case = TreesCase
+    reason = "the null is the same trees beside other clients' tables"
     notes = (
         "The null of trees.rows, trees.values and trees.columns is the same trees beside other clients' tables.",
         f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
     )
-
-    @cached_property
-    def fits(self) -> dict[str, Fits]:
-        """For each measure what was read of each client beside each client's table."""
-        of_rows = [case.compare_rows() for case in self.asked]
-        return {
-            "rows": Fits([tables[0] for tables in of_rows]),
-            "values": Fits([tables[1] for tables in of_rows]),
-            "columns": Fits([case.compare_columns() for case in self.asked]),
-        }
 
     @cached_property
     def guesses(self) -> dict[str, Floats]:
@@ -185,12 +165,12 @@ class TreesJudge(ClientsJudge[TreesCase]):
         return {name: np.mean(shares, axis=0) for name, shares in found.items()}
 
     @measure("columns", "Values of columns that are thresholds", headline=True)
-    def find_columns(self) -> Measurement:
+    def find_columns(self) -> Measurement | None:
         """Count the values of which a threshold is close by."""
         if not self.asked:
             return no_value("of no client whose trees were read is any row known")
         series = {"clients": [*self._clients()], "columns": [*self._columns()]}
-        return self._hold_against_others("columns", series=series)
+        return self.hold_against_others("columns", series=series)
 
     @measure("rows", "Whole rows read off trees")
     def find_rows(self) -> Measurement | None:
@@ -237,22 +217,17 @@ class TreesJudge(ClientsJudge[TreesCase]):
 
     def _hold_against_guesses(self, metric: str, place: int) -> Measurement | None:
         """Hold rows against other clients' tables, and against what guessing meets."""
-        if not self.asked:
-            return None
         bars = {name: float(shares[place]) for name, shares in self.guesses.items()}
-        return self._hold_against_others(metric, bars=bars, baselines=bars)
-
-    def _hold_against_others(self, metric: str, **parts: Any) -> Measurement:
-        reason = "the null is the same trees beside other clients' tables"
-        return self.hold_against_others(self.fits[metric], reason, **parts)
+        return self.hold_against_others(metric, bars=bars, baselines=bars)
 
     def _clients(self) -> Iterator[dict[str, Any]]:
         """Describe the clients of the first run."""
         case = self.asked[0]
         for place, client in enumerate(case.asked[:_SHOWN]):
-            row = {"client": client, "rows": len(case.tables[place]), "read": len(case.read[place])}
-            shares = {name: float(fits.tables[0][place, place]) for name, fits in self.fits.items()}
-            yield row | {"trees": self._count_trees(case, client)} | {f"{name}_met": shares[name] for name in shares}
+            row: dict[str, Any] = {"client": client, "rows": len(case.tables[place]), "read": len(case.read[place])}
+            for name in _METRICS:
+                row[f"{name}_met"] = float(case.fits(name)[place, place])
+            yield row | {"trees": self._count_trees(case, client)}
 
     @staticmethod
     def _count_trees(case: TreesCase, client: str) -> int:
@@ -280,7 +255,7 @@ class TreesJudge(ClientsJudge[TreesCase]):
         )
 
     def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for run, case in enumerate(self.asked):
+        for case in self.asked:
             for place, client in enumerate(case.asked):
-                shares = [float(self.fits[name].tables[run][place, place]) for name in ("rows", "values", "columns")]
+                shares = [float(case.fits(name)[place, place]) for name in _METRICS]
                 yield (case.seed, client, self._count_trees(case, client), *shares)

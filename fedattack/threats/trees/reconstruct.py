@@ -25,34 +25,18 @@ _MISMATCH = 10.0
 
 @dataclass(frozen=True, eq=False)
 class SentStep:
-    """What one reply tells: new trees, and the model to which the client added them.
+    """What one reply tells: new trees, and the model to which the client added them."""
 
-    Attributes
-    ----------
-    trees
-        The client's own new trees.
-    before
-        The trees of the model that it was sent.
-    """
-
-    trees: Sequence[Tree]
-    before: Sequence[Tree]
+    trees: Sequence[Tree]  # The client's own new trees.
+    before: Sequence[Tree]  # The trees of the model that it was sent.
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """By how much the learner shrinks: read off the trees.
+    """By how much the learner shrinks: read off the trees."""
 
-    Attributes
-    ----------
-    ridge
-        What is added to the cover of a node, lambda.
-    rate
-        The learning rate, eta.
-    """
-
-    ridge: float = 1.0
-    rate: float = 0.3
+    ridge: float = 1.0  # What is added to the cover of a node, lambda.
+    rate: float = 0.3  # The learning rate, eta.
 
 
 def find_penalties(trees: Sequence[Tree]) -> Penalties:
@@ -254,7 +238,9 @@ class _LeafReader:
         """Return (n, leaves): what it costs that an example's derivative is not the mean one of a leaf."""
         if np.isnan(table.label).any():
             return np.zeros((len(margins), len(mean)))
-        outputs = expit(margins) if self.objective in LOGISTIC else margins
+        outputs = margins
+        if self.objective in LOGISTIC:
+            outputs = expit(margins)
         off = np.abs((outputs - table.label)[:, None] - mean)
         scale = max(float(np.abs(outputs - table.label).mean()), 1e-9) / 4
         return np.asarray(np.minimum(off / scale, _MISMATCH))

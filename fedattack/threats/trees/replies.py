@@ -18,30 +18,14 @@ from fedattack.threats.trees.booster import Booster, Tree, read_booster
 
 @dataclass(frozen=True, eq=False)
 class SentTrees:
-    """One reply.
+    """One reply."""
 
-    Attributes
-    ----------
-    number
-        Of its round.
-    node
-        Who sent it.
-    count
-        How many examples it says that it trained on; ``None`` if it does not say.
-    booster
-        The model that came back.
-    trees
-        The client's own new trees in it.
-    common
-        The model that was sent; ``None`` before there is one.
-    """
-
-    number: int
-    node: str
-    count: int | None
-    booster: Booster
-    trees: Sequence[Tree]
-    common: Booster | None
+    number: int  # Of its round.
+    node: str  # Who sent it.
+    count: int | None  # How many examples it says that it trained on; ``None`` if it does not say.
+    booster: Booster  # The model that came back.
+    trees: Sequence[Tree]  # The client's own new trees in it.
+    common: Booster | None  # The model that was sent; ``None`` before there is one.
 
 
 class ReplyReader:

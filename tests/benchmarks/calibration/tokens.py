@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Truth
-from fedattack.threats.tokens.judge import THREAT, TokensCase, TokensJudge
+from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.drawn import judge_drawn, study
 
 
@@ -86,7 +86,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TokensCase:
         evaluation=(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)),
         nodes={f"node{client}": client for client in clients},
         targets="",
-        answers={THREAT: _list_used(used, clients)},
+        answers={TokensCase.ANSWERS: _list_used(used, clients)},
     )
     whose, rows = np.nonzero(named)
     asked = np.arange(world.rows)
@@ -99,7 +99,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TokensCase:
         "seen": np.ones(world.clients, dtype=np.bool_),
     }
     tables = [{"name": "words", "rows": world.rows, "how": ["single replies"]}]
-    scores = Scores(THREAT, arrays, {"clients": [*truth.nodes], "tables": tables, "targets": ""})
+    scores = Scores("tokens", arrays, {"clients": [*truth.nodes], "tables": tables, "targets": ""})
     record: Any = SimpleNamespace(view="individual")
     return TokensCase(seed, scores, truth, record, Knowledge())
 

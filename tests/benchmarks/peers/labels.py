@@ -21,7 +21,6 @@ from fedattack.threats.labels.labels import reach_of
 from fedattack.threats.labels.last_layer import compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.rules import (
     apply_llg,
-    blend,
     find_terms,
     mean_shares,
     restore_labels,
@@ -126,8 +125,9 @@ def count_solved(update: Update, *, drawn: bool = False) -> NDArray[np.int64]:
         path.append(seen)
     gradient, llg = last.join(update.gradient), count_llg(update) / EXAMPLES
     shares = mean_shares(path, gradient, llg) if drawn else solve_shares(path, update.y, gradient)
-    passes = 1 if update.training is None else update.training.epochs
-    return round_counts(blend(shares, llg, passes), EXAMPLES)
+    if update.training is not None and update.training.epochs > 1:
+        shares = (shares + llg) / 2
+    return round_counts(shares, EXAMPLES)
 
 
 def count_llg(update: Update, *, terms: bool = False) -> NDArray[np.int64]:

@@ -3,11 +3,10 @@
 import torch
 
 from fedattack.base.machine import MEMORY
-from fedattack.threats.attribute.gradient_matching import check_victims, groups_of, match_group
+from fedattack.threats.attribute.gradient_matching import groups_of, match_group
 
 
 def match_gradients(model, loss, victims, how, *, seed=0, device="cpu", memory=MEMORY):
-    check_victims(victims, loss)
     matches = {}
     for group in groups_of(victims, how, memory, torch.device(device)):
         matches |= match_group(model, loss, group, how, seed=seed, device=device)

@@ -127,13 +127,6 @@ def test_proposition_3_bounds_a_thousand_random_problems():
     assert tight > 100
 
 
-def test_proposition_3_by_hand():
-    assert lower_bound(0.5, 0.1, 2.0) == pytest.approx(0.9)
-    assert lower_bound(0.5, 0.1, -2.0) == pytest.approx(0.9)
-    assert lower_bound(0.1, 10.0, 1.0) == pytest.approx(0.8)
-    assert lower_bound(0.9, 1.0, 0.0) == pytest.approx(0.8)
-
-
 def pair(half=10, seed=0):
     """Return Proposition 1's two clients: the same but for opposite attributes, and not to be told apart."""
     draw = np.random.default_rng(seed)
@@ -240,21 +233,12 @@ def test_too_few_messages_from_clients_half_known_fall_back_and_say_so(tmp_path)
     assert (scores.arrays["decisions"][MOMENTS] == -1).all()
 
 
-def test_parameters_that_a_clients_records_leave_open_are_named():
-    data = tables()
-    for x, _ in data:
-        x[:, 1] = 0
-    scores = attack_in_memory(data, rounds=40)
-    assert {tuple(item["undetermined"]) for item in scores.facts["clients"]} == {("fc1.weight[0, 1]",)}
-    assert "their examples leave parameters open (fc1.weight[0, 1])" in scores.notes[-1]
-
-
 def test_a_column_on_a_small_scale_that_rounding_hides_is_decoded_with_the_public_attributes():
     data = tables(noise=0.05)
     for x, _ in data:
         x[:, 1] /= 1_000
     scores = attack_in_memory(data)
-    assert [item["undetermined"] for item in scores.facts["clients"]] == [[]] * 4
+    assert {item["how"] for item in scores.facts["clients"]} == {"messages and public attributes"}
     assert accuracy(scores, values_of(data))[LOCAL] == 1
 
 

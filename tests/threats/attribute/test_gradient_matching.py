@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.base.errors import ConfigError, DataError, ModelError
+from fedattack.base.errors import DataError, ModelError
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, Victim
 from tests.threats.attribute.matched import match_gradients
 
@@ -245,35 +245,16 @@ def test_victims_and_globals_are_left_as_they_were():
 
 
 @pytest.mark.slow
-def test_a_loss_of_ones_own_needs_the_labels():
+def test_a_loss_of_ones_own_is_matched():
     spec = "tests.attacks.plugins:own_loss"
     case, truth = victim()
     match = match_gradients(mlp(8), spec, [case], Matching())[0]
     np.testing.assert_array_equal(match.decisions, truth)
-    with pytest.raises(DataError, match="labels can be unknown for cross-entropy, mse; the loss is"):
-        match_gradients(mlp(8), spec, [replace(case, y=None)], Matching())
 
 
 def test_bad_input_is_refused_in_one_line():
     case, _ = victim()
-    broken = [{name: np.full_like(part, np.nan) for name, part in item.items()} for item in case.gradients]
-    still = [{name: np.zeros_like(part) for name, part in item.items()} for item in case.gradients]
-    for wrong, words in (
-        (replace(case, states=[], gradients=[]), "6 examples, 0 models and 0 gradients"),
-        (replace(case, gradients=broken), "victim 0: gradient 0 is not finite"),
-        (replace(case, gradients=still), "victim 0: gradient 0 is zero"),
-        (replace(case, y=np.array([0, 1, 2, 3, 0, 1])), r"labels are 0 … 3; expected 0 … 2"),
-    ):
-        with pytest.raises(DataError, match=words):
-            match_gradients(mlp(8), "cross-entropy", [wrong], Matching())
-    with pytest.raises(DataError, match="for all victims or for none"):
-        match_gradients(mlp(8), "cross-entropy", [case, replace(case, y=None)], Matching())
+    with pytest.raises(DataError, match=r"labels are 0 … 3; expected 0 … 2"):
+        match_gradients(mlp(8), "cross-entropy", [replace(case, y=np.array([0, 1, 2, 3, 0, 1]))], Matching())
     with pytest.raises(ModelError, match="the model or the loss 'mse' failed"):
         match_gradients(mlp(8), "mse", [replace(case, y=np.zeros(6))], Matching())
-    for changes, words in (
-        ({"method": "sin"}, "method is 'sin'; expected one of cos, l2"),
-        ({"steps": 0}, "steps is 0"),
-        ({"temperature": 0.0}, "temperature is 0.0"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            Matching(**changes)

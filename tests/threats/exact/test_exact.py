@@ -99,7 +99,9 @@ def test_examples_that_nobody_sent_are_no_leak(tmp_path):
 def test_of_noise_nothing_is_read(tmp_path):
     draw = np.random.default_rng(0)
     found = judged(
-        write_exact_run(tmp_path, alter=lambda array: draw.normal(size=array.shape).astype(np.float32) * 1e-2)
+        write_exact_run(
+            tmp_path, alter=lambda name, array, start: draw.normal(size=array.shape).astype(np.float32) * 1e-2
+        )
     )
     assert (found["recovered"].value, found["recovered"].verdict) == (0, NO_EVIDENCE)
     assert "precision" not in found

@@ -1,21 +1,19 @@
 """Clients of a few digits, or rows of a table, that send how a first fully connected layer moves; no Flower is run."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 
-from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.held_examples import held_examples
-from fedattack.audit.evidence import read_evidence
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import note_node, write_truth
-from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
-from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.learning import LocalSGD, build_model
+from tests.worlds import attacked as world
+from tests.worlds.attacked import Alter, as_they_are, count_labels, state, write_known, write_rounds
 
 CLIENTS, LR = 4, 0.1
 
@@ -77,10 +75,6 @@ def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
 
 
-def state(model: nn.Module) -> dict[str, np.ndarray]:
-    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
-
-
 def write_exact_run(
     folder: Path,
     *,
@@ -93,7 +87,7 @@ def write_exact_run(
     spec: str = "mlp",
     training: LocalSGD | None = None,
     taking_part: Sequence[Sequence[int]] | None = None,
-    alter: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    alter: Alter = as_they_are,
     auxiliary: int = 300,
     others: bool = False,
     seed: int = 0,
@@ -116,61 +110,20 @@ def write_exact_run(
         common = state(known.build())
     else:
         common = state(build_model(spec, input_shape=x.shape[1:], classes=classes, hidden=hidden, seed=seed))
-    writer = RecordWriter(folder / "record", seed=seed, facts={"lr": LR}, protocol=protocol)
-    for number in range(rounds):
-        replies = []
-        for client in range(clients) if taking_part is None else taking_part[number]:
-            model = known.build()
-            model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in common.items()})
-            rows = trained_on[client]
-            if protocol == "fedsgd":
-                sent: dict[str, Any] = full_gradient(model, x[rows], y[rows], seed=0).arrays
-            else:
-                train_local(model, x[rows], y[rows], seed=seed + client, **vars(training))
-                sent = state(model)
-            sent = {name: alter(array) for name, array in sent.items()}
-            replies.append(Reply(f"node{client}", "ok", sent, each, {}))
-        writer.write(Exchange(number + 1, common, replies))
-        mean = {name: np.mean([reply.arrays[name] for reply in replies], axis=0) for name in common}
-        mean = {name: array.astype(np.float32) for name, array in mean.items()}
-        common = gradient_step(common, mean, LR) if protocol == "fedsgd" else mean
-    writer.close(final=common)
+    shape = {"lr": LR, "protocol": protocol, "rounds": rounds, "training": training, "taking_part": taking_part}
+    write_rounds(
+        folder, known, common, x, y, trained_on, alter=alter, seed=seed, seeds=lambda client: seed + client, **shape
+    )
     targets = Targets(x[rest[-20:]], y[rest[-20:]])
     own = Targets(x[rest[:auxiliary]], y[rest[:auxiliary]]) if auxiliary else None
     knowledge = Knowledge(model=known, targets=targets, auxiliary=own, training=training)
-    write_knowledge(folder / "knowledge", knowledge)
     unused = rest[-120:-20]
     held = held_examples(knowledge, [(str(client), x[parts[client]]) for client in range(clients)])
-    write_truth(
-        folder / "truth",
-        clients=[str(client) for client in range(clients)],
-        classes=[str(label) for label in range(classes)],
-        counts=np.array([np.bincount(y[rows], minlength=classes) for rows in parts]),
-        evaluation=(x[unused], y[unused]),
-        targets=targets.fingerprint,
-        answers={} if held is None else {"exact": held},
-    )
-    for client in range(clients):
-        note_node(folder / "truth", node=f"node{client}", client=str(client))
-    return folder
+    answers = {} if held is None else {"exact": held}
+    counts = count_labels(y, parts, classes)
+    return write_known(folder, knowledge, counts, evaluation=(x[unused], y[unused]), answers=answers)
 
 
-def write_sums(folder: Path, **options: Any) -> Path:
-    """Write the same run as a server of secure aggregation sees it."""
-    each = write_exact_run(folder / "each", **options)
-    project_record(Record(each / "record"), folder / "record")
-    for name in ("knowledge", "truth"):
-        (each / name).rename(folder / name)
-    return folder
-
-
-def attacked(folder: Path, trusted: Sequence[str] = (), **options: str) -> Any:
-    attack = ATTACKS["exact"].with_options(options)
-    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge", trusted=trusted), device="cpu")
-
-
-def judged(folder: Path, **options: str) -> dict[str, Any]:
-    """Attack and judge a run folder; findings by metric."""
-    attacked(folder, **options).save(folder / "scores" / "exact.npz")
-    findings = judge_attacks(read_evidence(folder), setting={}, provenance={})
-    return {finding.metric: finding for finding in findings}
+write_sums = partial(world.write_sums, write_exact_run)
+attacked = partial(world.attack, "exact")
+judged = partial(world.attack_and_judge, "exact")

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from fedattack.audit.clients import Fits
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.judge import mean_error, share_named, share_right
 from fedattack.threats.labels.section import _clients, _name_exposed, _rules
 from tests.benchmarks.calibration.labels import World, draw_case
 from tests.threats.labels.world import CLIENTS, attacked, judged, write_digits_run
+from tests.worlds.attacked import judge, rewrite_truth
 
 
 def test_measures_by_hand():
@@ -29,7 +27,7 @@ def test_which_labels_are_named_does_not_depend_on_how_many_examples_another_cli
     case = draw_case(World(clients=2, classes=3, examples=4), 0, np.random.default_rng(0))
     case.scores.arrays["counts"][:] = counts
     case.truth.counts[:] = counts
-    assert case.fits("solved", share_named).tolist() == [[1, 2 / 3], [1, 1]]
+    assert case.fits("present").tolist() == [[1, 2 / 3], [1, 1]]
 
 
 def test_exchanges_by_hand():
@@ -71,17 +69,10 @@ def test_three_clients_are_too_few(tmp_path):
 def test_counts_that_tell_nothing_of_a_client_are_no_leak(tmp_path):
     """The null: what was counted stands beside other clients, drawn anew each time."""
     folder = write_digits_run(tmp_path)
-    truth, draw, ps = read_truth(folder / "truth"), np.random.default_rng(7), []
+    draw, ps = np.random.default_rng(7), []
     for _ in range(20):
         counts = np.stack([draw.multinomial(60, draw.dirichlet(np.ones(10))) for _ in range(CLIENTS)])
-        write_truth(
-            folder / "truth",
-            clients=[*truth.clients],
-            classes=[*truth.classes],
-            counts=counts,
-            evaluation=truth.evaluation,
-            targets=truth.targets,
-        )
+        rewrite_truth(folder, counts=counts)
         found = judged(folder)["right"]
         assert found.verdict == NO_EVIDENCE or found.p <= 0.05
         ps.append(found.p)
@@ -90,15 +81,7 @@ def test_counts_that_tell_nothing_of_a_client_are_no_leak(tmp_path):
 
 def test_of_clients_that_hold_nothing_known_nothing_is_said(tmp_path):
     folder = write_digits_run(tmp_path)
-    truth = read_truth(folder / "truth")
-    write_truth(
-        folder / "truth",
-        clients=[*truth.clients],
-        classes=[*truth.classes],
-        counts=np.zeros_like(truth.counts),
-        evaluation=truth.evaluation,
-        targets=truth.targets,
-    )
+    rewrite_truth(folder, counts=np.zeros((CLIENTS, 10), dtype=np.int64))
     found = judged(folder)["right"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
     assert found.reason == "of no client it is known which labels it holds"
@@ -118,4 +101,4 @@ def test_scores_of_other_labels_than_the_truth_s_are_refused(tmp_path):
         altered = replace(scores, facts={**scores.facts, **facts}, arrays={**scores.arrays, **arrays})
         altered.save(folder / "scores" / "labels.npz")
         with pytest.raises(DataError, match=f"seed 0: {message}"):
-            judge_attacks(read_evidence(folder), setting={}, provenance={})
+            judge(folder)

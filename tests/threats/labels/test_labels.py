@@ -105,10 +105,10 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
         attack.run(record, nine)
     with pytest.raises(NeedsError, match="attack labels needs a record in the protocol fedavg or fedsgd"):
         attack.run(Record(write_predictions_run(tmp_path / "md", rounds=1, epochs=1) / "record"), known)
-    zeros = write_digits_run(tmp_path / "zeros", alter=lambda name, array: np.zeros_like(array))
+    zeros = write_digits_run(tmp_path / "zeros", alter=lambda name, array, start: np.zeros_like(array))
     with pytest.raises(NeedsError, match="needs updates of a last layer with example counts"):
         attacked(zeros)
-    lost = write_digits_run(tmp_path / "lost", alter=lambda name, array: np.full_like(array, np.nan))
+    lost = write_digits_run(tmp_path / "lost", alter=lambda name, array, start: np.full_like(array, np.nan))
     with pytest.raises(NeedsError, match=r"round 1, client node0 left out: numbers are not finite"):
         attacked(lost)
 

@@ -13,7 +13,6 @@ from fedattack.threats.labels.last_layer import Outputs, compute_outputs, find_l
 from fedattack.threats.labels.rules import (
     MADE,
     apply_llg,
-    blend,
     find_terms,
     fit_mixture,
     give_labels,
@@ -23,7 +22,7 @@ from fedattack.threats.labels.rules import (
     solve_shares,
 )
 from fedattack.threats.labels.sums import project_to_shares, separate
-from tests.threats.labels.world import state
+from tests.worlds.attacked import state
 from tests.worlds.inversion import digits
 
 X, Y = digits()
@@ -154,12 +153,6 @@ def test_drawn_inputs_count_less_the_surer_a_model_is_of_them():
     np.testing.assert_allclose(mean_shares([sure], gradient, other), other)
     plain = Outputs(np.full((4, 2), 0.5), np.full((4, 1), 2.0), has_bias=False)
     np.testing.assert_allclose(mean_shares([plain], np.array([[-0.5], [0.5]]), other), [0.75, 0.25])
-
-
-def test_the_mean_of_two_rules_counts_from_the_second_pass_on():
-    one, other = np.array([1.0, 0.0]), np.array([0.5, 0.5])
-    assert blend(one, other, 1).tolist() == [1.0, 0.0]
-    assert blend(one, other, 2).tolist() == [0.75, 0.25]
 
 
 def test_a_solution_is_that_of_all_gradients_written_out():

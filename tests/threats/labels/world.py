@@ -1,17 +1,15 @@
 """Clients that hold the bundled digits in different shares, and send gradients or models; no Flower is run."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import nn
 
-from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
-from fedattack.audit.evidence import read_evidence
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import note_node, write_truth
-from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
-from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.learning import LocalSGD, build_model
+from tests.worlds import attacked as world
+from tests.worlds.attacked import as_they_are, count_labels, state, write_known, write_rounds
 from tests.worlds.inversion import digits
 
 CLIENTS, CLASSES, LR = 6, 10, 0.1
@@ -19,10 +17,6 @@ CLIENTS, CLASSES, LR = 6, 10, 0.1
 
 def ends_in_nine() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 9))
-
-
-def state(model):
-    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
 
 
 def write_digits_run(
@@ -37,7 +31,7 @@ def write_digits_run(
     auxiliary=200,
     taking_part=None,
     clients=CLIENTS,
-    alter=lambda name, array: array,
+    alter=as_they_are,
     spec="mlp",
     knows_training=True,
 ) -> Path:
@@ -55,59 +49,20 @@ def write_digits_run(
     training = LocalSGD(epochs, 8, LR)
     known = ModelKnowledge(spec=spec, input_shape=(1, 8, 8), classes=CLASSES, hidden=32)
     common = state(build_model(spec, input_shape=(1, 8, 8), classes=CLASSES, hidden=32, seed=seed))
-    writer = RecordWriter(folder / "record", seed=seed, facts={"lr": LR}, protocol=protocol)
-    for number in range(rounds):
-        replies = []
-        for client in range(clients) if taking_part is None else taking_part[number]:
-            model = known.build()
-            model.load_state_dict({name: torch.from_numpy(array) for name, array in common.items()})
-            rows = parts[client]
-            if protocol == "fedsgd":
-                sent = full_gradient(model, x[rows], y[rows], seed=0).arrays
-            else:
-                train_local(model, x[rows], y[rows], seed=seed + client, **vars(training))
-                sent = state(model)
-            sent = {name: alter(name, array) for name, array in sent.items()}
-            replies.append(Reply(f"node{client}", "ok", sent, len(rows), {}))
-        writer.write(Exchange(number + 1, common, replies))
-        mean = {name: np.mean([reply.arrays[name] for reply in replies], axis=0) for name in common}
-        mean = {name: array.astype(np.float32) for name, array in mean.items()}
-        common = gradient_step(common, mean, LR) if protocol == "fedsgd" else mean
-    writer.close(final=common)
-    targets = Targets(x[order[-20:]], y[order[-20:]])
-    examples = Targets(x[own], y[own]) if auxiliary else None
-    write_knowledge(
-        folder / "knowledge",
-        Knowledge(model=known, targets=targets, auxiliary=examples, training=training if knows_training else None),
+    shape = {"lr": LR, "protocol": protocol, "rounds": rounds, "training": training, "taking_part": taking_part}
+    write_rounds(
+        folder, known, common, x, y, parts, alter=alter, seed=seed, seeds=lambda client: seed + client, **shape
     )
-    write_truth(
-        folder / "truth",
-        clients=[str(client) for client in range(clients)],
-        classes=[str(label) for label in range(CLASSES)],
-        counts=np.array([np.bincount(y[rows], minlength=CLASSES) for rows in parts]),
-        evaluation=(x[own], y[own]) if auxiliary else None,
-        targets=targets.fingerprint,
+    knowledge = Knowledge(
+        model=known,
+        targets=Targets(x[order[-20:]], y[order[-20:]]),
+        auxiliary=Targets(x[own], y[own]) if auxiliary else None,
+        training=training if knows_training else None,
     )
-    for client in range(clients):
-        note_node(folder / "truth", node=f"node{client}", client=str(client))
-    return folder
+    evaluation = (x[own], y[own]) if auxiliary else None
+    return write_known(folder, knowledge, count_labels(y, parts, CLASSES), evaluation=evaluation)
 
 
-def write_sums_of_digits(folder: Path, **options) -> Path:
-    """Write the same run as a server of secure aggregation sees it."""
-    each = write_digits_run(folder / "each", **options)
-    project_record(Record(each / "record"), folder / "record")
-    for name in ("knowledge", "truth"):
-        (each / name).rename(folder / name)
-    return folder
-
-
-def attacked(folder: Path):
-    return ATTACKS["labels"].run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu")
-
-
-def judged(folder: Path):
-    """Attack and judge a run folder; findings by metric."""
-    attacked(folder).save(folder / "scores" / "labels.npz")
-    findings = judge_attacks(read_evidence(folder), setting={}, provenance={})
-    return {finding.metric: finding for finding in findings}
+write_sums_of_digits = partial(world.write_sums, write_digits_run)
+attacked = partial(world.attack, "labels")
+judged = partial(world.attack_and_judge, "labels")

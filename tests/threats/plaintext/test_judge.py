@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
-from fedattack.audit.truth import read_truth, write_truth
 from fedattack.base.errors import DataError
-from fedattack.threats.plaintext.case import check_answers
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.section import _apart, _beside, _explain, _vectors
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
+from tests.worlds.attacked import rewrite_truth
 
 
 def rows_of(finding):
@@ -122,30 +121,23 @@ def test_values_by_example_and_names_of_sites_are_told_without_a_test(tmp_path):
 
 def test_without_examples_nothing_is_said_of_vectors(tmp_path):
     folder = write_plain_run(tmp_path)
-    truth = read_truth(folder / "truth")
-    write_truth(
-        folder / "truth",
-        clients=[*truth.clients],
-        classes=[*truth.classes],
-        counts=truth.counts,
-        evaluation=truth.evaluation,
-        targets=truth.targets,
-    )
+    rewrite_truth(folder)
     finding = judged(folder)
     assert (finding.value, finding.verdict) == (None, NOT_APPLICABLE)
     assert "no example of one array of numbers is known of a client" in finding.reason
 
 
-def test_a_damaged_answer_is_refused():
-    good = {"x": np.zeros((2, 3), np.float32), "owners": np.array(["a", ""])}
-    assert len(check_answers(good, 0).x) == 2
+def test_a_damaged_answer_is_refused(tmp_path):
+    folder = write_plain_run(tmp_path)
+    good = {"x": np.zeros((2, SIZE), np.float32), "owners": np.array(["a", ""])}
     for bad in (
         {"x": good["x"]},
         good | {"owners": np.array(["a"])},
-        good | {"x": np.full((2, 3), np.nan, np.float32)},
+        good | {"x": np.full((2, SIZE), np.nan, np.float32)},
     ):
+        rewrite_truth(folder, answers={"plaintext": bad})
         with pytest.raises(DataError, match="seed 0: the truth's answer 'plaintext'"):
-            check_answers(bad, 0)
+            judged(folder)
 
 
 def test_exchanges_are_counted_by_hand():

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
-from fedattack.audit.evidence import read_evidence
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.audit.finding import Finding
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import NOBODY, note_node, write_truth
-from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.audit.truth import NOBODY
+from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.others import Others
+from tests.worlds.attacked import attack_and_judge, count_labels, write_known
 
 CLIENTS, EACH, SIZE, ROUNDS = 6, 20, 16, 3
 MODEL = ModelKnowledge(spec="mlp", input_shape=(SIZE,), classes=4, hidden=8)
@@ -63,27 +62,12 @@ def write_plain_run(
     order = draw.permutation(len(x))
     owners = [str(row // EACH) if row < clients * EACH else NOBODY for row in range(len(x))]
     targets = Targets(x[order], y[order])
-    write_knowledge(folder / "knowledge", Knowledge(model=MODEL, targets=targets))
-    write_truth(
-        folder / "truth",
-        clients=[str(client) for client in range(clients)],
-        classes=list("0123"),
-        counts=np.array(
-            [np.bincount(y[client * EACH : (client + 1) * EACH], minlength=4) for client in range(clients)]
-        ),
-        owners=[owners[row] for row in order],
-        evaluation=(x[clients * EACH :], y[clients * EACH :]),
-        targets=targets.fingerprint,
-    )
-    for client in range(clients):
-        note_node(folder / "truth", node=f"node{client}", client=str(client))
-    return folder
+    counts = count_labels(y, np.arange(clients * EACH).reshape(clients, EACH), 4)
+    held = {"owners": [owners[row] for row in order], "evaluation": (x[clients * EACH :], y[clients * EACH :])}
+    return write_known(folder, Knowledge(model=MODEL, targets=targets), counts, **held)
 
 
-def judged(folder: Path, listings: list | None = None) -> Finding:
+def judged(folder: Path) -> Finding:
     """Attack and judge a run folder."""
-    known = read_knowledge(folder / "knowledge")
-    scores = ATTACKS["plaintext"].run(Record(folder / "record"), known, device="cpu")
-    scores.save(folder / "scores" / "plaintext.npz")
-    (finding,) = judge_attacks(read_evidence(folder), setting={}, provenance={}, listings=listings)
+    (finding,) = attack_and_judge("plaintext", folder).values()
     return finding

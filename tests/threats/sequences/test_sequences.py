@@ -9,18 +9,17 @@ import torch
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge
 from fedattack.attacks.lookups import find_ids, trained_sequences
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import read_truth, write_truth
+from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Record
-from fedattack.threats.sequences.judge import _check_answers, _match_parts
+from fedattack.threats.sequences.judge import _match_parts
 from fedattack.threats.sequences.layers import InputReader, choose_entries
 from fedattack.threats.sequences.search import Puzzle, build_forward, search_whole
 from fedattack.threats.sequences.section import _clients, _count_exposed
 from fedattack.threats.sequences.spans import Span, span_of
 from tests.threats.sequences.world import LONGEST, TRUSTED, attacked, judged, known, texts, write_texts_run
+from tests.worlds.attacked import judge, rewrite_truth
 from tests.worlds.federation import write_run
 
 
@@ -60,7 +59,11 @@ def test_more_tokens_than_the_layers_are_wide_are_not_told(tmp_path):
 
 
 def test_gradients_of_noise_name_nothing(tmp_path):
-    noise = lambda name, array, start, rng: rng.normal(size=array.shape).astype(array.dtype)  # noqa: E731
+    rng = np.random.default_rng(0)
+
+    def noise(name, array, start):
+        return rng.normal(size=array.shape).astype(array.dtype)
+
     scores = attacked(write_texts_run(tmp_path, "decoder", clients=5, alter=noise))
     assert scores.arrays["named"].sum() <= 1
     assert len(scores.arrays["lengths"]) == 0
@@ -75,56 +78,41 @@ def test_findings_beside_anybody_s_sequences_are_no_leak(tmp_path):
     for _ in range(20):
         answers = dict(truth.answers["sequences"])
         answers["tokens"] = draw.integers(256, size=answers["tokens"].shape)
-        again(folder, truth, {"sequences": answers})
-        (found,) = (each for each in findings(folder) if each.metric == "rouge1")
-        ps.append(found.p)
+        rewrite_truth(folder, answers={"sequences": answers})
+        ps.append(judge(folder, TRUSTED)["rouge1"].p)
     assert sum(p <= 0.05 for p in ps) <= 4
-
-
-def again(folder, truth, answers):
-    write_truth(
-        folder / "truth",
-        clients=[*truth.clients],
-        classes=[*truth.classes],
-        counts=truth.counts,
-        evaluation=None,
-        targets=truth.targets,
-        answers=answers,
-    )
-
-
-def findings(folder):
-    return judge_attacks(read_evidence(folder, trusted=TRUSTED), setting={}, provenance={})
 
 
 def test_without_all_examples_of_a_client_nothing_is_judged(tmp_path):
     folder = write_texts_run(tmp_path, "decoder")
-    again(folder, read_truth(folder / "truth"), None)
+    rewrite_truth(folder)
     found = judged(folder)["exact"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
     assert "of no client all training examples are known" in found.reason
 
 
 def test_a_damaged_answer_is_refused(tmp_path):
-    good = dict(read_truth(write_texts_run(tmp_path, "decoder") / "truth").answers["sequences"])
-    assert _check_answers(good, 0)
+    folder = write_texts_run(tmp_path, "decoder")
+    attacked(folder).save(folder / "scores" / "dager.npz")
+    good = dict(read_truth(folder / "truth").answers["sequences"])
     for bad in (
         {name: array for name, array in good.items() if name != "tokens"},
         good | {"lengths": good["lengths"] + 1},
         good | {"owners": good["owners"][:2]},
     ):
+        rewrite_truth(folder, answers={"sequences": bad})
         with pytest.raises(DataError, match="seed 0: the truth's answer 'sequences'"):
-            _check_answers(bad, 0)
+            judge(folder, TRUSTED)
 
 
 def test_scores_that_do_not_add_up_are_refused(tmp_path):
     folder = write_texts_run(tmp_path, "decoder")
     scores = attacked(folder)
-    for name, number in (("lengths", 1), ("whose", 99)):
+    for name, number, words in (("lengths", 1, "sequences are not as long"), ("whose", 99, "names clients that")):
         altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
         replace(scores, arrays=altered).save(folder / "scores" / "dager.npz")
-        with pytest.raises(DataError, match="seed 0: the scores' sequences are not as long as they say"):
-            findings(folder)
+        with pytest.raises(DataError, match=words):
+            judge(folder, TRUSTED)
 
 
 def rouge(one, other, size):
@@ -212,7 +200,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
     with pytest.raises(NeedsError, match="it needs a model of which a table of words takes the ids"):
         attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
-    folder = write_texts_run(tmp_path / "nan", "decoder", alter=lambda name, array, start, rng: array * np.nan)
+    folder = write_texts_run(tmp_path / "nan", "decoder", alter=lambda name, array, start: array * np.nan)
     with pytest.raises(NeedsError, match=r"needs updates of two blocks .*client node0 left out: it holds numbers that"):
         attacked(folder)
     flat = Knowledge(model=ModelKnowledge("tests.worlds.texts:classifier", (), 4, arguments={}), targets=nobody())

@@ -1,22 +1,21 @@
 """Clients that train transformers on random texts, and send gradients or models; no Flower is run."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.lookups import trained_sequences
-from fedattack.audit.evidence import read_evidence
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import note_node, write_truth
 from fedattack.base.structured import pack
-from fedattack.learning import LocalSGD, gradient_step, train_local
+from fedattack.learning import LocalSGD
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.models import DECODER_WORDS
 from fedattack.learning.returned import output_in
-from fedattack.record import Exchange, Record, RecordWriter, Reply
+from tests.worlds import attacked as world
+from tests.worlds.attacked import as_they_are, count_labels, state, write_known, write_rounds
 
 WORDS, LONGEST, WIDTH, LR = 1000, 12, 128, 0.01
 
@@ -86,10 +85,6 @@ def texts(count: int, rng: np.random.Generator, shortest: int = LONGEST):
     return pack({"input_ids": ids * mask, "attention_mask": mask}), rng.integers(2, size=count)
 
 
-def state(model):
-    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
-
-
 def gradient(model, x, y, seed=0):
     """Return the gradient of the mean loss, as a client that trains computes it."""
     torch.manual_seed(seed)
@@ -108,7 +103,7 @@ def write_texts_run(
     rounds=1,
     shortest=LONGEST,
     training=None,
-    alter=lambda name, array, start, rng: array,
+    alter=as_they_are,
     seed=0,
     **arguments,
 ) -> Path:
@@ -121,53 +116,15 @@ def write_texts_run(
     training = training or LocalSGD(1, each, LR)
     torch.manual_seed(seed)
     common = state(model_known.build())
-    writer = RecordWriter(folder / "record", seed=seed, facts={"lr": LR}, protocol=protocol)
-    for number in range(rounds):
-        replies = []
-        for client in range(clients):
-            model, rows = model_known.build(), parts[client]
-            model.load_state_dict({name: torch.from_numpy(array) for name, array in common.items()})
-            if protocol == "fedsgd":
-                sent = gradient(model, x[rows], y[rows])
-            else:
-                train_local(model, x[rows], y[rows], seed=seed, **training.keywords())
-                sent = state(model)
-            sent = {name: alter(name, array, common[name], rng) for name, array in sent.items()}
-            replies.append(Reply(f"node{client}", "ok", sent, each, {}))
-        writer.write(Exchange(number + 1, common, replies))
-        mean = {name: np.mean([reply.arrays[name] for reply in replies], axis=0) for name in common}
-        mean = {name: array.astype(common[name].dtype) for name, array in mean.items()}
-        common = gradient_step(common, mean, LR) if protocol == "fedsgd" else mean
-    writer.close(final=common)
+    shape = {"lr": LR, "protocol": protocol, "rounds": rounds, "training": training}
+    write_rounds(folder, model_known, common, x, y, parts, alter=alter, gradient=gradient, seed=seed, **shape)
     targets = Targets(x[clients * each :], y[clients * each :])
     knowledge = Knowledge(model=model_known, targets=targets, training=training)
-    write_knowledge(folder / "knowledge", knowledge)
-    write_truth(
-        folder / "truth",
-        clients=[str(client) for client in range(clients)],
-        classes=["0", "1"],
-        counts=np.array([np.bincount(y[rows], minlength=2) for rows in parts]),
-        evaluation=None,
-        targets=targets.fingerprint,
-        answers={
-            "sequences": trained_sequences(knowledge, [(str(client), x[parts[client]]) for client in range(clients)])
-        },
-    )
-    for client in range(clients):
-        note_node(folder / "truth", node=f"node{client}", client=str(client))
-    return folder
+    trained = trained_sequences(knowledge, [(str(client), x[parts[client]]) for client in range(clients)])
+    return write_known(folder, knowledge, count_labels(y, parts, 2), answers={"sequences": trained})
 
 
 TRUSTED = tuple(str(known(kind).spec) for kind in ("gpt2", "bert", "llama"))
 
-
-def attacked(folder: Path, **options):
-    attack = ATTACKS["dager"].with_options(options)
-    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge", trusted=TRUSTED), device="cpu")
-
-
-def judged(folder: Path, **options):
-    """Attack and judge a run folder; findings by metric."""
-    attacked(folder, **options).save(folder / "scores" / "dager.npz")
-    findings = judge_attacks(read_evidence(folder, trusted=TRUSTED), setting={}, provenance={})
-    return {finding.metric: finding for finding in findings}
+attacked = partial(world.attack, "dager", trusted=TRUSTED)
+judged = partial(world.attack_and_judge, "dager", trusted=TRUSTED)

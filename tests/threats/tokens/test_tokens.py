@@ -8,15 +8,12 @@ import pytest
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, read_knowledge
 from fedattack.attacks.lookups import used_rows
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import read_truth, write_truth
+from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.structured import pack
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
-from fedattack.threats.tokens.judge import _check_answers
 from fedattack.threats.tokens.section import _clients, _count_exposed, _tables
 from tests.threats.tokens.world import (
     CLIENTS,
@@ -28,6 +25,7 @@ from tests.threats.tokens.world import (
     write_sums_of_words,
     write_words_run,
 )
+from tests.worlds.attacked import judge, rewrite_truth
 from tests.worlds.federation import write_run
 
 
@@ -74,7 +72,6 @@ def test_sums_of_the_same_clients_tell_nothing_of_one(tmp_path):
 def test_named_rows_that_are_nobody_s_own_are_no_leak(tmp_path):
     """The null: what was named stands beside words that are drawn anew each time."""
     folder, draw, ps = write_words_run(tmp_path), np.random.default_rng(3), []
-    truth = read_truth(folder / "truth")
     for _ in range(20):
         rows = [np.sort(draw.choice(1088, 200, replace=False)) for _ in range(CLIENTS)]
         used = {
@@ -84,15 +81,7 @@ def test_named_rows_that_are_nobody_s_own_are_no_leak(tmp_path):
             "owners": np.repeat([str(client) for client in range(CLIENTS)], 200),
             "whole": np.array([str(client) for client in range(CLIENTS)]),
         }
-        write_truth(
-            folder / "truth",
-            clients=[*truth.clients],
-            classes=[*truth.classes],
-            counts=truth.counts,
-            evaluation=None,
-            targets=truth.targets,
-            answers={"tokens": used},
-        )
+        rewrite_truth(folder, answers={"tokens": used})
         ps.append(judged(folder)["f1"].p)
     assert sum(p <= 0.05 for p in ps) <= 4
 
@@ -103,31 +92,24 @@ def test_three_clients_are_too_few(tmp_path):
 
 def test_without_all_examples_of_a_client_nothing_is_judged(tmp_path):
     folder = write_words_run(tmp_path)
-    truth = read_truth(folder / "truth")
-    write_truth(
-        folder / "truth",
-        clients=[*truth.clients],
-        classes=[*truth.classes],
-        counts=truth.counts,
-        evaluation=None,
-        targets=truth.targets,
-    )
+    rewrite_truth(folder)
     found = judged(folder)["f1"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
     assert "of no client all training examples are known" in found.reason
 
 
 def test_a_damaged_answer_is_refused(tmp_path):
-    good = dict(read_truth(write_words_run(tmp_path) / "truth").answers["tokens"])
-    assert _check_answers(good, 0)
+    folder = write_words_run(tmp_path)
+    good = dict(read_truth(folder / "truth").answers["tokens"])
     for bad in (
         {name: array for name, array in good.items() if name != "rows"},
         good | {"rows": -good["rows"] - 1},
         good | {"tables": good["tables"] + 7},
         good | {"owners": good["owners"][:2]},
     ):
+        rewrite_truth(folder, answers={"tokens": bad})
         with pytest.raises(DataError, match="seed 0: the truth's answer 'tokens'"):
-            _check_answers(bad, 0)
+            judged(folder)
 
 
 def test_masked_words_are_not_used():
@@ -186,5 +168,5 @@ def test_scores_that_name_what_they_do_not_list_are_refused(tmp_path):
     for name, number in (("tables", 1), ("whose", CLIENTS), ("asked_tables", 1)):
         altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
         replace(scores, arrays=altered).save(folder / "scores" / "tokens.npz")
-        with pytest.raises(DataError, match="seed 0: the scores name tables or clients that they do not list"):
-            judge_attacks(read_evidence(folder), setting={}, provenance={})
+        with pytest.raises(DataError, match=f"seed 0: {name} of the scores names"):
+            judge(folder)

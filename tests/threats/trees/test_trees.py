@@ -7,14 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import read_truth, write_truth
+from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import list_cuts, list_leaves
-from fedattack.threats.trees.judge import _check_answers
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
@@ -33,8 +30,8 @@ from tests.threats.trees.world import (
     table,
     write_trees_run,
 )
+from tests.worlds.attacked import judge, rewrite_truth
 
-NOTHING = {"setting": {}, "provenance": {}}
 X = np.array([[1.0, 5.0], [2.0, 7.0], [3.0, 6.0], [4.0, 8.0]], dtype=np.float32)
 Y = np.array([10.0, -3.0, 40.0, 7.0])
 
@@ -168,19 +165,12 @@ def test_tables_that_have_nothing_to_do_with_the_trees_are_no_leak(tmp_path):
     """The null: trees stand beside tables that are drawn anew each time."""
     folder = write_trees_run(tmp_path)
     attacked(folder).save(folder / "scores" / "trees.npz")
-    truth, draw, ps = read_truth(folder / "truth"), np.random.default_rng(3), []
-    tables = truth.answers["trees"]
+    tables, draw, ps = dict(read_truth(folder / "truth").answers["trees"]), np.random.default_rng(3), []
+    before = tables["x"]
     for _ in range(10):
-        write_truth(
-            folder / "truth",
-            clients=[*truth.clients],
-            classes=[*truth.classes],
-            counts=truth.counts,
-            evaluation=None,
-            targets=truth.targets,
-            answers={"trees": {"x": draw.permuted(tables["x"], axis=0), "owners": tables["owners"]}},
-        )
-        found = next(each for each in judge_attacks(read_evidence(folder), **NOTHING) if each.metric == "columns")
+        tables["x"] = draw.permuted(before, axis=0)
+        rewrite_truth(folder, answers={"trees": tables})
+        found = judge(folder)["columns"]
         assert found.verdict == NO_EVIDENCE or found.p <= 0.05
         ps.append(found.p)
     assert sum(p <= 0.05 for p in ps) <= 3
@@ -188,15 +178,7 @@ def test_tables_that_have_nothing_to_do_with_the_trees_are_no_leak(tmp_path):
 
 def test_without_tables_nothing_is_said(tmp_path):
     folder = write_trees_run(tmp_path, rounds=1)
-    truth = read_truth(folder / "truth")
-    write_truth(
-        folder / "truth",
-        clients=[*truth.clients],
-        classes=[*truth.classes],
-        counts=truth.counts,
-        evaluation=None,
-        targets=truth.targets,
-    )
+    rewrite_truth(folder)
     found = judged(folder)["columns"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
 
@@ -206,17 +188,22 @@ def test_scores_that_do_not_fit_each_other_are_refused(tmp_path):
     scores = attacked(folder)
     replace(scores, facts={**scores.facts, "features": 9}).save(folder / "scores" / "trees.npz")
     with pytest.raises(DataError, match="rows of 10 columns, 9 features, 2 clients"):
-        judge_attacks(read_evidence(folder), **NOTHING)
+        judge(folder)
 
 
-def test_a_damaged_answer_is_refused():
-    good = {"x": np.zeros((2, 3), np.float32), "owners": np.array(["a", "b"])}
-    assert _check_answers(good, 3, 0) is good
-    for bad in ({"x": good["x"]}, good | {"owners": np.array(["a"])}, good | {"x": np.full((2, 3), np.nan)}):
-        with pytest.raises(DataError, match="seed 0: the truth's answer 'trees'"):
-            _check_answers(bad, 3, 0)
-    with pytest.raises(DataError, match="has 3 columns, and the trees 4"):
-        _check_answers(good, 4, 0)
+def test_a_damaged_answer_is_refused(tmp_path):
+    folder = write_trees_run(tmp_path, rounds=1, clients=2, depth=1)
+    attacked(folder).save(folder / "scores" / "trees.npz")
+    good = dict(read_truth(folder / "truth").answers["trees"])
+    for bad, words in (
+        ({"x": good["x"]}, "expected x"),
+        (good | {"owners": good["owners"][:1]}, "expected x"),
+        (good | {"x": good["x"] * np.nan}, "expected x"),
+        (good | {"x": good["x"][:, :3]}, "it has 3 columns, and the trees 10"),
+    ):
+        rewrite_truth(folder, answers={"trees": bad})
+        with pytest.raises(DataError, match=f"seed 0: the truth's answer 'trees': {words}"):
+            judge(folder)
 
 
 def test_a_reply_that_cannot_be_read_is_left_out_and_said(tmp_path):

@@ -1,16 +1,16 @@
 """Clients that send boosted trees of their part of the bundled diabetes table; neither XGBoost nor Flower is run."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_diabetes
 
-from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge, write_knowledge
-from fedattack.audit.evidence import read_evidence
-from fedattack.audit.judging import judge_attacks
-from fedattack.audit.truth import note_node, write_truth
-from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.attacks import Knowledge, Targets
+from fedattack.record import Exchange, RecordWriter, Reply
+from tests.worlds import attacked as world
+from tests.worlds.attacked import write_known
 
 CLIENTS, EACH, ROUNDS = 5, 30, 3
 RATE, RIDGE = 0.3, 1.0
@@ -117,31 +117,11 @@ def write_trees_run(
             replies.append(Reply(f"node{client}", "ok", {"0": sent(client, number, as_array(model))}, EACH))
         writer.write(Exchange(number, received, replies))
     writer.close()
-    targets = Targets(x[-20:], y[-20:].astype(np.float32))
-    write_knowledge(folder / "knowledge", Knowledge(targets=targets))
-    true = of_truth(x[: clients * EACH])
-    names = [str(client) for client in range(clients)]
-    write_truth(
-        folder / "truth",
-        clients=names,
-        classes=["all"],
-        counts=np.full((clients, 1), EACH),
-        evaluation=None,
-        targets=targets.fingerprint,
-        answers={"trees": {"x": true, "owners": np.repeat(np.array(names), EACH)}},
-    )
-    for client in range(clients):
-        note_node(folder / "truth", node=f"node{client}", client=str(client))
-    return folder
+    knowledge = Knowledge(targets=Targets(x[-20:], y[-20:].astype(np.float32)))
+    owners = np.repeat(np.array([str(client) for client in range(clients)]), EACH)
+    answers = {"trees": {"x": of_truth(x[: clients * EACH]), "owners": owners}}
+    return write_known(folder, knowledge, np.full((clients, 1), EACH), answers=answers)
 
 
-def attacked(folder: Path, **options):
-    attack = ATTACKS["trees"].with_options(options)
-    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu")
-
-
-def judged(folder: Path, **options):
-    """Attack and judge a run folder; findings by metric."""
-    attacked(folder, **options).save(folder / "scores" / "trees.npz")
-    findings = judge_attacks(read_evidence(folder), setting={}, provenance={})
-    return {finding.metric: finding for finding in findings}
+attacked = partial(world.attack, "trees")
+judged = partial(world.attack_and_judge, "trees")
