@@ -63,7 +63,8 @@ from fedattack.cli.options import (
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
-    from fedattack.audit.finding import Condition, Finding
+    from fedattack.audit.finding import Finding
+    from fedattack.audit.gate import Condition
     from fedattack.base.settings import Value
     from fedattack.claims.check import ClaimAnswer
     from fedattack.claims.measured import Trial
@@ -1365,7 +1366,7 @@ def _print_page(page: Path, as_json: bool) -> None:
 
 def _conditions(texts: list[str] | None, *, of_claim: bool = False) -> list["Condition"]:
     """Parse conditions before any long work, so that a typing error does not cost a run."""
-    from fedattack.audit.finding import parse_fail_if
+    from fedattack.audit.gate import parse_fail_if
 
     return [parse_fail_if(text, of_claim=of_claim) for text in texts or []]
 

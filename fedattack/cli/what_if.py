@@ -15,7 +15,7 @@ from fedattack.cli.console import err_console, out_console, show_page, show_tabl
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack
-    from fedattack.audit.finding import Condition
+    from fedattack.audit.gate import Condition
     from fedattack.grids.cell import Request
     from fedattack.grids.whatif.page import AlteredCell
 
