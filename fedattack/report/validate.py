@@ -70,14 +70,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
-    """Check what a ``findings.json`` holds, and give it as findings.
-
-    Parameters
-    ----------
-    obj
-        Parsed JSON: a list of objects as :meth:`fedattack.audit.finding.Finding.to_dict` gives them.
-    where
-        Name of the file, for messages.
+    """Check what a ``findings.json`` holds, and give it as findings; `where` names the file.
 
     Raises
     ------

@@ -100,7 +100,7 @@ def _test_rise(old: Finding, new: Finding) -> float:
     rise = (new.value or 0.0) - (old.value or 0.0)
     spread = math.hypot(_standard_error(old), _standard_error(new))
     if spread == 0:
-        return 0.0 if rise > 0 else 1.0
+        return float(rise <= 0)
     return float(norm.sf(rise / spread))
 
 
