@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -32,10 +32,8 @@ SHUFFLING, TESTING = 1, 2
 class Fits:
     """How well what was read of each client fits each client, of all runs.
 
-    Attributes
-    ----------
-    tables
-        For each run (clients, clients): what was read of a client (rows) beside the truth about another one (columns).
+    Tables are (clients, clients) of each run: what was read of a client (rows) beside the truth about another one
+    (columns).
     """
 
     tables: Sequence[Floats]
@@ -128,21 +126,10 @@ class ClientsJudge(Judge[K]):
 
 
 def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: str) -> Reach | None:
-    """Say what exchanging the clients of each run can show at best.
+    """Say what exchanging the clients of each run can show at best; ``None`` where there is no client.
 
-    Parameters
-    ----------
-    kinds
-        For each run (clients,): which clients hold the same.
-    needed
-        The p that is needed.
-    words
-        What clients differ in: ``that hold other labels``.
-
-    Returns
-    -------
-    Reach or None
-        ``None`` where there is no client.
+    `kinds` says for each run which clients (clients,) hold the same, and `words` what clients differ in, such as ``that
+    hold other labels``.
     """
     sizes = [len(of_run) for of_run in kinds]
     if not sum(sizes):
@@ -150,9 +137,8 @@ def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: s
     runs = np.repeat(np.arange(len(kinds)), sizes)
     different = max(len(np.unique(of_run)) for of_run in kinds)
     enough = smallest(lambda clients: math.factorial(clients) * needed >= 1, 2)
-    return Reach(
-        least_p(arrangements_within(runs, np.concatenate(kinds))),
-        f"{different} clients {words}",
-        f"{enough} of them",
-        f"clients={enough}" if enough > max(sizes) else "",
-    )
+    least = least_p(arrangements_within(runs, np.concatenate(kinds)))
+    reach = Reach(least, f"{different} clients {words}", f"{enough} of them")
+    if enough > max(sizes):
+        return replace(reach, setting=f"clients={enough}")
+    return reach

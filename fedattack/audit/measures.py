@@ -188,10 +188,7 @@ class Sides:
     ) -> Estimate:
         """Widen the interval of these runs to that of runs like these, whose models differ.
 
-        Parameters
-        ----------
-        estimate, value
-            The number with its interval, of all seeds; and without, of one.
+        `estimate` gives the number with its interval, of all seeds; `value` without, of one.
         """
         here = estimate(*self.pooled)
         low, high = mean_interval([value(*seed) for seed in self.seeds], (here.low, here.high))

@@ -104,10 +104,7 @@ def audit_folder(
 
 
 def _truths(evidence: Sequence[Evidence], plaintext: Sequence[str], device: str, tell: Progress) -> Mapping[str, Any]:
-    """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what.
-
-    ``plaintext`` is what came beside the arrays, by name.
-    """
+    """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what."""
     facts: dict[str, Any] = {}
     quality, trained, private = [], [], []
     for seed in evidence:
