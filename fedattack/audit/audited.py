@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
@@ -112,7 +113,7 @@ def _training(record: Record, setting: Mapping[str, Any]) -> str:
 
 
 def _runs(evidence: Sequence[Evidence]) -> str:
-    seeds = [str(each.seed) for each in evidence]
+    seeds = list(map(str, map(attrgetter("seed"), evidence)))
     if len(seeds) == 1:
         return f"1 (seed {seeds[0]})"
     return f"{len(seeds)} (seeds {', '.join(seeds)})"

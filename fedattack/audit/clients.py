@@ -41,17 +41,17 @@ class Fits:
     @property
     def own(self) -> Floats:
         """(clients of all runs,): beside the client's own truth."""
-        return np.concatenate([np.diagonal(table) for table in self.tables])
+        return np.concatenate(list(map(np.diagonal, self.tables)))
 
     @property
     def sums(self) -> list[float]:
         """The sum of :attr:`own` for each run."""
-        return [float(np.trace(table)) for table in self.tables]
+        return list(map(float, map(np.trace, self.tables)))
 
     @property
     def sizes(self) -> list[int]:
         """How many clients each run has."""
-        return [len(table) for table in self.tables]
+        return list(map(len, self.tables))
 
     @property
     def rate(self) -> Rate:
@@ -69,7 +69,7 @@ class Fits:
     def test(self, rng: np.random.Generator, draws: int = DRAWS) -> Significance:
         """Say how likely so good a fit is by accident."""
         runs = np.repeat(np.arange(len(self.tables)), self.sizes)
-        ways = arrangements_within(runs, np.concatenate([self._kinds(table) for table in self.tables]))
+        ways = arrangements_within(runs, np.concatenate(list(map(self._kinds, self.tables))))
         how = "the clients of each run exchanged"
         return significance_of(float(self.own.mean()), self.draw, rng, how, arrangements=ways, draws=draws)
 
@@ -131,7 +131,7 @@ def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: s
     `kinds` says for each run which clients (clients,) hold the same, and `words` what clients differ in, such as ``that
     hold other labels``.
     """
-    sizes = [len(of_run) for of_run in kinds]
+    sizes = list(map(len, kinds))
     if not sum(sizes):
         return None
     runs = np.repeat(np.arange(len(kinds)), sizes)

@@ -304,7 +304,7 @@ def privacy_of(guarantees: Sequence[Privacy], plaintext: Sequence[str]) -> dict[
         "noise": _ends(guarantees, "noise"),
         "epsilon_round": _ends(guarantees, "epsilon_round"),
         "epsilon_run": _ends(guarantees, "epsilon_run"),
-        "hazards": [asdict(hazard) for hazard in list_hazards(own_noise=True, plaintext=plaintext)],
+        "hazards": list(map(asdict, list_hazards(own_noise=True, plaintext=plaintext))),
     }
 
 
@@ -358,7 +358,7 @@ def curves_of(
 
 def _seed_names(evidence: Sequence[Evidence]) -> list[str]:
     """Name each curve by its seed, and by its part of the folder, too, where a seed occurs twice."""
-    seeds = [str(seed.seed) for seed in evidence]
+    seeds = list(map(str, map(attrgetter("seed"), evidence)))
     if len(set(seeds)) == len(seeds):
         return seeds
     return [f"{seed.seed} ({seed.part.name})" for seed in evidence]

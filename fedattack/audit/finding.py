@@ -309,7 +309,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return list(map(_plain, value))
     # NumPy scalars and arrays, without importing NumPy for them.
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 

@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,13 @@ WHOLE_CLAIM = "claim.verdict"
 _VALUE, _VERDICT, _CLAIM = "value", "verdict", "claim"
 # What a condition may ask of a finding, beside its verdict, and how its complaint calls that.
 _PARTS = {_VALUE: "value", "low": "lower end", "high": "upper end"}
-_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
 }
-_SAME: Mapping[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "!=": operator.ne}
+_SAME: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "!=": operator.ne}
 _CONDITION = re.compile(
     rf"\s*(?:(?P<name>{NAME.pattern}\.{METRIC.pattern})(?:\.(?P<part>[a-z]+))?|{_VERDICT})"
     r"\s*(?P<comparison>>=|<=|==|!=|>|<)\s*(?P<than>\S.*?)\s*"
@@ -195,7 +195,7 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
 
 def _check_verdict(text: str, name: str, comparison: str, than: str) -> None:
     """Refuse a condition on a verdict that compares it with anything else, or by order."""
-    known = VERDICTS
+    known: Sequence[str] = VERDICTS
     if name.startswith(f"{_CLAIM}."):
         known = CLAIM_VERDICTS
     if comparison not in _SAME or than not in known:

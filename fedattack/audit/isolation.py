@@ -1,6 +1,7 @@
 """What a server that isolates clients does to them, and what an honest client could notice of it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def judge_isolation(
         "setting": dict(setting),
         "provenance": dict(provenance),
     }
-    repeated, compared, last_models = zip(*(_echoes(seed.record) for seed in evidence), strict=True)
+    repeated, compared, last_models = zip(*map(_echoes, map(attrgetter("record"), evidence)), strict=True)
     findings = []
     if all(compared):
         low, high = rate_interval(repeated, compared)

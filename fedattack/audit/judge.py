@@ -238,7 +238,7 @@ class Judge(Generic[C]):
 
     def each(self, read: Callable[[C], T]) -> list[T]:
         """Return what is read of each seed's case."""
-        return [read(case) for case in self.cases]
+        return list(map(read, self.cases))
 
     def pool(self, read: Callable[[C], NDArray[Any]]) -> NDArray[Any]:
         """Put together what is read of each seed's case, (n, …)."""

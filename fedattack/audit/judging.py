@@ -88,7 +88,7 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             nothing = "; of the runs in which other clients hold other data alone nothing can be said"
             final.append(replace(finding, p=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing))
             continue
-        seeds = list_words([str(seed) for seed in other.seeds], "and")
+        seeds = list_words(list(map(str, other.seeds)), "and")
         why = f"; {FIRST_ALONE}, so that only seed {seeds} is tested"
         verdict, reason = finding.verdict, finding.reason
         if other.verdict in (NO_EVIDENCE, TOO_FEW) and verdict in (LEAK, NO_EVIDENCE):

@@ -279,8 +279,8 @@ def _by_exchanged_holders(
         counts = [count] * len(runs)
         return statistic(list(workers.map(Alike.drawn, runs, generator.spawn(len(runs)), counts)))
 
-    observed = float(statistic([alike.observed() for alike in runs])[0])
-    arrangements = math.prod(alike.arrangements() for alike in runs)
+    observed = float(statistic(list(map(Alike.observed, runs)))[0])
+    arrangements = math.prod(map(Alike.arrangements, runs))
     at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in runs), 1), 1_000)
     with workers:
         return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)

@@ -104,5 +104,6 @@ def mean_value(values: Floats, errors: Floats, scale: float, level: float) -> tu
 
     reach = 40 * float(spreads.max())
     edges = float(centres.min()) - reach, float(centres.max()) + reach
-    low, high = (float(brentq(excess, *edges, args=(tail,))) for tail in ((1 - level) / 2, (1 + level) / 2))
-    return low, high
+    low = brentq(excess, *edges, args=((1 - level) / 2,))
+    high = brentq(excess, *edges, args=((1 + level) / 2,))
+    return float(low), float(high)

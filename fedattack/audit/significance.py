@@ -222,5 +222,5 @@ def share_error(headlines: Sequence[bool]) -> list[float]:
     others = len(headlines) - first
     if not first or not others:
         return [1.0] * len(headlines)
-    shares = {True: HEADLINES / first, False: (1 - HEADLINES) / others}
-    return [shares[headline] for headline in headlines]
+    shares: list[float] = np.where(headlines, HEADLINES / first, (1 - HEADLINES) / others).tolist()
+    return shares

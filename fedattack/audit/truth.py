@@ -509,7 +509,7 @@ def read_truth(folder: Path) -> Truth:
         private=_read_private(folder / PRIVATE, len(clients)),
         answers=_read_answers(folder, holdings.get("files", {})),
         canaries=canaries,
-        sent=tuple(dict(row) for row in holdings.get("sent", ())),
+        sent=tuple(map(dict, holdings.get("sent", ()))),
         unread=holdings.get("unread", ""),
     )
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
@@ -529,7 +529,7 @@ def read_truth(folder: Path) -> Truth:
 
 def _read_counts(holdings: _Holdings, folder: Path) -> NDArray[np.int64]:
     clients, classes = len(holdings["clients"]), len(holdings["classes"])
-    if [len(row) for row in holdings["counts"]] != [classes] * clients:
+    if list(map(len, holdings["counts"])) != [classes] * clients:
         raise DataError(f"{folder / HOLDINGS}: counts: expected {classes} classes of {clients} clients; {_HINT}")
     return np.array(holdings["counts"], dtype=np.int64)
 
@@ -607,7 +607,7 @@ def _read_privacy(path: Path, clients: int) -> Privacy | None:
     lists = {}
     for name in ("noise", "epsilon_round", "epsilon_run"):
         lists[name] = tuple(math.inf if item is None else float(item) for item in value[name])
-    if {len(item) for item in lists.values()} != {clients}:
+    if set(map(len, lists.values())) != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
     return Privacy(value["clip"], value["delta"], value["rounds"], mechanism=value["mechanism"], **lists)
 

@@ -108,7 +108,7 @@ def compare_runs(
     facts = [facts_of(run, keys) for run in runs]
     compared: dict[str, Any] = {"by": keys, "headline": headline, "runs": facts}
     if changes is not None:
-        compared["changes"] = [change.to_dict() for change in changes]
+        compared["changes"] = list(map(Change.to_dict, changes))
     write_json(out / "compare.json", compared)
     write_atomically(out / "compare.md", to_markdown(title, tables).encode())
     page = out / "compare.html"

@@ -83,7 +83,9 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     # Text, never markup: names that came from clients may hold brackets.
     title = Text(printable(run["title"]), style="bold")
     table = _Fitting(interval_title(findings), list(map(_cells, findings)))
-    below = [Text.assemble((finding.name, "bold"), f": {printable(finding.label)}") for finding in findings]
+    below = []
+    for finding in findings:
+        below.append(Text.assemble((finding.name, "bold"), f": {printable(finding.label)}"))
     for finding in findings:
         if finding.headline or finding.value is None:
             verdict = (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict])
