@@ -39,8 +39,8 @@ class _Fitting:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("finding", no_wrap=True)
-        for name in ("value", self.interval, "chance", "null", "n"):
-            table.add_column(name, justify="right", no_wrap=True)
+        for number in ("value", self.interval, "chance", "null", "n"):
+            table.add_column(number, justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
