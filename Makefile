@@ -71,8 +71,8 @@ vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known ho
 screenshot: $(DEV) ## Make the README's picture from a quickstart's report (needs Chromium).
 	$(VENV)/bin/python -m tests.report.screenshot
 
-screenshots: $(DEV) ## Take pictures of every kind of page (minutes, needs Chromium); BEFORE=FOLDER puts an older gallery beside them.
-	$(VENV)/bin/python -m tests.report.gallery build/gallery-$(STAMP) $(if $(BEFORE),--before $(BEFORE))
+screenshots: $(DEV) ## Take pictures of every kind of page (minutes, needs Chromium).
+	$(VENV)/bin/python -m tests.report.gallery build/gallery-$(STAMP)
 
 docs: $(DEV) ## Make a site of the guides, with a reference and a search, that needs no network: build/site/index.html.
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict --config-file .docs/mkdocs.yml

@@ -29,16 +29,8 @@ Rows = NDArray[np.int64]
 def better_than(advantages: Floats, rng: np.random.Generator, *, draws: int = DRAWS) -> Significance:
     """Test whether answers are better than others to the same questions, by swapping the two at random.
 
-    With credits of 0 and 1 this is McNemar's exact test, by drawing.
-
-    Parameters
-    ----------
-    advantages
-        (n,): credit of the answer minus that of the other answer.
-    rng
-        Draws the swaps.
-    draws
-        How many.
+    Advantages (n,) are the credit of the answer minus that of the other answer. With credits of 0 and 1 this is
+    McNemar's exact test, by drawing.
     """
     differing = advantages[advantages != 0]
 
@@ -85,7 +77,7 @@ def exchange_answers(
     *,
     draws: int = DRAWS,
 ) -> Significance:
-    """Test whether answers have to do with the true values, by exchanging these.
+    """Test whether answers (n,) have to do with the true values, by exchanging these.
 
     The credit of the answers has two parts. What answers about one client have in common is held against what the
     values of other clients have in common. What is left is held against other values of the same client. A draw
@@ -93,18 +85,10 @@ def exchange_answers(
 
     Parameters
     ----------
-    answers
-        (n,): index of the value that is named.
-    questions
-        What is true, and of whom.
     known
         (n,): what is known anyhow, 0 or more, such as a baseline's answer: values are exchanged where it is the same.
     weights
         (v,): credit of a right answer, by the true value.
-    rng
-        Draws the exchanges.
-    draws
-        How many.
     """
     truth = questions.truth
     _, cells = np.unique(np.stack([questions.runs, known]), axis=1, return_inverse=True)
@@ -135,11 +119,8 @@ def exchange_answers(
 def _between(answers: Rows, questions: ValueQuestions, cells: Rows, weights: Floats) -> Floats:
     """Hold what the answers about each client have in common against what the values of each client have in common.
 
-    Returns
-    -------
-    ndarray
-        (clients, clients): credit of the row's answers against the column's values, both as shares of each cell, beyond
-        the credit of answers that are the same for all clients.
+    Returned is (clients, clients): credit of the row's answers against the column's values, both as shares of each
+    cell, beyond the credit of answers that are the same for all clients.
     """
     clients = questions.clients
     shape = (int(clients.max()) + 1, int(cells.max()) + 1, len(weights))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
@@ -19,22 +20,15 @@ UNKNOWN = "not known: the record does not say"
 def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "", *, server: str = "passive") -> str:
     """Return the title of an audit: what the first attack asks, of how many clients, on which data.
 
-    Parameters
-    ----------
-    attacks
-        Names of attacks; the first is what the audit is about.
-    setting
-        What was run: of it ``clients`` and ``dataset`` are named.
-    name
-        What to call it where no dataset is known, such as the run's folder.
-    server
-        What the record says of its server; one that is not passive is named.
+    Where no dataset is known, `name` is said, such as the run's folder; a server that is not passive is named.
     """
-    threat = threat_of(attacks[0]) if attacks else None
-    question = threat.question if threat else "What does the server learn?"
-    data = _file_or_name(str(setting["dataset"])) if "dataset" in setting else name
-    clients = setting.get("clients")
-    facts = [count_words(clients, "client")] if clients is not None else []
+    question = "What does the server learn?"
+    if attacks and (threat := threat_of(attacks[0])):
+        question = threat.question
+    facts = []
+    if setting.get("clients") is not None:
+        facts.append(count_words(setting["clients"], "client"))
+    data = _file_or_name(str(setting.get("dataset", name)))
     if data:
         facts.append(data)
     if server != "passive":
@@ -52,7 +46,7 @@ def audited_of(study: Mapping[str, Any], evidence: Sequence[Evidence], setting: 
         "training": _training(evidence[0].record, setting),
         "runs": _runs(evidence),
         "the server sees": _view(evidence[0].record),
-        "defence": _defence(setting) if "settings" in study else UNKNOWN,
+        "defence": _defence(study, setting),
     }
 
 
@@ -76,28 +70,33 @@ def _data(setting: Mapping[str, Any]) -> str:
     text = _file_or_name(name)
     if name in DATASETS:
         text += f": {DATASETS[name].description}"
-    size = _number(setting.get("size"))
-    return f"{text}; {size:,.0f} examples of it" if size else text
+    if size := _number(setting.get("size")):
+        text += f"; {size:,.0f} examples of it"
+    return text
 
 
 def _asked_about(setting: Mapping[str, Any]) -> dict[str, str]:
     for key, title in (("property", "property"), ("private", "attribute"), ("sensitive", "column")):
-        if setting.get(key):
-            # The column that a dataset declares has a name of its own, which the findings say.
-            named = str(setting[key]) != "declared"
-            return {"asked about": f"{title} {short(str(setting[key]), 60)}"} if named else {}
+        # The column that a dataset declares has a name of its own, which the findings say.
+        if setting.get(key, "declared") != "declared" and setting[key]:
+            return {"asked about": f"{title} {short(str(setting[key]), 60)}"}
     return {}
 
 
 def _number(value: Any) -> float:
     """Return a number of a record's facts or of a study, or 0 for what is none; both may be of any making."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return value
 
 
 def _clients(setting: Mapping[str, Any]) -> str:
-    share = _number(setting.get("fraction", 1.0))
-    every = f"{_number(setting['clients']):,.0f}" if _number(setting["clients"]) else UNKNOWN
-    return f"{every}, {100 * share:.3g}% of them a round" if 0 < share < 1 else every
+    share, count = _number(setting.get("fraction", 1.0)), _number(setting["clients"])
+    if not count:
+        return UNKNOWN
+    if 0 < share < 1:
+        return f"{count:,.0f}, {100 * share:.3g}% of them a round"
+    return f"{count:,.0f}"
 
 
 def _training(record: Record, setting: Mapping[str, Any]) -> str:
@@ -108,12 +107,16 @@ def _training(record: Record, setting: Mapping[str, Any]) -> str:
     epochs = _number(setting.get("local-epochs"))
     if epochs and record.protocol == "fedavg":
         text += f" of {count_words(round(epochs), 'local epoch')}"
-    return f"{text}, model {short(str(setting['model']), 60)}" if "model" in setting else text
+    if "model" in setting:
+        text += f", model {short(str(setting['model']), 60)}"
+    return text
 
 
 def _runs(evidence: Sequence[Evidence]) -> str:
-    seeds = ", ".join(str(each.seed) for each in evidence)
-    return f"{len(evidence)} (seeds {seeds})" if len(evidence) > 1 else f"1 (seed {seeds})"
+    seeds = list(map(str, map(attrgetter("seed"), evidence)))
+    if len(seeds) == 1:
+        return f"1 (seed {seeds[0]})"
+    return f"{len(seeds)} (seeds {', '.join(seeds)})"
 
 
 def _view(record: Record) -> str:
@@ -123,7 +126,9 @@ def _view(record: Record) -> str:
     return "each client's reply"
 
 
-def _defence(setting: Mapping[str, Any]) -> str:
+def _defence(study: Mapping[str, Any], setting: Mapping[str, Any]) -> str:
+    if "settings" not in study:
+        return UNKNOWN
     found = []
     name = setting.get("defence", "none")
     if name != "none":

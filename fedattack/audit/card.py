@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, in_units
-from fedattack.audit.numbers import NOTHING, interval, level, shown
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
+from fedattack.audit.numbers import NOTHING, interval, level, shown, with_interval
 from fedattack.base.errors import short
 
 # White letters on these have a contrast of 4.5 at least, whether the notebook is light or dark.
@@ -24,8 +24,8 @@ def card_of(finding: Finding) -> str:
         f"{level(finding.level)} interval": interval(finding.low, finding.high, finding.units),
         "of these very runs": interval(finding.here_low, finding.here_high, finding.units),
         "chance": shown(finding.chance, finding.units),
-        "null": shown(finding.null["value"] if finding.null else None, finding.units),
-        "p, corrected": NOTHING if finding.p_adjusted is None else f"{finding.p_adjusted:.2g}",
+        "null": shown(finding.null_value, finding.units),
+        "p, corrected": shown(finding.p_adjusted, ""),
         "targets": f"{finding.n:,}",
         "seeds": ", ".join(map(str, finding.seeds)),
     }
@@ -49,15 +49,17 @@ def table_of(findings: Sequence[Finding]) -> str:
     header = ("finding", "what", "value", "interval", "chance", "null", "n", "verdict")
     rows = []
     for finding in findings:
-        name = f"<code>{_text(finding.name)}</code>{' †' if finding.selected_after_the_fact else ''}"
+        name = f"<code>{_text(finding.name)}</code>{' †' * finding.selected_after_the_fact}"
+        if finding.headline:
+            name = f"<b>{name}</b>"
         numbers = (
             shown(finding.value, finding.units),
             interval(finding.low, finding.high, finding.units),
             shown(finding.chance, finding.units),
-            shown(finding.null["value"] if finding.null else None, finding.units),
+            shown(finding.null_value, finding.units),
             f"{finding.n:,}",
         )
-        cells = [f"<b>{name}</b>" if finding.headline else name, _text(finding.label), *map(_text, numbers)]
+        cells = [name, _text(finding.label), *map(_text, numbers)]
         rows.append(_row("td", [*cells, _badge(finding.verdict)]))
     after = ""
     if any(finding.selected_after_the_fact for finding in findings):
@@ -67,10 +69,10 @@ def table_of(findings: Sequence[Finding]) -> str:
 
 def line_of(finding: Finding) -> str:
     """Return one finding as a line of text."""
-    ends = interval(finding.low, finding.high, finding.units)
-    value = shown(finding.value, finding.units) + (f" ({ends})" if ends != NOTHING else "")
-    chance = "" if finding.chance is None else f", chance {in_units(finding.chance, finding.units)}"
-    return short(f"{finding.name}: {value}{chance}, n = {finding.n:,}: {finding.verdict}")
+    value = with_interval(vars(finding), finding.units)
+    if finding.chance is not None:
+        value += f", chance {shown(finding.chance, finding.units)}"
+    return short(f"{finding.name}: {value}, n = {finding.n:,}: {finding.verdict}")
 
 
 def _badge(verdict: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -33,10 +33,8 @@ SHUFFLING, TESTING = 1, 2
 class Fits:
     """How well what was read of each client fits each client, of all runs.
 
-    Attributes
-    ----------
-    tables
-        For each run (clients, clients): what was read of a client (rows) beside the truth about another one (columns).
+    Tables are (clients, clients) of each run: what was read of a client (rows) beside the truth about another one
+    (columns).
     """
 
     tables: Sequence[Floats]
@@ -44,17 +42,17 @@ class Fits:
     @property
     def own(self) -> Floats:
         """(clients of all runs,): beside the client's own truth."""
-        return np.concatenate([np.diagonal(table) for table in self.tables])
+        return np.concatenate(list(map(np.diagonal, self.tables)))
 
     @property
     def sums(self) -> list[float]:
         """The sum of :attr:`own` for each run."""
-        return [float(np.trace(table)) for table in self.tables]
+        return list(map(float, map(np.trace, self.tables)))
 
     @property
     def sizes(self) -> list[int]:
         """How many clients each run has."""
-        return [len(table) for table in self.tables]
+        return list(map(len, self.tables))
 
     @property
     def rate(self) -> Rate:
@@ -72,7 +70,7 @@ class Fits:
     def test(self, rng: np.random.Generator, draws: int = DRAWS) -> Significance:
         """Say how likely so good a fit is by accident."""
         runs = np.repeat(np.arange(len(self.tables)), self.sizes)
-        ways = arrangements_within(runs, np.concatenate([self._kinds(table) for table in self.tables]))
+        ways = arrangements_within(runs, np.concatenate(list(map(self._kinds, self.tables))))
         how = "the clients of each run exchanged"
         return significance_of(float(self.own.mean()), self.draw, rng, how, arrangements=ways, draws=draws)
 
@@ -190,31 +188,19 @@ class ClientsJudge(Judge[K]):
 
 
 def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: str) -> Reach | None:
-    """Say what exchanging the clients of each run can show at best.
+    """Say what exchanging the clients of each run can show at best; ``None`` where there is no client.
 
-    Parameters
-    ----------
-    kinds
-        For each run (clients,): which clients hold the same.
-    needed
-        The p that is needed.
-    words
-        What clients differ in: ``that hold other labels``.
-
-    Returns
-    -------
-    Reach or None
-        ``None`` where there is no client.
+    `kinds` says for each run which clients (clients,) hold the same, and `words` what clients differ in, such as ``that
+    hold other labels``.
     """
-    sizes = [len(of_run) for of_run in kinds]
+    sizes = list(map(len, kinds))
     if not sum(sizes):
         return None
     runs = np.repeat(np.arange(len(kinds)), sizes)
     different = max(len(np.unique(of_run)) for of_run in kinds)
     enough = smallest(lambda clients: math.factorial(clients) * needed >= 1, 2)
-    return Reach(
-        least_p(arrangements_within(runs, np.concatenate(kinds))),
-        f"{different} clients {words}",
-        f"{enough} of them",
-        f"clients={enough}" if enough > max(sizes) else "",
-    )
+    least = least_p(arrangements_within(runs, np.concatenate(kinds)))
+    reach = Reach(least, f"{different} clients {words}", f"{enough} of them")
+    if enough > max(sizes):
+        return replace(reach, setting=f"clients={enough}")
+    return reach

@@ -36,10 +36,12 @@ class Control:
     def clients(self) -> str:
         """What the clients did, as after "clients that"."""
         if self.kind == TRAINED:
-            times = "once more" if self.amount == 1 else f"{self.amount} passes more"
+            times = f"{self.amount} passes more"
+            if self.amount == 1:
+                times = "once more"
             return f"were trained further on their own targets, {times}"
         if self.kind == PLANTED:
-            count = "one" if self.amount == 1 else self.amount
+            count = {1: "one"}.get(self.amount, self.amount)
             return f"send trees that split by {count} of their own values of each column"
         return f"send one plain step on {self.amount} of their own targets"
 
@@ -53,13 +55,7 @@ def control_of(finding: Finding) -> str:
 
 
 def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) -> list[Finding]:
-    """Add to findings that show nothing what the positive control of their attack says.
-
-    Parameters
-    ----------
-    controls
-        By the attack's name.
-    """
+    """Add to findings that show nothing what the positive control of their attack, by its name, says."""
     final = []
     for finding in findings:
         control = controls.get(finding.attack)

@@ -120,8 +120,8 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     for attack in evidence[0].scores:
         knows += ATTACKS[attack].knows
     knows = _once(knows)
-    if knowledge.answers is not None:
-        knows = [_ITS_APP if line == KNOWS_MODEL else line for line in knows]
+    if knowledge.answers is not None and KNOWS_MODEL in knows:
+        knows[knows.index(KNOWS_MODEL)] = _ITS_APP
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
     if knowledge.sends is not None and knowledge.sends.factors is not None:
@@ -152,16 +152,14 @@ def means_of(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     """Say of each attack what it answers, what it is assumed to know, and what it took: the mean over the seeds."""
     means = []
     for name in evidence[0].scores:
-        threat = threat_of(name)
+        question, mean = ATTACKS[name].title, None
+        if threat := threat_of(name):
+            question = threat.question
         seconds = [seed.scores[name].seconds for seed in evidence]
-        means.append(
-            {
-                "attack": name,
-                "question": threat.question if threat else ATTACKS[name].title,
-                "knows": list(ATTACKS[name].knows),
-                "seconds": round(fmean(seconds), 2) if all(seconds) else None,
-            }
-        )
+        if all(seconds):
+            mean = round(fmean(seconds), 2)
+        knows = list(ATTACKS[name].knows)
+        means.append({"attack": name, "question": question, "knows": knows, "seconds": mean})
     return means
 
 
@@ -224,7 +222,7 @@ def _once(texts: Sequence[str]) -> list[str]:
 
 def _notes_of_aggregation(record: Record) -> list[str]:
     by = (record.manifest["aggregation"] or {}).get("by")
-    return [_AGGREGATIONS[by]] if by in _AGGREGATIONS else []
+    return [text for name, text in _AGGREGATIONS.items() if name == by]
 
 
 def _notes_of_truths(evidence: Sequence[Evidence]) -> list[str]:
@@ -287,18 +285,16 @@ def _are_exchanged(record: Record, truth: Truth) -> bool:
     """Say whether the example counts that nodes sent fit the truth's, but in another order."""
     held = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
     expected, sent = [], []
-    for observation in record.rounds[0].observations if len(record) else ():
-        if observation.node in truth.nodes:
-            expected.append(held.get(truth.nodes[observation.node]))
-            sent.append(observation.num_examples)
+    for round_ in record.rounds[:1]:
+        for observation in round_.observations:
+            if observation.node in truth.nodes:
+                expected.append(held.get(truth.nodes[observation.node]))
+                sent.append(observation.num_examples)
     return expected != sent and Counter(expected) == Counter(sent)
 
 
 def privacy_of(guarantees: Sequence[Privacy], plaintext: Sequence[str]) -> dict[str, Any]:
-    """Return what the clients of each seed guarantee, from the least to the most over all of them.
-
-    ``plaintext`` is what came beside the arrays, by name.
-    """
+    """Return what the clients of each seed guarantee, from the least to the most over all of them."""
     first = guarantees[0]
     return {
         **GUARANTEES[first.mechanism],
@@ -308,7 +304,7 @@ def privacy_of(guarantees: Sequence[Privacy], plaintext: Sequence[str]) -> dict[
         "noise": _ends(guarantees, "noise"),
         "epsilon_round": _ends(guarantees, "epsilon_round"),
         "epsilon_run": _ends(guarantees, "epsilon_run"),
-        "hazards": [asdict(hazard) for hazard in list_hazards(own_noise=True, plaintext=plaintext)],
+        "hazards": list(map(asdict, list_hazards(own_noise=True, plaintext=plaintext))),
     }
 
 
@@ -317,11 +313,11 @@ def _ends(guarantees: Sequence[Privacy], name: str) -> dict[str, float | None]:
     values: list[float] = []
     for guarantee in guarantees:
         values += getattr(guarantee, name)
-    return {"low": _finite(min(values)), "high": _finite(max(values))}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    ends: dict[str, float | None] = {"low": min(values), "high": max(values)}
+    for end, value in ends.items():
+        if value == math.inf:
+            ends[end] = None
+    return ends
 
 
 def curves_of(
@@ -329,16 +325,14 @@ def curves_of(
 ) -> dict[str, Any]:
     """Return the curves of the run: accuracy, loss and overfitting by round, for each seed.
 
-    Parameters
-    ----------
-    evidence, quality
-        One for each seed.
-    trained
-        For each seed the accuracy on target records that clients hold; ``None`` where it is not known.
+    `trained` is the accuracy on target records that clients hold; ``None`` where it is not known.
     """
     seeds, measure = _seed_names(evidence), quality[0].measure
-    model = "mean of the local models" if any(map(attrgetter("local"), quality)) else "global model"
-    unit = "" if measure == "accuracy" else f", as {measure}"
+    model, unit = "global model", ""
+    if any(map(attrgetter("local"), quality)):
+        model = "mean of the local models"
+    if measure != "accuracy":
+        unit = f", as {measure}"
     curves: dict[str, Any] = {}
     for name, rounds_name, title in (
         ("accuracy", "rounds", f"{model} on the test split{unit}"),
@@ -364,7 +358,7 @@ def curves_of(
 
 def _seed_names(evidence: Sequence[Evidence]) -> list[str]:
     """Name each curve by its seed, and by its part of the folder, too, where a seed occurs twice."""
-    seeds = [str(seed.seed) for seed in evidence]
+    seeds = list(map(str, map(attrgetter("seed"), evidence)))
     if len(set(seeds)) == len(seeds):
         return seeds
     return [f"{seed.seed} ({seed.part.name})" for seed in evidence]

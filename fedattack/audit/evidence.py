@@ -49,7 +49,9 @@ class Evidence:
     @cached_property
     def seed(self) -> int:
         """The run's seed, or the number of the part for a record that names none."""
-        return self.index if self.record.seed is None else self.record.seed
+        if self.record.seed is None:
+            return self.index
+        return self.record.seed
 
 
 def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Evidence]:
@@ -85,7 +87,7 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
 
 def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
     """List the attacks that have scores for every seed, the one that the study is about first."""
-    attacks = [name for name in ATTACKS if _are_scored(parts, name)]
+    attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in parts)]
     if not attacks and UNANSWERED in read_study(folder):
         return []
     if not attacks:
@@ -103,22 +105,21 @@ def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
     return sorted(attacks, key=lambda name: name not in about)
 
 
-def _are_scored(parts: Sequence[Part], attack: str) -> bool:
-    return all(part.scores(attack).exists() for part in parts)
-
-
 def _record_of(part: Part, *, allow_empty: bool) -> Record:
     record = Record(part.record, skip_damaged=True, thinned=True).singled_out()
     if not len(record) and not allow_empty:
-        why = record.damage[0] if record.damage else "no round was recorded"
+        why = next(iter(record.damage), "no round was recorded")
         raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
     return record
 
 
 def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
-    truth = read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None
+    truth, knowledge = None, Knowledge()
+    if (part.truth / HOLDINGS).exists():
+        truth = read_truth(part.truth)
     # Without attacks nobody knew anything.
-    knowledge = read_knowledge(part.knowledge, trusted=trusted) if attacks else Knowledge()
+    if attacks:
+        knowledge = read_knowledge(part.knowledge, trusted=trusted)
     record = as_models(without_canaries(record, knowledge), knowledge)
     if truth is not None:
         _check_nodes(part, knowledge, truth)

@@ -119,12 +119,8 @@ class Exchanges:
     def most_exposed(self, clients: Rows, fpr: float) -> Statistic:
         """Return the largest excess over all clients: members above the common threshold, held against non-members.
 
-        Parameters
-        ----------
-        clients
-            (m + k,): the client of each member and of each non-member, 0 or more.
-        fpr
-            The rate at which non-members are above the threshold.
+        `clients` (m + k,) says whose each member and each non-member is; `fpr` is the rate of non-members above the
+        threshold.
         """
         # A dense one would have targets × clients entries.
         ones, rows = np.ones(len(clients)), np.arange(len(clients))
@@ -165,12 +161,8 @@ class Exchanges:
 def standardise(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> Floats:
     """Return by how many standard deviations more of the marked are above than if it were an accident who is marked.
 
-    Parameters
-    ----------
-    hits, above
-        (…,): how many of the marked are above a threshold, and how many of all.
-    marked, sizes
-        (…,): how many are marked, and how many there are.
+    All are (…,): how many of the marked are above a threshold, and how many of all; how many are marked, and how many
+    there are.
     """
     expected = above * marked / np.maximum(sizes, 1)
     variance = expected * (1 - marked / np.maximum(sizes, 1)) * (sizes - above) / np.maximum(sizes - 1, 1)
@@ -180,14 +172,9 @@ def standardise(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> F
 def significance_above(
     scores: Floats, marked: Flags, cells: Rows, threshold: float, rng: np.random.Generator, how: str
 ) -> Significance:
-    """Hold it against exchanges within cells how many of the marked are above a threshold.
+    """Hold it against exchanges within cells how many of the marked are above a threshold; all of them (n,).
 
     The threshold must come from other targets. In each cell the number is then hypergeometric.
-
-    Parameters
-    ----------
-    scores, marked, cells
-        (n,): the score of each target, whether it is marked, and its cell.
     """
     _, inside = np.unique(cells, return_inverse=True)
     chosen = np.bincount(inside, marked).astype(np.int64)

@@ -4,13 +4,15 @@ A test exchanges what each run holds by itself. In runs in which the same client
 holds what happens in all of them together, and the exchange would take it for news each time.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.reach import Prepared
-from fedattack.audit.truth import NOBODY, Truth
+from fedattack.audit.truth import NOBODY
 
 _MOST = 0.75
 """Runs are of one federation if they have more than this part of what the smaller one holds in common."""
@@ -19,19 +21,14 @@ _MOST = 0.75
 def dealt_anew(evidence: Sequence[Evidence | Prepared]) -> list[int]:
     """Return the places of the runs whose clients hold something else than in all runs before them.
 
-    Runs that have something in common, but no more than three quarters, count as dealt anew.
-
-    Parameters
-    ----------
-    evidence
-        One per seed. A run without the truth counts as dealt anew.
+    Runs that have something in common, but no more than three quarters, count as dealt anew, as does one without truth.
     """
     if len(evidence) == 1:  # nothing to compare, and hashing all targets takes time
         return [0]
     kept: list[int] = []
     seen: list[list[set[Hashable]]] = []
     for place, one in enumerate(evidence):
-        holdings = [] if one.truth is None else [set(kind) for kind in _holdings(one, one.truth)]
+        holdings = _list_holdings(one)
         if not any(_alike(holdings, before) for before in seen):
             kept.append(place)
             seen.append(holdings)
@@ -46,26 +43,38 @@ def _alike(holdings: Sequence[set[Hashable]], before: Sequence[set[Hashable]]) -
     return False
 
 
-def _holdings(one: Evidence | Prepared, truth: Truth) -> Iterator[Iterator[Hashable]]:
-    """Yield what clients hold, kind by kind: of a kind as many facts as there are."""
+def _list_holdings(one: Evidence | Prepared) -> list[set[Hashable]]:
+    """List what clients hold, kind by kind: of a kind as many facts as there are; nothing without the truth."""
+    truth = one.truth
+    if truth is None:
+        return []
     targets = one.knowledge.targets
-    examples = range(len(truth.owners)) if targets is None else (hash(row.tobytes()) for row in targets.x)
-    yield ((example, owner) for example, owner in zip(examples, truth.owners.tolist(), strict=False) if owner != NOBODY)
-    positives = np.zeros((0, 0), dtype=np.bool_) if truth.positives is None else truth.positives
-    yield ((question, truth.clients[column]) for question, column in np.argwhere(positives).tolist())
-    yield (
-        (name, client, value)
-        for name, held in truth.private.items()
-        for client, value in zip(truth.clients, held.values, strict=True)
-    )
-    attributes = truth.attributes
-    held = () if attributes is None else zip(attributes.owners, attributes.values.tolist(), strict=True)
-    yield ((place, *fact) for place, fact in enumerate(held))
-    records = truth.records
-    shown = () if records is None else zip(records.x, records.owners, strict=True)
-    yield ((hash(x.tobytes()), owner) for x, owner in shown)
-    yield (
-        (threat, name, hash(values.tobytes()))
-        for threat, arrays in truth.answers.items()
-        for name, values in arrays.items()
-    )
+    examples: Iterable[Hashable] = range(len(truth.owners))
+    if targets is not None:
+        examples = _hash_each(targets.x)
+    owned = zip(examples, truth.owners.tolist(), strict=False)
+    kinds: list[set[Hashable]] = [{(example, owner) for example, owner in owned if owner != NOBODY}]
+    positives: set[Hashable] = set()
+    if truth.positives is not None:
+        for question, column in np.argwhere(truth.positives).tolist():
+            positives.add((question, truth.clients[column]))
+    private: set[Hashable] = set()
+    for name, held in truth.private.items():
+        for client, value in zip(truth.clients, held.values, strict=True):
+            private.add((name, client, value))
+    attributes: set[Hashable] = set()
+    if truth.attributes is not None:
+        owners, values = truth.attributes.owners, truth.attributes.values.tolist()
+        attributes.update(enumerate(zip(owners, values, strict=True)))
+    records: set[Hashable] = set()
+    if truth.records is not None:
+        records.update(zip(_hash_each(truth.records.x), truth.records.owners, strict=True))
+    answers: set[Hashable] = set()
+    for threat, arrays in truth.answers.items():
+        for name, array in arrays.items():
+            answers.add((threat, name, hash(array.tobytes())))
+    return [*kinds, positives, private, attributes, records, answers]
+
+
+def _hash_each(examples: NDArray[Any]) -> list[int]:
+    return [hash(example.tobytes()) for example in examples]

@@ -5,14 +5,13 @@ the file is ``fedattack/report/schema.json``.
 """
 
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from fedattack.base.errors import ConfigError, ReportError, instead
+from fedattack.base.errors import ReportError
 
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"
@@ -20,9 +19,6 @@ TOO_FEW = "too few to tell"
 CANNOT_TELL = "cannot be told"
 NOT_APPLICABLE = "not applicable"
 VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
-
-CLAIM_VERDICTS = ("contradicted", "consistent", "cannot be checked")
-"""Verdicts of the findings ``claim.…`` of :mod:`fedattack.claims`, for gates."""
 
 ERROR = 0.05
 """How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.decided`."""
@@ -33,9 +29,9 @@ FIRST_ALONE = "in other runs the same clients hold the same"
 PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
 
-_NAME = re.compile(r"[a-z0-9-]+")
+NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
-_METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
+METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
 
@@ -139,38 +135,36 @@ class Finding:
     paper: str = ""
 
     def __post_init__(self) -> None:
-        for part, pattern in ((self.attack, _NAME), (self.metric, _METRIC)):
+        for part, pattern in ((self.attack, NAME), (self.metric, METRIC)):
             if not pattern.fullmatch(part):
                 raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
         ends = [end for end in (self.low, self.value, self.high) if end is not None]
         where = not_finite(vars(self))
-        for wrong, message in (
-            (
-                self.verdict not in VERDICTS,
-                f"the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}",
-            ),
-            (not self.reason.strip(), "the reason is empty; expected the verdict's grounds in words"),
-            (
-                self.value is None and self.verdict != NOT_APPLICABLE,
-                f"it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}",
-            ),
-            (
-                any(right < left - _ROUNDING for left, right in pairwise(ends)),
-                f"low, value and high are {self.low}, {self.value} and {self.high}; expected them in ascending order",
-            ),
-            (
-                self.selected_after_the_fact and self.headline,
-                "a headline is fixed in advance; expected at most one of headline and selected_after_the_fact",
-            ),
-            (where, f"{where} is not a finite number; expected finite numbers, or null where there is none"),
-        ):
-            if wrong:
-                raise ReportError(f"finding {self.name}: {message}")
+        fault = ""
+        if self.verdict not in VERDICTS:
+            fault = f"the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}"
+        elif not self.reason.strip():
+            fault = "the reason is empty; expected the verdict's grounds in words"
+        elif self.value is None and self.verdict != NOT_APPLICABLE:
+            fault = f"it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}"
+        elif any(right < left - _ROUNDING for left, right in pairwise(ends)):
+            fault = f"low, value, high are {self.low}, {self.value}, {self.high}; expected them in ascending order"
+        elif self.selected_after_the_fact and self.headline:
+            fault = "a headline is fixed in advance; expected at most one of headline and selected_after_the_fact"
+        elif where:
+            fault = f"{where} is not a finite number; expected finite numbers, or null where there is none"
+        if fault:
+            raise ReportError(f"finding {self.name}: {fault}")
 
     @property
     def name(self) -> str:
         """Attack and metric, as conditions name them: ``sia.asr``."""
         return f"{self.attack}.{self.metric}"
+
+    @property
+    def null_value(self) -> float | None:
+        """The null's value; None where there is no null."""
+        return self.null and self.null["value"]
 
     def __repr__(self) -> str:
         # How findings look is made of their parts, and this module has none of it.
@@ -212,12 +206,14 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
     advance may have no power for so few targets. All verdicts of a report are corrected together, so that each leak
     among them is one; see :func:`fedattack.audit.significance.decided`.
     """
+    leaks: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.verdict == LEAK:
+            leaks.setdefault(finding.attack, finding)
     chosen = []
-    for headline in findings:
-        if not headline.headline:
-            continue
-        leaks = [finding for finding in findings if finding.attack == headline.attack and finding.verdict == LEAK]
-        chosen.append(leaks[0] if leaks and headline.verdict != LEAK else headline)
+    for finding in findings:
+        if finding.headline:
+            chosen.append(finding if finding.verdict == LEAK else leaks.get(finding.attack, finding))
     return chosen
 
 
@@ -256,251 +252,64 @@ def verdict(
 
     Parameters
     ----------
-    value
-        The number.
-    chance
-        What guessing gives; None if there is no such thing, in which case `bars` must name something.
-    p
-        How likely so much is by accident.
+    p, least, how
+        How likely so much is by accident, the smallest p that these data could have given, and how p was found.
     bars
         Further baselines that must be exceeded, such as ``{"size prior": 0.14}``.
-    units
-        Units of all numbers, for the words.
-    least
-        The smallest p that these data could have given.
-    how
-        How p was found, for the words.
 
     Returns
     -------
     tuple of str
         The verdict, one of :data:`VERDICTS`, and the reason in words.
     """
-    against = {**({} if chance is None else {"chance": chance}), **(bars or {})}
+    against = dict(bars or {})
+    if chance is not None:
+        against = {"chance": chance} | against
     needed = {"a value": value, "a chance level": against or None, "a test": p}
     lacking = [what for what, part in needed.items() if part is None]
     if value is None or p is None or lacking:
         return NOT_APPLICABLE, f"a verdict needs {list_words(lacking, 'and')}, and there is none"
+    if least >= 1:
+        return TOO_FEW, "there is nothing to exchange that would make a difference"
+    if least > ERROR:
+        return TOO_FEW, (
+            "there are too few targets or clients for any result to be told from an accident: at best "
+            f"{p_in_words(least)}, and {ERROR:g} is needed"
+        )
     cleared: list[str] = []
     missed: list[str] = []
     for name, bar in against.items():
         bars_in_words = missed if value <= bar else cleared
         bars_in_words.append(f"{name} ({in_units(bar, units)})")
-    by_test = f"{p_in_words(p)} ({how})" if how else p_in_words(p)
-    if least > ERROR:
-        return TOO_FEW, _describe_too_few(least)
     if missed:
         return NO_EVIDENCE, f"{in_units(value, units)} is not above {list_words(missed, 'or')}"
+    by_test = p_in_words(p)
+    if how:
+        by_test += f" ({how})"
     if p > ERROR:
         return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
     return LEAK, f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and hardly by accident: {by_test}"
-
-
-def _describe_too_few(least: float) -> str:
-    if least >= 1:
-        return "there is nothing to exchange that would make a difference"
-    return (
-        "there are too few targets or clients for any result to be told from an accident: at best "
-        f"{p_in_words(least)}, and {ERROR:g} is needed"
-    )
 
 
 def p_in_words(p: float) -> str:
     """Write a p-value as ``p = 0.003``; below a millionth it says no more than that."""
     if p < 1e-6:
         return "p < 0.000001"
-    return f"p = {p:.1g}" if p < 0.001 else f"p = {p:.2g}"
+    if p < 0.001:
+        return f"p = {p:.1g}"
+    return f"p = {p:.2g}"
 
 
 def list_words(items: Sequence[str], conjunction: str) -> str:
     """Write a list as people do."""
-    *first, last = items
-    return f"{', '.join(first)} {conjunction} {last}" if first else last
-
-
-_VALUE, _VERDICT, _CLAIM = "value", "verdict", "claim"
-# What a condition may ask of a finding, beside its value, and how its complaint calls that.
-_PARTS = {_VALUE: "value", "low": "lower end", "high": "upper end"}
-_ORDER: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-_SAME: dict[str, Callable[[str, str], bool]] = {"==": operator.eq, "!=": operator.ne}
-_CONDITION = re.compile(
-    rf"\s*(?:(?P<name>{_NAME.pattern}\.{_METRIC.pattern})(?:\.(?P<part>[a-z]+))?|{_VERDICT})"
-    r"\s*(?P<comparison>>=|<=|==|!=|>|<)\s*(?P<than>\S.*?)\s*"
-)
-_FORMS = (
-    'ATTACK.METRIC with a number, such as "sia.asr > 0.3" or "sia.asr.low > 0.3", or a verdict, such as '
-    '"sia.asr.verdict == leak" or, of any question, "verdict == leak"'
-)
-
-WHOLE_CLAIM = "claim.verdict"
-"""What conditions call the verdict on a privacy claim as a whole."""
-
-_CLAIM_FORMS = (
-    f'a verdict, such as "{WHOLE_CLAIM} == contradicted" or "claim.noise-missing.verdict != consistent", or a finding '
-    'with a number, such as "claim.epsilon-configured > 10"'
-)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """What a gate asks of a finding, such as ``sia.asr > 0.3``, or of all questions, such as ``verdict == leak``.
-
-    A question's verdict is that of the finding that answers it; see :func:`answering`.
-
-    Attributes
-    ----------
-    text
-        The condition as it was given.
-    name
-        The finding; empty for all questions.
-    part
-        ``value``, ``low``, ``high`` or ``verdict``.
-    comparison, than
-        How that is compared, and with what.
-    """
-
-    text: str
-    name: str
-    part: str
-    comparison: str
-    than: float | str
-
-    @property
-    def attack(self) -> str:
-        """The attack whose finding it is about; empty for all questions."""
-        return self.name.partition(".")[0]
-
-    @property
-    def metric(self) -> str:
-        """What of the attack it is about; empty for all questions."""
-        return self.name.partition(".")[2]
-
-    def is_crossed(self, findings: Sequence[Finding]) -> bool:
-        """Whether the condition holds for a finding that it is about.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such finding; if a share is compared with what no share can be; or if it holds for none, and
-            of one nothing can be said: a gate must not pass because there is nothing to see.
-        """
-        meant = [finding for finding in findings if finding.name == self.name]
-        if not self.name:
-            meant = answering(findings)
-        if not meant:
-            there = ", ".join(sorted({finding.name for finding in findings})) or "none"
-            what = f"finding {self.name}" if self.name else "headline"
-            raise ConfigError(f"--fail-if: there is no {what}; expected one of: {there}")
-        for finding in meant:
-            self._check_share(finding)
-        if any(map(self._holds, meant)):
-            return True
-        for finding in meant:
-            if self._is_undecided(finding):
-                instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
-                raise ConfigError(
-                    f"--fail-if {self.text}: {finding.name} is {TOO_FEW}: the gate can be neither crossed nor passed; "
-                    f'run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
-                )
-            if self._is_open(finding):
-                other = "name a finding that was measured"
-                if self.attack == _CLAIM:
-                    other = f'ask for "{WHOLE_CLAIM} == contradicted", which always decides'
-                raise ConfigError(
-                    f"--fail-if {self.text}: {finding.name} has no {_PARTS.get(self.part, self.part)} "
-                    f"({finding.reason}), so the condition can be neither crossed nor passed; {other}"
-                )
-        return False
-
-    def _check_share(self, finding: Finding) -> None:
-        """Refuse a number that is no share, such as a per cent, for a finding that is one."""
-        if isinstance(self.than, str) or finding.units != PROPORTION or 0 <= self.than <= 1:
-            return
-        example = f"{self.than / 100:g} for {self.than:g}%" if 1 < self.than <= 100 else "0.3 for 30%"
-        raise ConfigError(
-            f"--fail-if {self.text}: {finding.name} is a share from 0 to 1, and is shown in per cent; write {example}"
-        )
-
-    def _holds(self, finding: Finding) -> bool:
-        actual = getattr(finding, self.part)
-        if isinstance(self.than, str):
-            return _SAME[self.comparison](actual, self.than)
-        return actual is not None and _ORDER[self.comparison](actual, self.than)
-
-    def _is_undecided(self, finding: Finding) -> bool:
-        """Whether it is asked for a verdict that too little data could not give."""
-        return self.part == _VERDICT and finding.verdict == TOO_FEW and self.than in (LEAK, NO_EVIDENCE)
-
-    def _is_open(self, finding: Finding) -> bool:
-        """Whether the finding says nothing either way."""
-        # A number that an attack found in what it cannot read passes no gate.
-        if finding.verdict == CANNOT_TELL:
-            return self.than != CANNOT_TELL
-        if self.part == _VERDICT:
-            return finding.verdict == NOT_APPLICABLE and self.than != NOT_APPLICABLE
-        return getattr(finding, self.part) is None
-
-
-def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
-    """Read a condition such as ``sia.asr > 0.3``, ``sia.asr.low > 0.3`` or ``verdict == leak``.
-
-    Numbers are compared by >, >=, < and <=, verdicts by == and !=.
-
-    Parameters
-    ----------
-    text
-        The condition.
-    of_claim
-        Whether it has to be about a privacy claim, such as ``claim.verdict == contradicted``.
-
-    Raises
-    ------
-    ConfigError
-        If the text is no such condition.
-    """
-    nonsense = ConfigError(f"--fail-if {text!r}: expected {_CLAIM_FORMS if of_claim else _FORMS}")
-    match = _CONDITION.fullmatch(text)
-    if not match or (match["name"] == WHOLE_CLAIM and match["part"]):
-        raise nonsense
-    name, comparison, than = match["name"] or "", match["comparison"], match["than"].strip("'\"")
-    if of_claim and not name.startswith(f"{_CLAIM}."):
-        raise nonsense
-    part = match["part"]
-    if not part:
-        part = _VERDICT if name in ("", WHOLE_CLAIM) else _VALUE
-    if part == _VERDICT:
-        _check_verdict(text, name, comparison, than)
-        return Condition(text, name, part, comparison, than)
-    if part not in _PARTS:
-        words = instead(part, ("low", "high", _VERDICT), listed=False)
-        raise ConfigError(f"--fail-if {text!r}: unknown part {part!r} of a finding: {words}")
-    try:
-        threshold = float(than)
-    except ValueError:
-        raise nonsense from None
-    if comparison not in _ORDER or not math.isfinite(threshold):
-        raise nonsense
-    return Condition(text, name, part, comparison, threshold)
-
-
-def _check_verdict(text: str, name: str, comparison: str, than: str) -> None:
-    """Refuse a condition on a verdict that compares it with anything else, or by order."""
-    known = CLAIM_VERDICTS if name.startswith(f"{_CLAIM}.") else VERDICTS
-    if comparison not in _SAME or than not in known:
-        words = instead(than, known, listed=False)
-        raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
+    return f" {conjunction} ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return list(map(_plain, value))
     # NumPy scalars and arrays, without importing NumPy for them.
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
@@ -520,5 +329,5 @@ def not_finite(value: Any, largest: float = math.inf) -> str | None:
     for key, item in items:
         where = not_finite(item, largest)
         if where is not None:
-            return str(key) if where == "it" else f"{key}.{where}"
+            return f"{key}.{where}".removesuffix(".it")
     return None

@@ -15,26 +15,14 @@ LEVEL = 0.95
 
 
 def clopper_pearson(successes: float, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Clopper-Pearson interval of a success rate.
+    """Clopper-Pearson interval of a success rate, in [0, 1].
 
-    The limits are quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k). They exist for every real k in [0, n], so a
-    fractional count needs no rounding: a tie between m candidates, of which one is right, counts 1/m. For a whole k
-    this is the textbook interval; in between, both ends move continuously and monotonically. A credit in [0, 1] has
-    at most the variance of a yes-or-no credit of the same mean, so the interval stays conservative.
+    The limits are quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k), which exist for every real k in [0, n]: a tie
+    between m candidates, of which one is right, counts 1/m. A credit in [0, 1] has at most the variance of a yes-or-no
+    credit of the same mean, so the interval stays conservative.
 
-    Parameters
-    ----------
-    successes
-        Sum of the credits, in [0, n]; whole or fractional.
-    n
-        Number of trials, at least 1.
-    level
-        Two-sided confidence level, in (0, 1).
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper end, in [0, 1].
+    Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika
+    26 (1934).
 
     Raises
     ------
@@ -42,11 +30,6 @@ def clopper_pearson(successes: float, n: int, level: float = LEVEL) -> tuple[flo
         If there is no trial, or the successes are not in [0, n].
     ConfigError
         If the level is not in (0, 1).
-
-    References
-    ----------
-    Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
-    Biometrika 26 (1934).
     """
     _check_level(level)
     if n < 1:
@@ -56,8 +39,11 @@ def clopper_pearson(successes: float, n: int, level: float = LEVEL) -> tuple[flo
             f"clopper_pearson: successes is {successes}; expected 0 to n = {n}; sum the credits of the same targets"
         )
     tail = (1 - level) / 2
-    low = float(stats.beta.ppf(tail, successes, n - successes + 1)) if successes > 0 else 0.0
-    high = float(stats.beta.isf(tail, successes + 1, n - successes)) if successes < n else 1.0
+    low, high = 0.0, 1.0
+    if successes > 0:
+        low = float(stats.beta.ppf(tail, successes, n - successes + 1))
+    if successes < n:
+        high = float(stats.beta.isf(tail, successes + 1, n - successes))
     return low, high
 
 
@@ -69,25 +55,9 @@ def _check_level(level: float) -> None:
 def t_interval(
     values: Sequence[float], level: float = LEVEL, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Student-t interval of the mean of one value per seed, of which nothing else is known.
+    """Student-t interval of the mean of one value per seed, at least two, clipped to `bounds`.
 
-    It is right for values that are about normal over seeds. From two or three seeds it is wide, and near a bound it
-    misses the mean more often than stated. Where an interval within the runs is known, :func:`mean_interval` and
-    :func:`rate_interval` do better.
-
-    Parameters
-    ----------
-    values
-        One value per seed, at least two.
-    level
-        Two-sided confidence level, in (0, 1).
-    bounds
-        Range that the quantity cannot leave, such as (0, 1) for a rate; the interval is clipped to it.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper end, in the values' units.
+    From two or three seeds it is wide, and near a bound it misses the mean more often than stated.
 
     Raises
     ------
@@ -115,22 +85,9 @@ def t_interval(
 
 
 def these_runs(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> tuple[float, float]:
-    """Interval of a success rate given the models of these very runs.
+    """Interval of a success rate given the models of these very runs, in [0, 1].
 
-    Clopper-Pearson over the targets of all runs. Other targets of the same runs would be traced at a rate in this
-    interval. It says nothing of other runs: see :func:`rate_interval`.
-
-    Parameters
-    ----------
-    successes_per_seed
-        Sum of the credits in each seed; fractional where ties are split (see :func:`clopper_pearson`).
-    n_per_seed
-        Number of targets in each seed.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper end, in [0, 1].
+    Clopper-Pearson over the targets of all runs. It says nothing of other runs: see :func:`rate_interval`.
 
     Raises
     ------
@@ -143,13 +100,15 @@ def these_runs(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -
 
 def here_of(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> tuple[float, float] | None:
     """Return :func:`these_runs` where there are several, since one run's interval is that of :func:`rate_interval`."""
-    return these_runs(successes_per_seed, n_per_seed) if len(n_per_seed) > 1 else None
+    if len(n_per_seed) < 2:
+        return None
+    return these_runs(successes_per_seed, n_per_seed)
 
 
 def rate_interval(
     successes_per_seed: Sequence[float], n_per_seed: Sequence[int], comparisons: int = 1
 ) -> tuple[float, float]:
-    """Interval of the mean success rate over runs like these.
+    """Interval of the mean success rate over runs like these, in [0, 1].
 
     One seed: :func:`these_runs`, because one run says nothing of how much runs differ.
 
@@ -158,25 +117,10 @@ def rate_interval(
     (:func:`fedattack.audit.over_runs.mean_rate`). The interval is never narrower than :func:`these_runs`.
 
     The study in ``tests/benchmarks/calibration`` measures how often it holds the mean rate, for standard deviations
-    between runs up to 0.1. Where runs hardly differ, two or three of them cannot show it, so that the interval is
-    conservative. It is too narrow where runs are of two kinds and all of these are of one, or where runs that differ
-    are rare, and none of these is one.
+    between runs up to 0.1. It is too narrow where runs are of two kinds and all of these are of one.
 
-    Choosing the best of several rounds, clients or thresholds after seeing them inflates the rate. `comparisons` says
-    how many there were to choose from; the error probability is divided by it (Bonferroni), so that all of them hold
-    at once.
-
-    Parameters
-    ----------
-    successes_per_seed, n_per_seed
-        As for :func:`these_runs`.
-    comparisons
-        Number of candidates among which this rate was chosen; 1 if it was fixed in advance.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper end, in [0, 1].
+    Choosing the best of several rounds, clients or thresholds after seeing them inflates the rate. The error
+    probability is divided by the number of `comparisons` (Bonferroni), so that all of them hold at once.
 
     Raises
     ------
@@ -221,23 +165,10 @@ def mean_interval(
 ) -> tuple[float, float]:
     """Interval of the mean over runs like these of a bounded statistic, such as an AUC, a TPR or a difference of rates.
 
-    The interval of these runs says how much the statistic varies within a run: as much as a rate of so many targets
-    that Wilson's interval is as wide. The rest is the model of :func:`rate_interval`, with that many targets, the same
-    share of them in each run.
-
-    Parameters
-    ----------
-    values
-        One value per seed.
-    these
-        Interval of the same statistic given these runs, at the same level, such as DeLong's over all seeds' scores.
-    bounds
-        Smallest and largest value that the statistic can have.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper end, in `bounds`; never narrower than `these`. For one seed it is `these`.
+    `values` has one for each seed; `these` is the interval given these runs, such as DeLong's over all seeds' scores.
+    It says how much the statistic varies within a run: as much as a rate of so many targets that Wilson's interval is
+    as wide. The rest is the model of :func:`rate_interval`, with the same share of these targets in each run. The
+    interval is never narrower than `these`; for one seed it is `these`.
 
     Raises
     ------
@@ -272,35 +203,18 @@ def _wilson_n(rate: float, width: float) -> float:
 def paired_interval(
     only_first: Sequence[int], only_second: Sequence[int], n_per_seed: Sequence[int]
 ) -> tuple[float, float]:
-    """Interval of the difference of two success rates on the same targets, in one or several seeded runs.
+    """Interval in [−1, 1] of the difference of two success rates on the same targets, in one or several seeded runs.
 
-    One seed: Tango's score interval over its targets, which, like McNemar's test, looks at the targets on which the two
-    disagree, and which also holds where there are few or none of them.
+    Counted are, for each seed, the targets on which the first alone, and the second alone, succeeded. One seed: Tango's
+    score interval over its targets. Several seeds: the mean difference over runs like these, by :func:`mean_interval`.
 
-    Several seeds: the mean difference over runs like these, by :func:`mean_interval`, from each seed's difference and
-    the score interval over all targets. Of these runs alone speaks the interval of the summed counts.
-
-    Parameters
-    ----------
-    only_first, only_second
-        Targets in each seed on which the first alone, and the second alone, succeeded.
-    n_per_seed
-        Number of targets in each seed.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper end of first minus second, in [−1, 1].
+    Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
+    Statistics in Medicine 17 (1998).
 
     Raises
     ------
     DataError
         If there is no seed, the sequences differ in length, or a count is out of range.
-
-    References
-    ----------
-    Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
-    Statistics in Medicine 17 (1998).
     """
     seeds = list(zip(only_first, only_second, n_per_seed, strict=False))
     if not seeds or not len(only_first) == len(only_second) == len(n_per_seed):
@@ -327,7 +241,9 @@ def _tango(b: int, c: int, n: int) -> tuple[float, float]:
         root = math.sqrt(max(middle**2 + 8 * n * c * delta * (1 - delta), 0.0))
         p21 = max((root - middle) / (4 * n), 0.0)
         variance = n * (2 * p21 + delta * (1 - delta))
-        return math.inf if variance <= 0 else (b - c - n * delta) / math.sqrt(variance)
+        if variance <= 0:
+            return math.inf
+        return (b - c - n * delta) / math.sqrt(variance)
 
     estimate, edge = (b - c) / n, 1e-9
     ends = []
@@ -336,10 +252,15 @@ def _tango(b: int, c: int, n: int) -> tuple[float, float]:
         inner, outer = estimate, side
         for _ in range(200):
             middle = (inner + outer) / 2
-            inner, outer = (middle, outer) if sign * score(middle) < z else (inner, middle)
+            if sign * score(middle) < z:
+                inner = middle
+            else:
+                outer = middle
             if abs(outer - inner) < edge:
                 break
-        ends.append(outer if abs(outer) == 1 else (inner + outer) / 2)
+        if abs(outer) < 1:
+            outer = (inner + outer) / 2
+        ends.append(outer)
     return min(ends[0], estimate), max(ends[1], estimate)
 
 
@@ -347,36 +268,24 @@ def median_interval(
     values_per_seed: Sequence[Sequence[float] | NDArray[np.float64]],
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[float, float] | tuple[None, None]:
-    """Interval of a median over the examples of one or several seeded runs.
+    """Interval of a median over the examples of one or several seeded runs; ``None`` of fewer than six examples.
 
     One seed: between two order statistics, of which the k-th lowest and the k-th highest enclose the median with at
-    least the level, whatever the distribution (k from the binomial with probability one half). An example that
-    counted several times would make it too narrow.
+    least the level, whatever the distribution (k from the binomial with probability one half).
 
     Several seeds: the mean over runs like these of the run's median. Each run's median is known to within its order
     statistics; the prior on how much medians differ has a scale of half the standard deviation of a run's examples
-    (:func:`fedattack.audit.over_runs.mean_value`). The interval is never narrower than that over all seeds' examples.
-
-    Parameters
-    ----------
-    values_per_seed
-        The examples' values, for each seed.
-    bounds
-        Range that the quantity cannot leave, such as (0, 1) for an error of inputs in 0 … 1; the interval over runs is
-        clipped to it.
-
-    Returns
-    -------
-    tuple
-        Both ends; ``None`` where there are fewer than six examples.
+    (:func:`fedattack.audit.over_runs.mean_value`). The interval is never narrower than that over all seeds' examples,
+    and that over runs is clipped to `bounds`.
     """
-    seeds = [np.asarray(values, float) for values in values_per_seed]
-    pooled = np.sort(np.concatenate(seeds)) if seeds else np.empty(0)
-    rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(pooled), 0.5)) if len(pooled) else 0
+    seeds = [np.asarray(values, float) for values in values_per_seed if len(values)]
+    if not seeds:
+        return None, None
+    pooled = np.sort(np.concatenate(seeds))
+    rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(pooled), 0.5))
     if rank < 1:
         return None, None
     low, high = float(pooled[rank - 1]), float(pooled[-rank])
-    seeds = [values for values in seeds if len(values)]
     if len(seeds) > 1:
         over_runs = np.clip(_mean_median(seeds), *bounds).tolist()
         low, high = min(low, over_runs[0]), max(high, over_runs[1])

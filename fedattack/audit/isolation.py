@@ -1,6 +1,7 @@
 """What a server that isolates clients does to them, and what an honest client could notice of it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,25 +26,11 @@ def judge_isolation(
     device: str = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Finding]:
-    """Describe records of an isolating server: neither finding is a leak by itself.
+    """Describe records of an isolating server, of each seed: neither finding is a leak by itself.
 
-    Parameters
-    ----------
-    evidence
-        One for each seed.
-    setting, provenance
-        Put into every finding.
-    device
-        Where models are evaluated.
-    progress
-        Called with seeds done and in all.
-
-    Returns
-    -------
-    list of Finding
-        ``isolation.noticed``: in what share of the rounds in which a victim could compare them the model that it got
-        was the one that it had sent, to the bit. ``isolation.accuracy``: how good the victims' own models are after
-        their last round, beside the common model.
+    ``isolation.noticed``: in what share of the rounds in which a victim could compare them the model that it got was
+    the one that it had sent, to the bit. ``isolation.accuracy``: how good the victims' own models are after their last
+    round, beside the common model.
     """
     shared: dict[str, Any] = {
         "attack": "isolation",
@@ -53,7 +40,7 @@ def judge_isolation(
         "setting": dict(setting),
         "provenance": dict(provenance),
     }
-    repeated, compared, last_models = zip(*(_echoes(seed.record) for seed in evidence), strict=True)
+    repeated, compared, last_models = zip(*map(_echoes, map(attrgetter("record"), evidence)), strict=True)
     findings = []
     if all(compared):
         low, high = rate_interval(repeated, compared)
@@ -79,6 +66,9 @@ def judge_isolation(
         progress(index + 1, len(evidence))
     if own:
         measure = measure_of(next(seed.truth for seed in evidence if seed.truth is not None).evaluation[1])
+        baselines = {}
+        if common:
+            baselines["the others' common model"] = float(np.mean(common))
         findings.append(
             Finding(
                 metric="accuracy",
@@ -86,9 +76,9 @@ def judge_isolation(
                 value=float(np.mean(own)),
                 low=None,
                 high=None,
-                units=PROPORTION if measure == "accuracy" else measure,
+                units={"accuracy": PROPORTION}.get(measure, measure),
                 n=len(own),
-                baselines={"the others' common model": float(np.mean(common))} if common else {},
+                baselines=baselines,
                 reason="what isolation costs those who are isolated: they learn from nobody else",
                 **shared,
             )
@@ -104,7 +94,9 @@ def _quality(seed: Evidence, last: Mapping[str, Arrays], device: str) -> tuple[l
     model, (x, y), on = known.build(), seed.truth.evaluation, pick_device(device)
     own = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
     # The common model is anybody's but the victims'; without others there is none.
-    after = seed.record.final if len(last) < len(seed.record.nodes) else None
+    if len(last) == len(seed.record.nodes):
+        return own, []
+    after = seed.record.final
     if after is None:
         return own, []
     return own, quality_of_models(model, [after], x, y, device=on).tolist()

@@ -120,17 +120,9 @@ class TargetsCase(Case):
         return np.asarray(self.truth.owners == NOBODY)
 
     def by_client(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Put a client's several nodes together: the mean of those that are known, in the order of the clients.
+        """Put a client's several nodes together: (…, nodes), NaN where a node was not seen, become (…, clients).
 
-        Parameters
-        ----------
-        values
-            (…, nodes): NaN where a node was not seen.
-
-        Returns
-        -------
-        ndarray
-            (…, clients)
+        It is the mean of those that are known, in the order of the clients.
         """
         if len(self.clients) == len(self.node_clients):
             return values[..., [self.node_clients.index(name) for name in self.clients]]
@@ -226,19 +218,9 @@ class Judge(Generic[C]):
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
-        """State the best that the headline can come to in these runs, whose clients hold different things.
+        """State the best that the headline can come to in these runs, one per seed.
 
-        Parameters
-        ----------
-        runs
-            One per seed, at least one.
-        needed
-            The p that is needed, for :attr:`Reach.enough`.
-
-        Returns
-        -------
-        Reach or None
-            ``None`` if nothing can be said before the run.
+        `needed` is the p that is needed. ``None`` if nothing can be said before the run.
         """
         del runs, needed
         return None
@@ -256,7 +238,7 @@ class Judge(Generic[C]):
 
     def each(self, read: Callable[[C], T]) -> list[T]:
         """Return what is read of each seed's case."""
-        return [read(case) for case in self.cases]
+        return list(map(read, self.cases))
 
     def pool(self, read: Callable[[C], NDArray[Any]]) -> NDArray[Any]:
         """Put together what is read of each seed's case, (n, …)."""
@@ -277,6 +259,11 @@ class Judge(Generic[C]):
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
             reason = f"{reason}: {why}"
+        spread = {}
+        if found.by_seed:
+            spread["seed_mean"] = fmean(found.by_seed)
+        if len(found.by_seed) > 1:
+            spread["seed_sd"] = stdev(found.by_seed)
         return self.finding(
             metric,
             found.label or part.label,
@@ -297,7 +284,7 @@ class Judge(Generic[C]):
             headline=metric == self.headline_of(self.cases[0].scores),
             selected_after_the_fact=found.chosen_among is not None,
             comparisons=found.chosen_among or 1,
-            **spread_of(found.by_seed),
+            **spread,
             series=dict(found.series),
         )
 
@@ -307,17 +294,9 @@ class Judge(Generic[C]):
 
     def title_of(self, case: C, client: str) -> str:
         """Name a client in a list over all seeds."""
-        return client if len(self.shared["seeds"]) == 1 else f"{client} (seed {case.seed})"
-
-
-def spread_of(by_seed: Sequence[float]) -> dict[str, float]:
-    """Return mean and standard deviation of the seeds' values, as a finding names them, where there are such."""
-    spread = {}
-    if by_seed:
-        spread["seed_mean"] = fmean(by_seed)
-    if len(by_seed) > 1:
-        spread["seed_sd"] = stdev(by_seed)
-    return spread
+        if len(self.cases) == 1:
+            return client
+        return f"{client} (seed {case.seed})"
 
 
 def entry_of_client(title: str, credit: NDArray[Any], comparisons: int) -> dict[str, Any]:
@@ -346,15 +325,9 @@ def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str,
 
 
 def list_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]], result: str) -> Listing:
-    """List what ``series["per_client"]`` says of each client.
+    """List what ``series["per_client"]`` says of each client, as :meth:`Judge.title_of` names it.
 
-    Parameters
-    ----------
-    entries
-        What the series holds: ``client`` as :meth:`Judge.title_of` names it, ``value``, ``low``, ``high``, ``n``, and
-        where they are known ``share`` and ``null``.
-    result
-        Name of the column of values.
+    `result` names the column of values.
     """
     whose = {}
     for case in judge.cases:
@@ -362,11 +335,11 @@ def list_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]], result
             whose[judge.title_of(case, name)] = (case.seed, name)
     rows = []
     for entry in entries:
-        ends, null = (entry["low"], entry["high"]), entry.get("null")
-        rest = (entry.get("share"), null["value"] if null else None)
+        null = entry.get("null") or {}
         # A damaged truth may name owners that are none of its clients.
         whom = whose.get(entry["client"], (None, entry["client"]))
-        rows.append((*whom, entry["n"], entry["value"], *ends, *rest))
+        numbers = entry["n"], entry["value"], entry["low"], entry["high"], entry.get("share"), null.get("value")
+        rows.append((*whom, *numbers))
     header = ("seed", "client", "targets", result, "low", "high", "share of all examples", "null")
     return Listing("clients", "one row for each client", header, rows)
 
@@ -383,4 +356,6 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
 def _view_of(case: Case) -> str:
     """Return the view that the attack had: of single replies the sums can be computed, and nothing else."""
     views = ATTACKS[case.scores.attack].needs.views
-    return case.record.view if case.record.view in views else views[0]
+    if case.record.view in views:
+        return case.record.view
+    return views[0]

@@ -30,22 +30,10 @@ def judge_attacks(
     provenance: Mapping[str, Any],
     listings: list[Listing] | None = None,
 ) -> list[Finding]:
-    """State what every attack found.
+    """State what every attack found, attack by attack, corrected for each other.
 
-    Parameters
-    ----------
-    evidence
-        One per seed.
-    setting, provenance
-        Put into every finding.
-    listings
-        What the judges list one by one is put here.
-
-    Returns
-    -------
-    list of Finding
-        Attack by attack, corrected for each other. Without the truth an attack has one finding, "not applicable": what
-        it decided is in its scores, whether that is right cannot be known.
+    What the judges list one by one is put into `listings`. Without the truth an attack has one finding, "not
+    applicable": what it decided is in its scores, whether that is right cannot be known.
 
     Raises
     ------
@@ -72,8 +60,11 @@ def judge_attacks(
                 tested = judge(first, setting=setting, provenance=provenance).findings()
                 found = _tested_on(found, tested)
             findings += found
-    unread = [seed.truth.unread for seed in evidence if seed.truth is not None and seed.truth.unread]
-    return [_if_read(finding, unread[0]) if unread else finding for finding in correct_findings(findings)]
+    findings = correct_findings(findings)
+    for seed in evidence:
+        if seed.truth is not None and seed.truth.unread:
+            return [_if_read(finding, seed.truth.unread) for finding in findings]
+    return findings
 
 
 def _if_read(finding: Finding, unread: str) -> Finding:
@@ -97,7 +88,7 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             nothing = "; of the runs in which other clients hold other data alone nothing can be said"
             final.append(replace(finding, p=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing))
             continue
-        seeds = list_words([str(seed) for seed in other.seeds], "and")
+        seeds = list_words(list(map(str, other.seeds)), "and")
         why = f"; {FIRST_ALONE}, so that only seed {seeds} is tested"
         verdict, reason = finding.verdict, finding.reason
         if other.verdict in (NO_EVIDENCE, TOO_FEW) and verdict in (LEAK, NO_EVIDENCE):

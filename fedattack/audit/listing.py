@@ -41,4 +41,6 @@ class Listing:
 
 def several(names: Sequence[str]) -> str:
     """Write one name, or several that are alike; of many, how many they are."""
-    return f"{len(names)} alike" if len(names) > _MOST_NAMES else " | ".join(names)
+    if len(names) > _MOST_NAMES:
+        return f"{len(names)} alike"
+    return " | ".join(names)

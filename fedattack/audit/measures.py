@@ -7,6 +7,7 @@ and the facts that all findings carry.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -188,13 +189,10 @@ class Sides:
     ) -> Estimate:
         """Widen the interval of these runs to that of runs like these, whose models differ.
 
-        Parameters
-        ----------
-        estimate, value
-            The number with its interval, of all seeds; and without, of one.
+        `estimate` gives the number with its interval, of all seeds; `value` without, of one.
         """
         here = estimate(*self.pooled)
-        low, high = mean_interval([value(*seed) for seed in self.seeds], (here.low, here.high))
+        low, high = mean_interval(list(starmap(value, self.seeds)), (here.low, here.high))
         return Estimate(here.value, low, high)
 
     def measured(
@@ -215,6 +213,6 @@ class Sides:
             n=len(self.pooled[0]),
             interval=(found.low, found.high),
             here=here,
-            by_seed=[value(*seed) for seed in self.seeds],
+            by_seed=list(starmap(value, self.seeds)),
             **parts,
         )

@@ -40,17 +40,9 @@ _WHO_IS_WHO = "the clients of each run exchanged"
 def named_by_holder(credit: Floats, by: Marks) -> Floats:
     """Average how much each client is named for the targets of each.
 
-    Parameters
-    ----------
-    credit
-        (targets, clients): credit for naming a client; NaN where it was not seen.
-    by
-        (targets, clients): who holds each target.
-
-    Returns
-    -------
-    ndarray
-        (clients, clients): at ``[i, j]`` the mean credit for naming j over the targets of i; NaN where there is none.
+    Of the credit (targets, clients) for naming a client, NaN where it was not seen, and who holds each target (targets,
+    clients), make (clients, clients): at ``[i, j]`` the mean credit for naming j over the targets of i; NaN where there
+    is none.
     """
     clients = credit.shape[1]
     sums, counts = np.zeros((clients, clients)), np.zeros((clients, clients))
@@ -93,14 +85,9 @@ class Holders:
 
 
 def who_is_who(runs: Sequence[tuple[Holders, Floats]], rng: np.random.Generator) -> Significance:
-    """Test whether clients are named for their own targets.
+    """Test whether clients are named for their own targets, of each run's :func:`named_by_holder`.
 
     The statistic is the mean over clients of the credit for naming them, summed over the runs.
-
-    Parameters
-    ----------
-    runs
-        For each run its holders, and what :func:`named_by_holder` gives.
     """
     arrangements = 1
     tables = []
@@ -124,10 +111,7 @@ def best_round(
 ) -> Significance:
     """Test whether clients are named for their own targets in the best round, which is chosen anew in each exchange.
 
-    Parameters
-    ----------
-    runs
-        For each run its holders, and for each round what :func:`named_by_holder` gives of each half of the targets.
+    Of each run it is given, for each round, :func:`named_by_holder` of each half of the targets.
     """
     tables = []
     for holders, rounds in runs:
@@ -147,17 +131,9 @@ def best_round(
 
 
 def cross_rounds(measured: Floats) -> Rows:
-    """Choose a round for each half of the targets: the one that is best on the other half.
+    """Choose a round for each half of the targets (2, …): the one that is best on the other half.
 
-    Parameters
-    ----------
-    measured
-        (rounds, 2, …): success on each half.
-
-    Returns
-    -------
-    ndarray
-        (2, …): places of rounds.
+    Measured is the success on each half, (rounds, 2, …).
     """
     return np.asarray(measured.argmax(axis=0)[::-1])
 
@@ -270,12 +246,8 @@ class Alike:
 def weighted_within(runs: Sequence[tuple[Alike, Floats]], rng: np.random.Generator, how: str) -> Significance:
     """Test whether holders are named more than others would be for targets of the same cell.
 
-    Parameters
-    ----------
-    runs
-        For each run its targets, and the weight of each of its :attr:`Alike.slots`.
-    how
-        What is exchanged, in words.
+    Of each run it is given its targets, and the weight of each of its :attr:`Alike.slots`; `how` says what is
+    exchanged.
     """
 
     def statistic(parts: Sequence[Floats]) -> Floats:
@@ -307,8 +279,8 @@ def _by_exchanged_holders(
         counts = [count] * len(runs)
         return statistic(list(workers.map(Alike.drawn, runs, generator.spawn(len(runs)), counts)))
 
-    observed = float(statistic([alike.observed() for alike in runs])[0])
-    arrangements = math.prod(alike.arrangements() for alike in runs)
+    observed = float(statistic(list(map(Alike.observed, runs)))[0])
+    arrangements = math.prod(map(Alike.arrangements, runs))
     at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in runs), 1), 1_000)
     with workers:
         return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)

@@ -1,5 +1,8 @@
 """How a number and its interval read, wherever a finding is shown: on the page, in the terminal and in a notebook."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedattack.audit.finding import PROPORTION, in_units
 
 NOTHING = "–"
@@ -7,23 +10,37 @@ NOTHING = "–"
 
 def count_words(count: float, one: str, several: str = "") -> str:
     """Write how many there are of something: ``1 run``, ``3 runs``."""
-    return f"{count} {one}" if count == 1 else f"{count} {several or f'{one}s'}"
+    if count == 1:
+        return f"{count} {one}"
+    return f"{count} {several or f'{one}s'}"
 
 
 def shown(value: float | None, units: str = PROPORTION) -> str:
     """Write a number in its units, or a dash."""
-    return NOTHING if value is None else in_units(value, units)
+    if value is None:
+        return NOTHING
+    return in_units(value, units)
 
 
 def interval(low: float | None, high: float | None, units: str = PROPORTION) -> str:
     """Write an interval in its units, such as ``55.1–61.0%``; an end that does not exist is named."""
-    if low is None or high is None:
-        if low is not None:
-            return f"≥ {in_units(low, units)}"
-        return NOTHING if high is None else f"≤ {in_units(high, units)}"
+    if low is None and high is None:
+        return NOTHING
+    if high is None:
+        return f"≥ {shown(low, units)}"
+    if low is None:
+        return f"≤ {in_units(high, units)}"
     if units == PROPORTION:
         return f"{in_units(low).removesuffix('%')}–{in_units(high)}"
     return f"{in_units(low, '')} to {in_units(high, units)}"
+
+
+def with_interval(measured: Mapping[str, Any] | None, units: str = PROPORTION) -> str:
+    """Write a ``value`` with its interval from ``low`` to ``high`` in brackets, or a dash."""
+    if measured is None:
+        return NOTHING
+    ends = interval(measured["low"], measured["high"], units)
+    return f"{shown(measured['value'], units)} ({ends})".removesuffix(f" ({NOTHING})")
 
 
 def level(value: float) -> str:

@@ -31,17 +31,9 @@ _STEP = math.log(_SHARES[1] / _SHARES[0])
 def mean_rate(successes: Floats, n: Floats, level: float, scale: float = RATE_SCALE) -> tuple[float, float]:
     """Return the central credible interval of the mean rate over runs like these.
 
-    The model: a run's rate is drawn from a beta distribution, and its successes from a binomial at that rate. The mean
-    of the beta has Jeffreys' prior, its standard deviation half of a t. The posterior is summed on a grid.
-
-    Parameters
-    ----------
-    successes, n
-        (runs,): successes, whole or fractional, and numbers of targets.
-    level
-        Two-sided, in (0, 1).
-    scale
-        Of the prior of the standard deviation between runs, above 0.
+    The model: a run's rate is drawn from a beta distribution, and its successes (runs,), whole or fractional, of n
+    (runs,) from a binomial at that rate. The mean of the beta has Jeffreys' prior, its standard deviation half of a t
+    of this scale. The posterior is summed on a grid.
     """
     angles, widths = _angles(successes.sum(), n.sum())
     means = np.sin(angles) ** 2
@@ -92,17 +84,9 @@ def _log_likelihood(means: Floats, successes: Floats, n: Floats) -> Floats:
 def mean_value(values: Floats, errors: Floats, scale: float, level: float) -> tuple[float, float]:
     """Return the central credible interval of the mean of a quantity over runs like these.
 
-    The model: a run's own value is normal around the mean, and was measured with a normal error. The mean has a flat
-    prior, the standard deviation between runs half of a t.
-
-    Parameters
-    ----------
-    values, errors
-        (runs,): what was measured in each run, at least two, and its standard error within the run, above 0.
-    scale
-        Of the prior of the standard deviation between runs, in the values' units, above 0.
-    level
-        Two-sided, in (0, 1).
+    The model: a run's own value is normal around the mean, and was measured (runs,), at least twice, with a normal
+    error (runs,) above 0. The mean has a flat prior, the standard deviation between runs half of a t of this scale,
+    which is in the values' units.
     """
     widest = max(scale, float(np.ptp(values)))
     sds = np.geomspace(1e-3 * float(errors.min()), 1e3 * widest, 200)
@@ -120,5 +104,6 @@ def mean_value(values: Floats, errors: Floats, scale: float, level: float) -> tu
 
     reach = 40 * float(spreads.max())
     edges = float(centres.min()) - reach, float(centres.max()) + reach
-    low, high = (float(brentq(excess, *edges, args=(tail,))) for tail in ((1 - level) / 2, (1 + level) / 2))
-    return low, high
+    low = brentq(excess, *edges, args=((1 - level) / 2,))
+    high = brentq(excess, *edges, args=((1 + level) / 2,))
+    return float(low), float(high)

@@ -48,8 +48,9 @@ class RatedTargets:
         parts: dict[str, NDArray[np.str_]] = {}
         if labels.ndim == 1 and len(labels) and np.issubdtype(labels.dtype, np.integer):
             names = np.array(truth.classes, dtype=np.str_)
-            known = labels.min() >= 0 and labels.max() < len(names)
-            parts["label"] = names[labels] if known else labels.astype(np.str_)
+            parts["label"] = labels.astype(np.str_)
+            if labels.min() >= 0 and labels.max() < len(names):
+                parts["label"] = names[labels]
         return cls(truth, credit, clients, parts)
 
     def with_groups(self) -> dict[str, NDArray[np.str_]]:
@@ -86,23 +87,11 @@ def rate_populations(seeds: Iterable[RatedTargets]) -> list[dict[str, Any]]:
 def rate_surest(
     seeds: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]], seed: int, chance: float
 ) -> Mapping[str, Any]:
-    """Rate the tenth of the targets of which the attack was surest, for ``series["surest"]``.
+    """Rate the tenth of the targets of which the attack was surest, for ``series["surest"]``; empty if that is too few.
 
     The tenth is fixed in advance, and the attack chooses without the truth, so that nothing is to be paid for choosing.
-
-    Parameters
-    ----------
-    seeds
-        For each seed how sure the attack was (n,), and whether it was right (n,), in [0, 1].
-    seed
-        Orders targets of which it was equally sure.
-    chance
-        What guessing gives.
-
-    Returns
-    -------
-    mapping
-        Empty where a tenth is too few.
+    For each seed it is given how sure the attack was (n,), and whether it was right (n,), in [0, 1]. ``seed`` orders
+    targets of which it was equally sure.
     """
     draw = np.random.default_rng((seed, _TIES))
     credit = []

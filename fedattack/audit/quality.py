@@ -80,13 +80,15 @@ def quality_of_models(
     DataError, ModelError
         As :func:`fedattack.learning.accuracy_of_models`.
     """
-    measure = accuracy_of_models if measure_of(y) == "accuracy" else r2_of_models
+    measure = {"accuracy": accuracy_of_models, "R²": r2_of_models}[measure_of(y)]
     return np.asarray(measure(model, states, x, y, device=device))
 
 
 def measure_of(y: NDArray[Any]) -> str:
     """Name the measure of models' quality that suits labels or targets: ``accuracy`` or ``R²``."""
-    return "accuracy" if np.issubdtype(y.dtype, np.integer) else "R²"
+    if np.issubdtype(y.dtype, np.integer):
+        return "accuracy"
+    return "R²"
 
 
 def measure_quality(
@@ -111,20 +113,20 @@ def measure_quality(
     model, on, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
     loss = per_record_loss(trust_given(knowledge.model.loss))
     predicts = knowledge.model.predicts
-    models_of = _local_models(record, knowledge, on) if predicts else None
+    models_of = _local_models(record, knowledge, on)
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
     accuracy: list[float | None] = []
     losses: list[float | None] = []
     overfitting: list[float | None] = []
     for index, round_ in enumerate(record):
         after = _after(round_)
-        if after is None:
-            accuracy.append(None)
-            losses.append(None)
-        else:
-            right = quality_of_models(model, [after], x, y, device=on)[0] if predicts else None
-            accuracy.append(None if right is None else float(right))
-            losses.append(_mean_loss(model, after, x, y, loss, on))
+        right = mean_loss = None
+        if after is not None:
+            mean_loss = _mean_loss(model, after, x, y, loss, on)
+            if predicts:
+                right = float(quality_of_models(model, [after], x, y, device=on)[0])
+        accuracy.append(right)
+        losses.append(mean_loss)
         if index in steps and knowledge.targets is not None and models_of is not None:
             overfitting.append(_overfitting(model, models_of(round_), knowledge.targets, truth, on))
         progress(index + 1, len(record))
@@ -159,19 +161,23 @@ def _overfitting(
         held = quality_of_models(model, [state], targets.x[rows], targets.y[rows], device=device)
         unheld = quality_of_models(model, [state], unheld_x, unheld_y, device=device)
         gaps.append(abs(float(held[0]) - float(unheld[0])))
-    return float(np.mean(gaps)) if gaps else None
+    if not gaps:
+        return None
+    return float(np.mean(gaps))
 
 
 def _mean_loss(
     model: nn.Module, state: Arrays, x: NDArray[Any], y: NDArray[Any], loss: RecordLoss, device: torch.device
 ) -> float | None:
     mean = float(losses_of_models(model, [state], x, y, loss, device=device).mean())
-    return mean if math.isfinite(mean) else None
+    if not math.isfinite(mean):
+        return None
+    return mean
 
 
 def _local_models(record: Record, knowledge: Knowledge, device: torch.device) -> LocalModels | None:
     """Rebuild the clients' models, if the record shows single clients and says what it takes."""
-    if record.view != "individual":
+    if record.view != "individual" or knowledge.model is None or not knowledge.model.predicts:
         return None
     try:
         # A client whose reply cannot be used is named in the attack's notes.
@@ -186,9 +192,10 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
     None if there is no such model or example. Targets are drawn from the training examples, as many from each client.
     """
     targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
-    there = len(record) and PROTOCOLS[record.protocol].sends_model
-    after = _after(record.rounds[-1]) if there else None
-    if after is None or knowledge.model is None or not knowledge.model.predicts or targets is None or not len(held):
+    if targets is None or not len(held) or not len(record) or not PROTOCOLS[record.protocol].sends_model:
+        return None
+    after = _after(record.rounds[-1])
+    if after is None or knowledge.model is None or not knowledge.model.predicts:
         return None
     model, place = knowledge.model.build(), pick_device(device)
     return float(quality_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
@@ -212,6 +219,6 @@ def _after(item: Round) -> Arrays | None:
     """Load the common model after a round, if it is known and whole: it may lie in a damaged neighbour's file."""
     try:
         after = item.after
-        return None if after is None else dict(after)
+        return after and dict(after)
     except RecordError:
         return None

@@ -33,22 +33,14 @@ class Estimate:
 
 
 def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) -> Estimate:
-    """Estimate the true-positive rate at a false-positive rate.
+    """Estimate the true-positive rate at a false-positive rate in (0, 1).
 
-    The threshold is known from the non-members alone, so that it is uncertain, too. Of m non-members J are above the
+    The threshold is known from the non-members (m,) alone, so that it is uncertain, too. J of them are above the
     threshold whose false-positive rate is ``fpr``, where J is Binomial(m, ``fpr``). Given J, the threshold is between
-    two of the non-members' scores. The lower end takes the members above the larger one, the upper end those above the
-    smaller one. Each end is a quantile of Clopper-Pearson's beta distributions, mixed by the probabilities of J. With
-    few non-members there may be no larger one, or no smaller one: the end is then 0 or 1.
-
-    Parameters
-    ----------
-    members, others
-        (n,), (m,): scores, larger for likelier members; neither is empty. Ties with the threshold count as "no".
-    fpr
-        The false-positive rate, in (0, 1).
-    level
-        Two-sided confidence level.
+    two of the non-members' scores. The lower end takes the members (n,) above the larger one, the upper end those above
+    the smaller one. Each end is a quantile of Clopper-Pearson's beta distributions, mixed by the probabilities of J.
+    With few non-members there may be no larger one, or no smaller one: the end is then 0 or 1. Ties with the threshold
+    count as "no".
     """
     tail = (1 - level) / 2
     count = len(others)
@@ -78,27 +70,15 @@ def _quantile_of_mixture(shares: Floats, first: NDArray[np.int64], second: NDArr
 
 def tpr_value_at(members: Floats, others: Floats, fpr: float) -> float:
     """Return the value of :func:`tpr_at` alone, without its interval."""
-    return _share_above(members, np.sort(others)[::-1][int(fpr * len(others))])
-
-
-def _share_above(scores: Floats, threshold: float) -> float:
-    return float((scores > threshold).mean())
+    threshold = np.sort(others)[::-1][int(fpr * len(others))]
+    return float((members > threshold).mean())
 
 
 def curve(members: Floats, others: Floats, *, band: bool) -> dict[str, list[float]]:
     """Return the ROC curve at :data:`POINTS` false-positive rates that are evenly spaced on a logarithmic axis.
 
-    Parameters
-    ----------
-    members, others
-        (n,), (m,): as for :func:`tpr_at`; neither is empty.
-    band
-        Whether each point gets its interval. That holds only where scores are independent of each other.
-
-    Returns
-    -------
-    dict
-        ``fpr`` and ``value``, with a band ``low`` and ``high``, too.
+    These are ``fpr`` and ``value``. A band, ``low`` and ``high``, holds only where scores are independent of each
+    other.
     """
     rates = np.geomspace(min(max(1 / len(others), _LEAST_RATE), 0.5), 0.99, POINTS)
     points: dict[str, list[float]] = {"fpr": rates.tolist(), "value": []}
@@ -172,25 +152,9 @@ def epsilon_implied(
     """Estimate the ε below which no mechanism lets an attack tell members from non-members as these scores do.
 
     Under (ε, δ)-differential privacy TPR ≤ e^ε FPR + δ, and likewise with "yes" and "no" exchanged (Kairouz et al.
-    2015). One half of the scores chooses the threshold and the side, the other half measures there, so that the choice
-    costs nothing. The lower end holds with one-sided confidence 1 − (1 − level)/2: Clopper-Pearson bounds of both
-    rates, each with half of that error.
-
-    Parameters
-    ----------
-    members, others
-        (n,), (m,): scores, larger for likelier members, four of each at least.
-    rng
-        Halves the scores.
-    delta
-        The δ of the guarantee.
-    level
-        Two-sided confidence level.
-
-    Returns
-    -------
-    Estimate
-        In ε; 0 where nothing is implied.
+    2015). One half of the scores (n,), (m,), four of each at least, chooses the threshold and the side, the other half
+    measures there, so that the choice costs nothing. The lower end holds with one-sided confidence 1 − (1 − level)/2:
+    Clopper-Pearson bounds of both rates, each with half of that error. 0 where nothing is implied.
     """
     members, others = rng.permutation(members), rng.permutation(others)
     side, threshold = epsilon_rule(members[::2], others[::2], delta=delta, level=level)
@@ -218,14 +182,17 @@ def epsilon_at(
     low = float(_epsilons(hits, alarms, len(yes), len(no), delta, level)[0])
     rate = (float(hits[0]) + 0.5) / (len(yes) + 1)
     false_rate = (float(alarms[0]) + 0.5) / (len(no) + 1)
-    # Where nobody is accused, nothing is implied.
-    value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate)) if hits[0] else 0.0
+    value = 0.0  # where nobody is accused, nothing is implied
+    if hits[0]:
+        value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate))
     high = _upper(int(hits[0]), int(alarms[0]), len(yes), len(no), level)
     return Estimate(value, low, max(value, high))
 
 
 def _sides(side: int, members: Floats, others: Floats) -> tuple[Floats, Floats]:
-    return (members, others) if side > 0 else (-others, -members)
+    if side > 0:
+        return members, others
+    return -others, -members
 
 
 def _errors(members: Floats, others: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:

@@ -104,10 +104,7 @@ def audit_folder(
 
 
 def _truths(evidence: Sequence[Evidence], plaintext: Sequence[str], device: str, tell: Progress) -> Mapping[str, Any]:
-    """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what.
-
-    ``plaintext`` is what came beside the arrays, by name.
-    """
+    """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what."""
     facts: dict[str, Any] = {}
     quality, trained, private = [], [], []
     for seed in evidence:
@@ -125,7 +122,7 @@ def _truths(evidence: Sequence[Evidence], plaintext: Sequence[str], device: str,
         facts["privacy"] = privacy_of(private, plaintext)
     truth = evidence[0].truth
     if truth is not None and truth.sent:
-        facts["sent"] = {"arrays": [dict(row) for row in truth.sent], "unread": truth.unread}
+        facts["sent"] = {"arrays": list(map(dict, truth.sent)), "unread": truth.unread}
     if truth is not None:
         facts["holdings"] = {
             "clients": list(truth.clients),

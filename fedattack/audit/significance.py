@@ -72,7 +72,7 @@ def significance_of(
     draws: int = DRAWS,
     at_once: int = 1_000,
 ) -> Significance:
-    """Hold a statistic against what exchanges give.
+    """Hold a statistic, larger for a worse leak, against what exchanges give.
 
     The p-value is (1 + exceedances)/(1 + draws), which is valid for any number of draws (Phipson and Smyth 2010,
     "Permutation p-values should never be zero"). The drawing ends early where p is plainly above :data:`ERROR`. Of few
@@ -80,14 +80,8 @@ def significance_of(
 
     Parameters
     ----------
-    observed
-        The statistic as it is; larger for a worse leak.
-    draw
-        Draws exchanges.
-    rng
-        Their random numbers.
     how
-        What is exchanged, in words for :attr:`Significance.how`.
+        What is exchanged, in words.
     arrangements
         How many different exchanges there are.
     draws, at_once
@@ -128,23 +122,16 @@ def least_p(arrangements: float, draws: int = DRAWS) -> float:
 
 def count_of(logarithm: float) -> float:
     """Return the whole number that has this logarithm; infinite where it is very large."""
-    return round(math.exp(logarithm)) if logarithm < 50 else math.inf
+    if logarithm >= 50:
+        return math.inf
+    return round(math.exp(logarithm))
 
 
 def exchange_within(cells: Rows, rng: np.random.Generator, count: int, places: Rows | None = None) -> Rows:
-    """Draw exchanges of positions within cells.
+    """Draw exchanges of positions (n,) within cells; `places` (m,) are the positions that are asked about, or all.
 
-    Parameters
-    ----------
-    cells
-        (n,): the cell of each position, 0 or more.
-    places
-        (m,): the positions that are asked about; all without.
-
-    Returns
-    -------
-    ndarray
-        (count, m): position ``places[i]`` is taken by what stands at ``[draw, i]``, which is of the same cell.
+    In the returned (count, m), position ``places[i]`` is taken by what stands at ``[draw, i]``, which is of the same
+    cell.
     """
     by_cell = np.argsort(cells, kind="stable")
     ranks = np.unique(cells, return_inverse=True)[1].astype(np.int64)
@@ -153,7 +140,9 @@ def exchange_within(cells: Rows, rng: np.random.Generator, count: int, places: R
     drawn = rng.integers(1 << (63 - 2 * bits), size=(count, len(cells))) << bits
     drawn += (ranks << (63 - bits)) + np.arange(len(cells))
     drawn.sort(axis=1)
-    asked = np.argsort(by_cell) if places is None else np.argsort(by_cell)[places]
+    asked = np.argsort(by_cell)
+    if places is not None:
+        asked = asked[places]
     return np.take(drawn, asked, axis=1) & ((1 << bits) - 1)
 
 
@@ -212,14 +201,9 @@ def _correct_finding(finding: Finding, p: float, best: float, count: int) -> Fin
 
 
 def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values: each finding is a leak whose own is at most the error of them all.
+    """Return Holm's adjusted p-values (n,): each finding is a leak whose own is at most the error of them all.
 
-    Parameters
-    ----------
-    ps
-        (n,): p-values.
-    weights
-        (n,): above 0; larger for what was to be found first.
+    Weights (n,) are above 0, and larger for what was to be found first.
     """
     order = sorted(range(len(ps)), key=lambda index: ps[index] / weights[index])
     left = math.fsum(weights)
@@ -238,4 +222,5 @@ def share_error(headlines: Sequence[bool]) -> list[float]:
     others = len(headlines) - first
     if not first or not others:
         return [1.0] * len(headlines)
-    return [HEADLINES / first if headline else (1 - HEADLINES) / others for headline in headlines]
+    shares: list[float] = np.where(headlines, HEADLINES / first, (1 - HEADLINES) / others).tolist()
+    return shares

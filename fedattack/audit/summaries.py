@@ -30,10 +30,7 @@ def null_of(draws: Sequence[float], n: int) -> Null:
 def null_rate(successes_per_seed: Sequence[float], n_per_seed: Sequence[int], comparisons: int = 1) -> Null | None:
     """Sum up how often a null succeeded, as :func:`~fedattack.audit.intervals.rate_interval` does.
 
-    Returns
-    -------
-    Null or None
-        ``None`` where a seed has no null targets, or there is no seed.
+    ``None`` where a seed has no null targets, or there is no seed.
     """
     if not n_per_seed or not all(n_per_seed):
         return None
@@ -43,26 +40,20 @@ def null_rate(successes_per_seed: Sequence[float], n_per_seed: Sequence[int], co
 
 
 def histogram(with_it: NDArray[np.float64], without: NDArray[np.float64]) -> dict[str, Any]:
-    """Sort two groups' scores into bins that both share.
+    """Sort the scores (n,), (m,) of what is sought, and of what is not, into bins that both share.
 
-    Parameters
-    ----------
-    with_it, without
-        (n,), (m,): scores of what is sought, and of what is not. Infinite ones count in the outermost bins.
-
-    Returns
-    -------
-    dict
-        ``edges`` of :data:`SCORE_BINS` bins of equal width, and how many scores of each group are in each, as
-        ``positive`` and ``negative``. A hundredth of all scores may lie beyond the edges, and count in the outermost
-        bins. Empty where a group is, or where no score is finite.
+    There are :data:`SCORE_BINS` of equal width between ``edges``; ``positive`` and ``negative`` count the scores in
+    each. A hundredth of all scores may lie beyond the edges, and count in the outermost bins. Empty where a group is,
+    or where no score is finite.
     """
     both = np.concatenate([with_it, without])
     finite = both[np.isfinite(both)]
     if not len(finite) or not len(with_it) or not len(without):
         return {}
     low, high = np.quantile(finite, (_BEYOND / 2, 1 - _BEYOND / 2)).tolist()
-    edges = np.linspace(low, high if high > low else low + 1, SCORE_BINS + 1)
+    if high <= low:
+        high = low + 1
+    edges = np.linspace(low, high, SCORE_BINS + 1)
     counts = {"edges": edges.tolist()}
     for name, scores in (("positive", with_it), ("negative", without)):
         places = np.searchsorted(edges, scores, side="right") - 1
@@ -71,20 +62,10 @@ def histogram(with_it: NDArray[np.float64], without: NDArray[np.float64]) -> dic
 
 
 def reliability(sure: NDArray[np.float64], right: NDArray[Any]) -> dict[str, Any]:
-    """Hold stated confidence against success.
+    """Hold stated confidence (n,) in 0 … 1 against success (n,).
 
-    Parameters
-    ----------
-    sure
-        (n,): how sure each answer was, in 0 … 1.
-    right
-        (n,): whether it was right, or which part of it was.
-
-    Returns
-    -------
-    dict
-        Mean ``confidence``, ``accuracy`` and ``count`` of each of :data:`BINS` bins that has answers, and the expected
-        calibration error ``ece``.
+    Returned are mean ``confidence``, ``accuracy`` and ``count`` of each of :data:`BINS` bins that has answers, and the
+    expected calibration error ``ece``.
     """
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
     confidence, accuracy, count = [], [], []

@@ -288,20 +288,23 @@ def write_truth(
     """
     _check_evaluation(evaluation, records)
     sole, shared = _told_apart(owners or [], clients)
-    come_from = np.full(len(sole), "") if origins is None else np.array(origins, dtype=np.str_)
+    come_from = np.full(len(sole), "")
+    if origins is not None:
+        come_from = np.array(origins, dtype=np.str_)
     _check_origins(come_from, sole, clients, "the truth's origins")
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
-    tables: dict[str, Mapping[str, NDArray[Any]] | None] = {
-        OWNERS: {"owners": sole, "shared": shared, "origins": come_from},
-        EVALUATION: None if evaluation is None else {"x": evaluation[0], "y": evaluation[1]},
-        POSITIVES: None if positives is None else {"positives": positives},
-        ATTRIBUTES: _table_of(attributes),
-        RECORDS: _table_of(records),
-    }
+    tables = {OWNERS: {"owners": sole, "shared": shared, "origins": come_from}}
+    if evaluation is not None:
+        tables[EVALUATION] = {"x": evaluation[0], "y": evaluation[1]}
+    if positives is not None:
+        tables[POSITIVES] = {"positives": positives}
+    for name, part in ((ATTRIBUTES, attributes), (RECORDS, records)):
+        if part is not None:
+            tables[name] = _table_of(part)
     for name, answered in (answers or {}).items():
-        tables[_file_of_answer(name)] = answered
-    files = _write_tables(folder, tables)
+        tables[_file_of_answer(name)] = dict(answered)
+    files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
     for name, value in _list_objects(private, privacy).items():
         files[name] = write_sealed(folder / name, value)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
@@ -317,19 +320,8 @@ def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | Non
         raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
 
 
-def _write_tables(folder: Path, tables: Mapping[str, Mapping[str, NDArray[Any]] | None]) -> dict[str, str]:
-    """Write those that are there, and return the fingerprint of each file."""
-    files = {}
-    for name, arrays in tables.items():
-        if arrays is not None:
-            files[name] = write_npz(folder / name, dict(arrays))
-    return files
-
-
-def _table_of(about: Attributes | HeldRecords | None) -> dict[str, NDArray[Any]] | None:
+def _table_of(about: Attributes | HeldRecords) -> dict[str, NDArray[Any]]:
     """Put the fields of a part of the truth into arrays; what is no array is text."""
-    if about is None:
-        return None
     arrays = {}
     for name, value in vars(about).items():
         arrays[name] = value
@@ -364,7 +356,9 @@ def _told_apart(
     sole: list[str] = []
     shared: list[tuple[int, int]] = []
     for target, entry in enumerate(owners):
-        names = dict.fromkeys([entry] if isinstance(entry, str) else entry)
+        if isinstance(entry, str):
+            entry = [entry]
+        names = dict.fromkeys(entry)
         names.pop(NOBODY, None)
         for name in names:
             if name not in index_of:
@@ -397,14 +391,7 @@ def _check_origins(origins: NDArray[Any], owners: NDArray[np.str_], clients: Seq
 def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: float, unheld: float) -> None:
     """Note, on the client's side, how good its model is after a round, where no model ever leaves the client.
 
-    Parameters
-    ----------
-    folder
-        The truth's.
-    client, server_round
-        Whose model, and when.
-    own, unheld
-        Its accuracy, in 0 … 1, on the client's training examples and on examples that no client holds.
+    Its accuracy, in 0 … 1, on its own training examples, and on examples that no client holds.
     """
     path = Path(folder) / ACCURACY / f"{client}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -522,7 +509,7 @@ def read_truth(folder: Path) -> Truth:
         private=_read_private(folder / PRIVATE, len(clients)),
         answers=_read_answers(folder, holdings.get("files", {})),
         canaries=canaries,
-        sent=tuple(dict(row) for row in holdings.get("sent", ())),
+        sent=tuple(map(dict, holdings.get("sent", ()))),
         unread=holdings.get("unread", ""),
     )
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
@@ -542,7 +529,7 @@ def read_truth(folder: Path) -> Truth:
 
 def _read_counts(holdings: _Holdings, folder: Path) -> NDArray[np.int64]:
     clients, classes = len(holdings["clients"]), len(holdings["classes"])
-    if [len(row) for row in holdings["counts"]] != [classes] * clients:
+    if list(map(len, holdings["counts"])) != [classes] * clients:
         raise DataError(f"{folder / HOLDINGS}: counts: expected {classes} classes of {clients} clients; {_HINT}")
     return np.array(holdings["counts"], dtype=np.int64)
 
@@ -564,17 +551,21 @@ def _read_evaluation(path: Path, files: Collection[str]) -> tuple[NDArray[np.flo
 
 def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Check examples x and labels y of the truth: as many of both, numbers, and finite."""
-    fits = x.ndim >= (1 if fields(x) else 2) and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
+    fits = x.ndim + bool(fields(x)) >= 2 and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
     if not fits or fault(x) or y.dtype.kind not in "iuf":
         raise DataError(
             f"{path}: expected examples (n, …), each with a label; got x {x.dtype} {x.shape} and y {y.dtype} {y.shape}"
             f"; {_HINT}"
         )
-    if y.dtype.kind in "iu" and not 0 <= y.min() <= y.max() <= _LARGEST_LABEL:
-        raise DataError(f"{path}: expected labels 0 … {_LARGEST_LABEL}, got {y.min()} … {y.max()}; {_HINT}")
     if not finite(x).all() or not np.isfinite(y).all():
         raise DataError(f"{path}: expected finite numbers; got others; {_HINT}")
-    return x if fields(x) else x.astype(np.float32), y.astype(np.int64) if y.dtype.kind in "iu" else y
+    if y.dtype.kind in "iu":
+        if not 0 <= y.min() <= y.max() <= _LARGEST_LABEL:
+            raise DataError(f"{path}: expected labels 0 … {_LARGEST_LABEL}, got {y.min()} … {y.max()}; {_HINT}")
+        y = y.astype(np.int64)
+    if not fields(x):
+        x = x.astype(np.float32)
+    return x, y
 
 
 def _read_positives(path: Path, clients: int) -> NDArray[np.bool_] | None:
@@ -616,7 +607,7 @@ def _read_privacy(path: Path, clients: int) -> Privacy | None:
     lists = {}
     for name in ("noise", "epsilon_round", "epsilon_run"):
         lists[name] = tuple(math.inf if item is None else float(item) for item in value[name])
-    if {len(item) for item in lists.values()} != {clients}:
+    if set(map(len, lists.values())) != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
     return Privacy(value["clip"], value["delta"], value["rounds"], mechanism=value["mechanism"], **lists)
 

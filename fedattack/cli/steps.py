@@ -19,7 +19,8 @@ from fedattack.cli.declared import Declared, pairs
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
-    from fedattack.audit.finding import Condition, Finding
+    from fedattack.audit.finding import Finding
+    from fedattack.audit.gate import Condition
     from fedattack.base.settings import Value
     from fedattack.learning.importing import Asked
     from fedattack.record.folder import Part
@@ -205,7 +206,7 @@ def command_line() -> str:
 
 def read_conditions(texts: list[str] | None, *, of_claim: bool = False) -> list["Condition"]:
     """Parse conditions before any long work, so that a typing error does not cost a run."""
-    from fedattack.audit.finding import parse_fail_if
+    from fedattack.audit.gate import parse_fail_if
 
     return [parse_fail_if(text, of_claim=of_claim) for text in texts or []]
 

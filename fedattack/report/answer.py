@@ -14,12 +14,13 @@ from fedattack.audit.finding import (
     NO_EVIDENCE,
     NOT_APPLICABLE,
     TOO_FEW,
+    VERDICTS,
     Finding,
     answering,
     list_words,
     p_in_words,
 )
-from fedattack.claims.finding import VERDICTS
+from fedattack.claims.finding import VERDICTS as CLAIM_VERDICTS
 from fedattack.report.claim_words import CLAIM_PAGE
 from fedattack.report.claim_words import short_of as short_of_claim
 from fedattack.report.drawing import Plot
@@ -77,9 +78,9 @@ class Answer:
 
 def answers_of(findings: Sequence[Finding], run: Mapping[str, Any]) -> list[Answer]:
     """Answer the question of each headline."""
-    answers: list[Answer] = []
-    for finding, found in _by_question(findings):
-        answers.append(_answer_of(finding, found, run, f"answer-{len(answers)}"))
+    answers = []
+    for place, (finding, found) in enumerate(_by_question(findings)):
+        answers.append(_answer_of(finding, found, run, f"answer-{place}"))
     return answers
 
 
@@ -90,9 +91,9 @@ def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
     answers = []
     for (finding, found), question in zip(groups, asked, strict=True):
         explained = section_of(finding.attack).explained(found)
-        # Where several attacks ask the same, each answer says whose it is.
-        words = f"{question} ({finding.attack})" if asked.count(question) > 1 else question
-        answers.append((finding, words, short_of(finding, explained.short)))
+        if asked.count(question) > 1:
+            question += f" ({finding.attack})"
+        answers.append((finding, question, short_of(finding, explained.short)))
     return answers
 
 
@@ -111,6 +112,11 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
     if not finding.headline:
         # The rows are in units of the headline.
         explained = replace(explained, rows=by_guesses([finding]).rows)
+    check = exposed = ""
+    if finding.null is not None and finding.value is not None:
+        check = f"Where there is nothing to find, the same attack gives {shown(finding.null_value, finding.units)}."
+    if finding.verdict == LEAK:
+        exposed = section.exposed(found)
     return Answer(
         finding=finding,
         question=question_of(finding.attack),
@@ -118,8 +124,8 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
         sentence=sentence_of(finding),
         strip=strip(finding, explained.rows, slug),
         why=explained.words,
-        check=_by_the_null(finding),
-        exposed=section.exposed(found) if finding.verdict == LEAK else "",
+        check=check,
+        exposed=exposed,
         sure=_sure(finding, found[0]),
         next=_next(finding, run),
     )
@@ -128,7 +134,9 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
 def question_of(attack: str) -> str:
     """Return the question that an attack answers by yes or no."""
     threat = threat_of(attack)
-    return section_of(attack).question or (threat.question if threat else f"What does {attack} find?")
+    if threat is None:
+        return f"What does {attack} find?"
+    return section_of(attack).question or threat.question
 
 
 def short_of(finding: Finding, explained: str) -> str:
@@ -138,35 +146,43 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
     if finding.verdict == CANNOT_TELL:
-        blind = "this attack would not have seen a leak here." if control_of(finding) else end_sentence(finding.reason)
-        return f"Cannot be told: {blind}"
+        if control_of(finding):
+            return "Cannot be told: this attack would not have seen a leak here."
+        return f"Cannot be told: {end_sentence(finding.reason)}"
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
     is_leak = finding.verdict == LEAK
     if is_leak and not finding.headline:
-        guessing = "" if finding.chance is None else f"; guessing gives {shown(finding.chance, finding.units)}"
-        return f"Yes: {shown(finding.value, finding.units)} ({finding.label}{guessing}). The headline does not show it."
+        about = finding.label
+        if finding.chance is not None:
+            about += f"; guessing gives {shown(finding.chance, finding.units)}"
+        return f"Yes: {shown(finding.value, finding.units)} ({about}). The headline does not show it."
     template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
-    is_difference = "{more}" in template
-    if not is_difference and not (is_leak and finding.chance):
-        # There is no gain to state, or nothing that it could be a multiple of.
-        template = "{value}" if finding.chance is None else _BESIDE_GUESSING
+    is_gain = "{more}" in template or (is_leak and finding.chance)
+    if not is_gain:
+        template = _BESIDE_GUESSING
+        if finding.chance is None:
+            template = "{value}"
     words = _fill(template, finding)
-    if is_leak:
-        return f"Yes: {words}; {explained}." if explained else f"Yes: {words}."
-    return f"Not shown: {words}."
+    if not is_leak:
+        return f"Not shown: {words}."
+    return f"Yes: {'; '.join(filter(None, [words, explained]))}."
 
 
 def _fill(template: str, finding: Finding) -> str:
     """Fill a finding's numbers into a template."""
-    value = finding.value or 0.0
+    value, more, times = finding.value or 0.0, "more", NOTHING
+    if value < 0:
+        more = "less"
+    if finding.chance:
+        times = f"{value / finding.chance:.1f}"
     return template.format(
         label=finding.label,
         value=shown(value, finding.units),
         chance=shown(finding.chance, finding.units),
-        times=f"{value / finding.chance:.1f}" if finding.chance else NOTHING,
+        times=times,
         size=shown(abs(value), finding.units),
-        more="less" if value < 0 else "more",
+        more=more,
     )
 
 
@@ -178,15 +194,12 @@ def sentence_of(finding: Finding) -> str:
     sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
     if callable(sentence):
         return sentence(finding)
-    within = "" if ends == NOTHING else f" ({level(finding.level)} interval {ends})"
-    guessing = "" if finding.chance is None else "; guessing gives {chance}"
+    within = guessing = ""
+    if ends != NOTHING:
+        within = f" ({level(finding.level)} interval {ends})"
+    if finding.chance is not None:
+        guessing = "; guessing gives {chance}"
     return _fill(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
-
-
-def _by_the_null(finding: Finding) -> str:
-    if finding.null is None or finding.value is None:
-        return ""
-    return f"Where there is nothing to find, the same attack gives {shown(finding.null['value'], finding.units)}."
 
 
 def _sure(finding: Finding, headline: Finding) -> list[str]:
@@ -202,9 +215,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
     if finding.verdict in (TOO_FEW, CANNOT_TELL):
         return [*sentences, end_sentence(finding.reason)]
     if finding.p_adjusted is not None:
-        often = "Hardly an accident" if finding.verdict == LEAK else "It may be an accident"
-        if finding.verdict != LEAK and finding.p_adjusted <= ERROR:
-            often = "No accident, but no more than what else explains it"
+        often = _write_often(finding.verdict, finding.p_adjusted)
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
     if control := control_of(finding):
         sentences.append(control)
@@ -222,6 +233,14 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         if is_of_these_runs(finding):
             sentences.append("It is shown for these runs. Other runs may show none.")
     return sentences
+
+
+def _write_often(verdict: str, p: float) -> str:
+    if verdict == LEAK:
+        return "Hardly an accident"
+    if p <= ERROR:
+        return "No accident, but no more than what else explains it"
+    return "It may be an accident"
 
 
 def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
@@ -279,29 +298,20 @@ def overview_of(
 
     Of several attacks that ask one question the one that says most counts. `claim` is what ``claim.json`` says.
     """
-    lines: dict[str, Glance] = {}
-    for number, answer in enumerate(answers, 1):
-        finding, before = answer.finding, lines.get(answer.question)
-        if before is None or before.finding is None or _says_more(finding, before.finding):
-            lines[answer.question] = Glance(
-                answer.question,
-                answer.short,
-                finding,
-                sure=_in_brief(finding),
-                step=f"{answer.next[0].what}." if answer.next else "",
-                card=number,
-            )
-    return [
-        *lines.values(),
-        *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers or "unanswered" in run else []),
-    ]
-
-
-_SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
-
-
-def _says_more(finding: Finding, other: Finding) -> bool:
-    return _SAYS_MOST.index(finding.verdict) < _SAYS_MOST.index(other.verdict)
+    best: dict[str, tuple[int, Answer]] = {}
+    for card, answer in enumerate(answers, 1):
+        _, before = best.setdefault(answer.question, (card, answer))
+        if VERDICTS.index(answer.finding.verdict) < VERDICTS.index(before.finding.verdict):
+            best[answer.question] = (card, answer)
+    lines = []
+    for card, answer in best.values():
+        finding, step = answer.finding, ""
+        if answer.next:
+            step = f"{answer.next[0].what}."
+        lines.append(Glance(answer.question, answer.short, finding, sure=_in_brief(finding), step=step, card=card))
+    if answers or "unanswered" in run:
+        lines += [_privacy_claim(run, claim), *_in_plaintext(run)]
+    return lines
 
 
 def summary_of(lines: Sequence[Glance], run: Mapping[str, Any]) -> str:
@@ -318,20 +328,24 @@ def summary_of(lines: Sequence[Glance], run: Mapping[str, Any]) -> str:
         count = verdicts.count(verdict)
         if count:
             parts.append(count_words(count, one, several))
-    parts += [f"privacy claim {line.said}" for line in lines if line.said in VERDICTS]
+    parts += [f"privacy claim {line.said}" for line in lines if line.said in CLAIM_VERDICTS]
     untried = len(run.get("untried", ()))
     if untried:
         parts.append(f"{count_words(untried, 'question')} not asked")
     if "unanswered" in run:
         parts.insert(0, "No question was answered")
-    return f"{', '.join(parts)}." if parts else ""
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}."
 
 
 def _in_brief(finding: Finding) -> str:
     if finding.value is None:
         return ""
     runs = count_words(len(finding.seeds), "run")
-    return runs if finding.p_adjusted is None else f"{runs}, {p_in_words(finding.p_adjusted)}"
+    if finding.p_adjusted is None:
+        return runs
+    return f"{runs}, {p_in_words(finding.p_adjusted)}"
 
 
 def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> Glance:
@@ -341,7 +355,9 @@ def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> G
     if privacy is None:
         return Glance(question, "None is known of this run.", said="none known")
     most = privacy["epsilon_run"]["high"]
-    epsilon = "no finite ε" if most is None else f"ε = {most:,.3g} at most"
+    epsilon = "no finite ε"
+    if most is not None:
+        epsilon = f"ε = {most:,.3g} at most"
     answer = f"{privacy['name']}: {epsilon} for the whole run, computed and not measured."
     return Glance(question, answer, said="declared")
 
@@ -350,6 +366,7 @@ def _in_plaintext(run: Mapping[str, Any]) -> list[Glance]:
     names = run.get("observed", {}).get("in_plaintext")
     if names is None:
         return []
-    answer = f"Yes: {list_words(names, 'and')}." if names else "No."
-    said = "visible" if names else "nothing visible"
-    return [Glance("Do numbers reach the server in plaintext?", answer, said=said)]
+    question = "Do numbers reach the server in plaintext?"
+    if not names:
+        return [Glance(question, "No.", said="nothing visible")]
+    return [Glance(question, f"Yes: {list_words(names, 'and')}.", said="visible")]

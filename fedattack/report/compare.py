@@ -1,7 +1,7 @@
 """Compares runs that differ in a setting, such as the number of clients."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
@@ -65,11 +65,6 @@ class Run:
         """Name it by some of its settings."""
         return " · ".join(map(scalar, self.values(keys)))
 
-    def f1(self, name: str) -> dict[str, list[float | None]]:
-        """F1 score of each method by rounds, if the finding `name` has them."""
-        methods = self.find_named(name).series.get("methods", {}).get("methods", {})
-        return {method: measures["f1"] for method, measures in methods.items()}
-
 
 def compare_runs(
     folders: Sequence[Path], out: Path, by: str | None = None, changes: Sequence[Change] | None = None
@@ -77,21 +72,9 @@ def compare_runs(
     """Write ``compare.json``, ``compare.md`` and ``compare.html`` about runs that differ in their settings.
 
     The runs are told apart by `by`, or by every setting in which they differ. Where these are numbers, they order the
-    runs. One figure shows the first headline that all runs have; lines join runs only where nothing but one number
-    differs. Another one shows the F1 score of each method against
-    the rounds, as Figure 8 of the PROLIN paper.
-
-    Parameters
-    ----------
-    folders
-        Run folders, each with ``findings.json`` and ``run.json``.
-    out
-        Folder for the three files; it is made if it is not there.
-    by
-        The setting to compare by.
-    changes
-        How the findings of the first run changed to the second: these are shown first. The runs may then have the same
-        settings.
+    runs. A figure shows the first headline that all runs have; lines join runs only where nothing but one number
+    differs. `changes` of the findings of the first run to the second are shown first; the runs may then have the same
+    settings.
 
     Returns
     -------
@@ -113,17 +96,10 @@ def compare_runs(
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
     title = _title(runs, headline, keys)
-    methods = _distinct(runs, lambda run: run.f1(headline))
-    plots = [by_setting(runs, keys, headline, methods)]
+    plots = [by_setting(runs, keys, headline)]
     tables = [table_of(runs, keys, name) for name in common]
     if changes is not None:
         tables.insert(0, _table_of_changes(names, changes))
-    sections = list(tables)
-    if methods:
-        last = Table("F1 score of each method after the last round", "", plots[0].header, plots[0].rows)
-        sections.append(last)
-        plots.append(_by_rounds(runs, keys, headline, methods))
-
     out = Path(out)
     try:
         make_private(out)
@@ -132,9 +108,9 @@ def compare_runs(
     facts = [facts_of(run, keys) for run in runs]
     compared: dict[str, Any] = {"by": keys, "headline": headline, "runs": facts}
     if changes is not None:
-        compared["changes"] = [change.to_dict() for change in changes]
+        compared["changes"] = list(map(Change.to_dict, changes))
     write_json(out / "compare.json", compared)
-    write_atomically(out / "compare.md", to_markdown(title, sections).encode())
+    write_atomically(out / "compare.md", to_markdown(title, tables).encode())
     page = out / "compare.html"
     shared = {key: value for key, value in runs[0].facts["setting"].items() if not _differ(runs, key)}
     html = template("compare.html.j2").render(
@@ -238,7 +214,7 @@ def to_markdown(title: str, tables: Sequence[Table]) -> str:
     """Write tables below a title."""
     text = f"# {words.markdown(title)}\n"
     for table in tables:
-        heading = f"{table.title} ({table.caption})" if table.caption else table.title
+        heading = f"{table.title} ({table.caption})".removesuffix(" ()")
         text += f"\n## {words.markdown(heading)}\n\n{words.markdown_table(table.header, table.rows)}\n"
     return text
 
@@ -265,7 +241,9 @@ def _table_of_changes(names: str, changes: Sequence[Change]) -> Table:
     rows = []
     for change in changes:
         values = [shown(finding.value, finding.units) for finding in (change.before, change.after)]
-        said = WORSE if change.is_worse else f"not surely {WORSE}"
+        said = f"not surely {WORSE}"
+        if change.is_worse:
+            said = WORSE
         rows.append([change.after.name, *values, p_in_words(change.p_adjusted), said])
     return Table(f"From {names}", f"--fail-if {WORSE}", ["finding", "baseline", "new", "corrected p", "change"], rows)
 
@@ -281,10 +259,8 @@ def _result(finding: Finding, baselines: Sequence[str], units: str) -> list[str]
 
 
 @matplotlib.rc_context(drawing.STYLE)
-def by_setting(
-    runs: Sequence[Run], keys: Sequence[str], name: str, methods: Sequence[str] = (), *, anchor: str = "by-setting"
-) -> Plot:
-    """Draw the finding `name` of all runs, and what the methods behind it reach after the last round.
+def by_setting(runs: Sequence[Run], keys: Sequence[str], name: str, *, anchor: str = "by-setting") -> Plot:
+    """Draw the finding `name` of all runs.
 
     Runs are joined by lines only along one setting of numbers in which alone they differ. Other runs stand in rows.
     All ids in the drawing begin with `anchor`.
@@ -293,36 +269,36 @@ def by_setting(
     labels = _labels(runs, keys)
     baselines = _baselines(runs, name)
     first = findings[0]
-    last_scores = _last_scores(runs, name, methods)
     others = [key for key in _differing(runs) if key not in keys]
+    caption = ""
     if _is_ordered(runs, keys, name):
         figure, axes = drawing.one_axes(300)
-        _draw_along(axes, _values(runs, keys), findings, baselines, last_scores)
+        _draw_along(axes, _values(runs, keys), findings, baselines)
         axes.set_xlabel(keys[0])
         caption = "Lines join runs that differ in nothing else."
     else:
         beside = [drawing.short(label, _MOST_LETTERS) for label in labels]
         height = 110 + 18 * len(runs) * (1 + max(map(drawing.lines_of, beside)))
         # Names of many baselines stand below each other.
-        height += _LEGEND_LINE * len(baselines) if len(baselines) > len(_BASELINE_LOOKS) else 0
+        if len(baselines) > len(_BASELINE_LOOKS):
+            height += _LEGEND_LINE * len(baselines)
         figure, axes = drawing.one_axes(height)
-        _draw_rows(axes, findings, baselines, last_scores)
+        _draw_rows(axes, findings, baselines)
         drawing.name_rows(axes, beside)
-        caption = f"The runs differ in {list_words(others, 'and')}, too." if others else ""
-    if methods:
-        caption += " The methods' F1 scores are those after the last round."
+        if others:
+            caption = f"The runs differ in {list_words(others, 'and')}, too."
     drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
 
     rows, sentences = [], []
-    for label, finding, *scores in zip(labels, findings, *last_scores.values(), strict=True):
+    for label, finding in zip(labels, findings, strict=True):
         ends = interval(finding.low, finding.high, finding.units)
         sentences.append(f"{label} {shown(finding.value, finding.units)} ({ends})")
-        null = shown(finding.null["value"] if finding.null else None, first.units)
-        rows.append([label, *_result(finding, baselines, first.units), null, *map(shown, scores)])
+        null = shown(finding.null_value, first.units)
+        rows.append([label, *_result(finding, baselines, first.units), null])
     title = _title(runs, name, keys)
     svg = drawing.to_svg(figure, anchor, title, f"Result with its interval: {'; '.join(sentences)}.")
-    header = [_heading(keys), "result", "interval", "chance", *baselines, "null run", *methods]
-    return Plot(title, svg, caption.strip(), header, rows)
+    header = [_heading(keys), "result", "interval", "chance", *baselines, "null run"]
+    return Plot(title, svg, caption, header, rows)
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
@@ -354,7 +330,9 @@ def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
 
 def _heading(keys: Sequence[str]) -> str:
     """Name the column of what :func:`_labels` gives."""
-    return " · ".join(keys) if _are_names(keys) else "run"
+    if _are_names(keys):
+        return " · ".join(keys)
+    return "run"
 
 
 def _are_names(keys: Sequence[str]) -> bool:
@@ -380,33 +358,16 @@ def _label(runs: Sequence[Run], name: str) -> str:
     return first.label.replace(first.series["asked"]["column"], "different columns")
 
 
-def _last_scores(runs: Sequence[Run], name: str, methods: Sequence[str]) -> dict[str, list[float | None]]:
-    """Return each method's F1 score after the last round of each run."""
-    last: dict[str, list[float | None]] = {}
-    for method in methods:
-        last[method] = [run.f1(name).get(method, [None])[-1] for run in runs]
-    return last
-
-
-def _draw(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
-    null = finding.null["value"] if finding.null else None
-    return [finding.value, finding.low, finding.high, null, *_guesses(finding, baselines)]
-
-
 def _numbers(findings: Sequence[Finding], baselines: Sequence[str]) -> NDArray[np.float64]:
     """Return (5 + baselines, runs): value, low, high, null, chance and baselines, as they are drawn."""
-    numbers = np.array([_draw(finding, baselines) for finding in findings], dtype=float).T
-    return np.asarray(drawing.scale_of(findings[0].units) * numbers)
+    columns = []
+    for finding in findings:
+        columns.append([finding.value, finding.low, finding.high, finding.null_value, *_guesses(finding, baselines)])
+    return np.asarray(drawing.scale_of(findings[0].units) * np.array(columns, dtype=float).T)
 
 
-def _draw_along(
-    axes: Axes,
-    setting: Sequence[float],
-    findings: Sequence[Finding],
-    baselines: Sequence[str],
-    scores: Mapping[str, Sequence[float | None]],
-) -> None:
-    """Draw results with their intervals, chance, null runs and baselines over a setting; lines join methods or results.
+def _draw_along(axes: Axes, setting: Sequence[float], findings: Sequence[Finding], baselines: Sequence[str]) -> None:
+    """Draw results with their intervals, chance, null runs and baselines over a setting; lines join results.
 
     The axis is logarithmic where the setting's values are far apart.
     """
@@ -414,13 +375,8 @@ def _draw_along(
     units = findings[0].units
     positions = np.array(setting, dtype=float)
     label = f"result with {words.level(findings[0].level)} interval"
-    colour = INK if scores else drawing.FIRST
-    axes.vlines(positions, low, high, color=colour, linewidth=5, alpha=0.35)
-    if scores:
-        axes.plot(positions, value, "o", color=colour, markerfacecolor="none", markersize=9, label=label)
-        drawing.draw_lines(axes, positions.tolist(), scores, drawing.looks_of(scores))
-    else:
-        axes.plot(positions, value, "-o", color=colour, markersize=6, label=label)
+    axes.vlines(positions, low, high, color=drawing.FIRST, linewidth=5, alpha=0.35)
+    axes.plot(positions, value, "-o", color=drawing.FIRST, markersize=6, label=label)
     if not np.isnan(chance).all():
         axes.plot(positions, chance, **CHANCE)
     if not np.isnan(null).all():
@@ -435,7 +391,7 @@ def _draw_along(
     axes.margins(x=0.1)
     axes.set_ylabel(drawing.quantity("Result", units))
     # With the number of clients, chance may fall so far that a straight axis would hide it and the results.
-    if units == PROPORTION and far_apart and not scores and _far_apart(chance):
+    if units == PROPORTION and far_apart and _far_apart(chance):
         axes.set_yscale("log")
         axes.set_ylim(np.nanmin(chance) / 2, 140)
         axes.yaxis.set_major_formatter("{x:g}")
@@ -443,12 +399,7 @@ def _draw_along(
         axes.set_ylim(-4, 104)
 
 
-def _draw_rows(
-    axes: Axes,
-    findings: Sequence[Finding],
-    baselines: Sequence[str],
-    scores: Mapping[str, Sequence[float | None]],
-) -> None:
+def _draw_rows(axes: Axes, findings: Sequence[Finding], baselines: Sequence[str]) -> None:
     """Draw the same, a row for each run, and join nothing."""
     value, low, high, null, chance, *guesses = _numbers(findings, baselines)
     units = findings[0].units
@@ -460,10 +411,7 @@ def _draw_rows(
         axes.vlines(chance, rows - 0.35, rows + 0.35, **CHANCE)
     if not np.isnan(null).all():
         axes.plot(null, rows, color=INK, linestyle="none", marker="x", markersize=6, label="null run")
-    marks = dict(zip(baselines, zip(guesses, cycle(_BASELINE_LOOKS), strict=False), strict=True))
-    for name, look in drawing.looks_of(scores).items():
-        marks[name] = (100 * drawing.floats(scores[name]), look)
-    for name, (values, look) in marks.items():
+    for name, values, look in zip(baselines, guesses, cycle(_BASELINE_LOOKS), strict=False):
         hollow = {"markerfacecolor": "none", "markersize": 7, "linestyle": "none", "label": name}
         axes.plot(values, rows, **(look | hollow))
     axes.set_xlabel(drawing.quantity("Result", units))
@@ -474,36 +422,3 @@ def _draw_rows(
 def _far_apart(values: NDArray[np.float64]) -> bool:
     known = values[~np.isnan(values)]
     return bool(len(known) and known.min() > 0 and known.max() >= _FAR_APART * known.min())
-
-
-@matplotlib.rc_context(drawing.STYLE)
-def _by_rounds(runs: Sequence[Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
-    """Draw the F1 score of each method against the rounds, a panel for each run that has it."""
-    having = [run for run in runs if run.f1(name)]
-    looks = drawing.looks_of(methods)
-    columns = min(len(having), 2)
-    lines = -(-len(having) // columns)
-    figure, grid = drawing.panels(95 + 165 * lines, len(having), columns, shared=True)
-    text, rows = "Line charts, one per run.", []
-    names = dict(zip(map(id, runs), _labels(runs, keys), strict=True))
-    for axes, run in zip(grid, having, strict=True):
-        series, scores, label = run.find_named(name).series["methods"], run.f1(name), names[id(run)]
-        rounds = series["rounds"]
-        drawing.draw_lines(axes, rounds, scores, looks)
-        if series.get("chance") is not None:
-            axes.axhline(100 * series["chance"], **CHANCE)
-        panel = drawing.short(label)
-        axes.set_title(f"{keys[0]} = {panel}" if len(keys) == 1 else panel)
-        drawing.label_rounds(axes, "", ticks=4)
-        ends = ", ".join(f"{method} {shown(values[-1])}" for method, values in scores.items())
-        text += f" {label}, after {rounds[-1]} rounds: {ends}."
-        curves = [scores.get(method, [None] * len(rounds)) for method in methods]
-        for number, *values in zip(rounds, *curves, strict=True):
-            rows.append([label, str(number), *map(shown, values)])
-    figure.supxlabel("Rounds that the server has seen", fontsize=drawing.SIZE)
-    figure.supylabel("F1 score (%)", fontsize=drawing.SIZE)
-    drawing.one_legend(figure, grid, handlelength=drawing.DASHES)
-    title = "F1 score of each method, round by round"
-    svg = drawing.to_svg(figure, "by-rounds", title, text)
-    caption = "What each method answers from the rounds so far, against the truth; one panel per run."
-    return Plot(title, svg, caption, [_heading(keys), "rounds seen", *methods], rows)

@@ -9,11 +9,10 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -25,8 +24,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION
-
-T = TypeVar("T")
 
 INK = "#010203"
 FIRST = "#010204"
@@ -95,8 +92,6 @@ _LOOKS: list[dict[str, Any]] = [
 ]
 
 
-# Of a panel on a wide page: pixels of its width and of a line of text, and letters on such a line.
-_PANEL, _LINE, _LETTERS = 520, 22, 72
 # Letters of a legend's entry, or of a name beside an axis, on one line.
 _MOST_LETTERS = 44
 _MOST_BESIDE = 22
@@ -123,12 +118,6 @@ class Plot:
     caption: str
     header: list[str]
     rows: list[list[str]]
-
-    @property
-    def height(self) -> float:
-        """About how many pixels its panel takes on a wide page."""
-        drawn = float(self.svg.partition('viewBox="0 0 ')[2].partition('"')[0].split()[1])
-        return drawn * _PANEL / WIDTH + _LINE * (5 + len(self.caption) // _LETTERS)
 
 
 def panels(height: float, count: int = 1, columns: int = 1, *, shared: bool = False) -> tuple[Figure, list[Axes]]:
@@ -205,29 +194,16 @@ def name_rows(axes: Axes, names: Sequence[str], letters: int = _MOST_BESIDE) -> 
     axes.tick_params(axis="y", length=0)
 
 
-def in_columns(items: Sequence[T], height: Callable[[T], float] = attrgetter("height")) -> list[Sequence[T]]:
-    """Break panels into two columns that are about as high, in their order: a grid's rows would be half empty."""
-    if len(items) < 2:
-        return [items]
-    heights = list(map(height, items))
-
-    def longer(first: int) -> float:
-        return max(sum(heights[:first]), sum(heights[first:]))
-
-    first = min(range(1, len(items)), key=longer)
-    return [items[:first], items[first:]]
-
-
 def scale_of(units: str) -> float:
     """Return what a number in `units` is multiplied with to be drawn."""
-    return 100 if units == PROPORTION else 1
+    return {PROPORTION: 100}.get(units, 1)
 
 
 def quantity(rate: str, units: str) -> str:
     """Name an axis: `rate` in per cent, or a result in its units."""
     if units == PROPORTION:
         return f"{rate} (%)"
-    return f"Result ({units})" if units else "Result"
+    return f"Result ({units})".removesuffix(" ()")
 
 
 def floats(values: Sequence[float | None]) -> NDArray[np.float64]:
@@ -239,7 +215,7 @@ def column(rows: Iterable[Mapping[str, Any]], *keys: str) -> NDArray[np.float64]
     """Collect the number of each row to which these keys lead; NaN where a row has none."""
     values: list[Any] = list(rows)
     for key in keys:
-        values = [value.get(key) if value else None for value in values]
+        values = [(value or {}).get(key) for value in values]
     return floats(values)
 
 
@@ -247,7 +223,9 @@ def short(name: str, letters: int = 12) -> str:
     """Shorten a name to what fits beside an axis, or to so many letters."""
     # Node ids differ in their last digits at least as often as in their first.
     half = letters // 2
-    return name if len(name) <= letters else f"{name[: half - 1]}…{name[-half:]}"
+    if len(name) <= letters:
+        return name
+    return f"{name[: half - 1]}…{name[-half:]}"
 
 
 def label_rounds(axes: Axes, label: str = "Round", ticks: int = 8) -> None:

@@ -80,7 +80,7 @@ def _rounds_in_words(finding: Finding) -> str:
         words += f"highest {shown(values[best], units)} in round {best}, "
         words += f"{shown(values[last], units)} in round {last}. "
     chances = _choose_known(series.get("chance", [finding.chance]))
-    words += f"Chance is {shown(chances[-1] if chances else None, units)}."
+    words += f"Chance is {shown([None, *chances][-1], units)}."
     nulls = _choose_known(series.get("null", []))
     if nulls:
         words += f" The null run stays within {interval(min(nulls), max(nulls), units)}."
@@ -119,7 +119,9 @@ def per_client(finding: Finding, slug: str) -> Plot:
     if len(top) > 5:
         name, result, *_ = rows[len(top) - 1]
         words += f"; least exposed of these: client {name} {result}"
-    caption = f"The {len(top)} most exposed of {len(clients)} clients. " if len(clients) > len(top) else ""
+    caption = ""
+    if len(clients) > len(top):
+        caption = f"The {len(top)} most exposed of {len(clients)} clients. "
     caption += "Each client's own examples as targets. The order was found by looking at the results, so the first "
     caption += "bars are high partly by luck."
     if len(clients) > _MOST_ROWS:
@@ -260,7 +262,9 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     drawing.one_legend(figure, [axes])
 
     totals = counts.sum(axis=1)
-    some = f" The figure shows {len(clients)} of them, of all sizes." if len(clients) < len(every) else ""
+    some = ""
+    if len(clients) < len(every):
+        some = f" The figure shows {len(clients)} of them, of all sizes."
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
         f"Bubble chart of {int(held.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."

@@ -14,7 +14,7 @@ from fedattack.base.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.claim_words import CLAIM_PAGE, readable
-from fedattack.report.drawing import Plot, in_columns
+from fedattack.report.drawing import Plot
 from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
@@ -99,7 +99,9 @@ def render_html(
     run = validate_run(printable_all(dict(run)))
     answers = answers_of(findings, run)
     answered = [answer.finding for answer in answers]
-    overview = overview_of(answers, run, None if claim is None else readable(validate_claim(claim)))
+    if claim is not None:
+        claim = readable(validate_claim(claim))
+    overview = overview_of(answers, run, claim)
     tables = _tables(findings)
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
@@ -152,7 +154,6 @@ def template(name: str) -> Template:
         "verdict": verdict_in_words,
         "options": options_of,
         "command": as_command,
-        "in_columns": in_columns,
         "sent_kind": sent_kind,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval}
@@ -222,7 +223,9 @@ def as_command(text: str) -> str:
         words = shlex.split(text)
     except ValueError:
         words = []
-    return shlex.join(words) if words[:1] == ["fedattack"] else shlex.quote(text)
+    if words[:1] == ["fedattack"]:
+        return shlex.join(words)
+    return shlex.quote(text)
 
 
 def scalar(value: Any) -> str:
@@ -232,5 +235,7 @@ def scalar(value: Any) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ("no", "yes")[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

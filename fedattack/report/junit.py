@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from fedattack.audit.finding import Condition, Finding
+from fedattack.audit.finding import Finding
+from fedattack.audit.gate import Condition
 from fedattack.base.errors import ConfigError
 from fedattack.report.answer import in_short
 from fedattack.report.words import printable
@@ -14,19 +15,10 @@ from fedattack.report.words import printable
 def write_junit(
     file: Path, findings: Sequence[Finding], run: Mapping[str, Any], conditions: Sequence[Condition]
 ) -> None:
-    """Write a test case for each question and for each gate.
+    """Write a test case for each question and for each gate into a file, anew.
 
     A question that was asked passes, whatever its answer; one that was not is skipped, with the reason. A gate that is
     crossed fails, and one that cannot be decided is an error.
-
-    Parameters
-    ----------
-    file
-        Is written anew.
-    findings, run
-        What ``findings.json`` and ``run.json`` hold.
-    conditions
-        The gates.
 
     Raises
     ------

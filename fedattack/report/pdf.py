@@ -54,22 +54,15 @@ def find_browser() -> str | None:
 
 
 def write_pdf(page: Path, *, timeout: float = 120) -> Path:
-    """Print a page to the PDF beside it, such as ``report.pdf``, whose path is returned.
+    """Print a page, which loads nothing, to the PDF beside it, such as ``report.pdf``, whose path is returned.
 
     The PDF replaces an older one only when it is whole. If there is none to be had, there is no older one either, which
     would show other findings than the page.
 
-    Parameters
-    ----------
-    page
-        HTML page, which loads nothing.
-    timeout
-        Seconds after which the browser is stopped.
-
     Raises
     ------
     ReportError
-        If no browser is installed, or it printed nothing.
+        If no browser is installed, it did not end within so many seconds, or it printed nothing.
     """
     page = Path(page).absolute()
     pdf = page.with_suffix(".pdf")

@@ -43,11 +43,6 @@ class Table:
         """Whether it has no room beside another."""
         return len(self.header) > _MOST_COLUMNS
 
-    @property
-    def height(self) -> float:
-        """About how many pixels its panel takes on a wide page."""
-        return 160 + 40 * len(self.rows) + len(self.caption) / 3
-
 
 @dataclass(frozen=True)
 class Explained:
@@ -83,7 +78,9 @@ def worst_client(findings: Sequence[Finding]) -> str:
             if finding.verdict != LEAK:
                 return "No client stands out for sure."
             ends = interval(finding.low, finding.high, finding.units)
-            beside = "" if finding.null is None else f", {shown(finding.null['value'], finding.units)} without a leak"
+            beside = ""
+            if finding.null is not None:
+                beside = f", {shown(finding.null_value, finding.units)} without a leak"
             return f"{finding.label}: {shown(finding.value, finding.units)} ({ends}{beside})."
     for finding in findings:
         clients = finding.series.get("per_client", ())

@@ -11,7 +11,7 @@ def sent_kind(row: Mapping[str, Any]) -> str:
     if "least" not in row:
         return str(row["kind"])
     least, most = f"{row['least']:.4g}", f"{row['most']:.4g}"
-    return f"{row['kind']}: {least}" if least == most else f"{row['kind']}: {least} … {most}"
+    return f"{row['kind']}: " + " … ".join(dict.fromkeys([least, most]))
 
 
 def sent_in_short(sent: Mapping[str, Any]) -> str:
@@ -23,6 +23,11 @@ def sent_in_short(sent: Mapping[str, Any]) -> str:
             arrays.append(row["array"])
     said = []
     for kind, arrays in names.items():
-        more = f" and {len(arrays) - _FEW} more" if len(arrays) > _FEW else ""
-        said.append(f"{', '.join(arrays[:_FEW])}{more}: {kind}")
-    return "; ".join(said) + (". No attack can read that" if sent["unread"] else "")
+        few = ", ".join(arrays[:_FEW])
+        if len(arrays) > _FEW:
+            few += f" and {len(arrays) - _FEW} more"
+        said.append(f"{few}: {kind}")
+    text = "; ".join(said)
+    if sent["unread"]:
+        text += ". No attack can read that"
+    return text

@@ -8,21 +8,16 @@ from matplotlib.axes import Axes
 from fedattack.audit.finding import PROPORTION, Finding
 from fedattack.base.errors import short
 from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, one_axes, scale_of, to_svg
-from fedattack.report.words import interval, level, shown
+from fedattack.report.words import interval, level, shown, with_interval
 
 _WIDEST_NAME = 30
 
 
 @matplotlib.rc_context(STYLE)
 def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -> Plot | None:
-    """Draw one finding; None if there is no value.
+    """Draw one finding, and what else is explained in its units, by name; None if there is no value.
 
-    Parameters
-    ----------
-    explained
-        What else is drawn, in the finding's units: its name, and its value.
-    slug
-        What ids in the drawing start with; unique in the page.
+    All ids in the drawing start with `slug`.
     """
     if finding.value is None:
         return None
@@ -39,8 +34,11 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
         axes.plot(scale * value, place, "D", color=INK, markerfacecolor="none", markersize=6, markeredgewidth=1.4)
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
+        said = "no gain"
+        if finding.units == PROPORTION:
+            said = f"guessing {shown(finding.chance, finding.units)}"
         axes.annotate(
-            f"guessing {shown(finding.chance, finding.units)}" if finding.units == PROPORTION else "no gain",
+            said,
             (scale * finding.chance, 1),
             xycoords=("data", "axes fraction"),
             xytext=(3, 2),
@@ -54,8 +52,7 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
     title = f"{finding.label}: result, null and guessing"
     words = f"{shown(finding.value, finding.units)}, {level(finding.level)} interval "
     words += f"{interval(finding.low, finding.high, finding.units)}; chance {shown(finding.chance, finding.units)}; "
-    null_ends = interval(null["low"], null["high"], finding.units) if null else "absent"
-    words += f"null run {shown(null['value'], finding.units) if null else ''} {null_ends}"
+    words += f"null run {with_interval(null, finding.units)}"
     for name, value in explained:
         words += f"; {name} {shown(value, finding.units)}"
     return Plot(title, to_svg(figure, slug, title, f"{words}."), "", [], [])

@@ -87,10 +87,12 @@ def cell(value: Cell) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return ("no", "yes")[value]
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, int):
         return str(value)
     text = " ".join(printable(value).split())
-    return f"'{text}" if text[:1] in _FORMULA else text
+    if text[:1] in _FORMULA:
+        return f"'{text}"
+    return text

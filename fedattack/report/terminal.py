@@ -7,7 +7,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -19,9 +18,6 @@ from fedattack.report.words import interval, interval_title, is_by_its_test_alon
 # Wider than any table of findings.
 _WIDE = 1000
 
-# Lines of a table before its first row: a blank one, the names of the columns, and a rule.
-_HEAD = 3
-
 _BY_ITS_TEST = (
     "‡ the interval reaches guessing, the test does not: it asks whether so much is found where these very examples "
     "are exchanged, and the interval what other examples may give"
@@ -32,7 +28,7 @@ _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A table that breaks no name and leaves out nothing: in a narrow terminal names have lines of their own.
+    """A table that breaks no name and leaves out nothing: where there is no room for it, each finding has two lines.
 
     ``rows`` has a text for the name and for each of value, interval, chance, null, n and verdict.
     """
@@ -41,55 +37,38 @@ class _Fitting:
     rows: Sequence[Sequence[Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        def fits(table: Table) -> bool:
-            return console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width
-
-        whole, numbers = self._table(first=0), self._table(first=1)
-        if fits(whole):
-            yield whole
-        elif fits(numbers):
-            yield from self._below_names(console.render_lines(numbers, options, pad=False, new_lines=True))
-        else:
-            for name, value, ends, chance, null, n, verdict in self.rows:
-                yield Text.assemble(name, "\n    ", value, " (", ends, "), ", verdict)
-                yield Text.assemble("    chance ", chance, ", null ", null, ", n ", n)
-
-    def _table(self, first: int) -> Table:
-        """Make a table of the columns from ``first`` on."""
-        columns = ["finding", "value", self.interval, "chance", "null", "n", "verdict"]
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for place in range(first, len(columns)):
-            is_number = 0 < place < len(columns) - 1
-            table.add_column(columns[place], justify="right" if is_number else "left", no_wrap=True)
+        table.add_column("finding", no_wrap=True)
+        for number in ("value", self.interval, "chance", "null", "n"):
+            table.add_column(number, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
         for row in self.rows:
-            table.add_row(*row[first:])
-        return table
-
-    def _below_names(self, lines: Sequence[Sequence[Segment]]) -> RenderResult:
-        """Put each finding's name above its line of numbers; the table has a blank line, a head and a rule before."""
-        yield from map(Segments, lines[:_HEAD])
-        # After the last line there is a blank one.
-        for row, line in zip(self.rows, lines[_HEAD:], strict=False):
-            yield row[0]
-            yield Segments(line)
-        yield Segments(lines[-1])
+            table.add_row(*row)
+        if console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width:
+            yield table
+            return
+        for name, value, ends, chance, null, n, verdict in self.rows:
+            yield Text.assemble(name, "\n    ", value, " (", ends, "), ", verdict)
+            yield Text.assemble("    chance ", chance, ", null ", null, ", n ", n)
 
 
 def _cells(finding: Finding) -> list[Text]:
-    name = Text(finding.name, style="bold" if finding.headline else "")
+    name = Text(finding.name, style="bold" * finding.headline)
     if finding.selected_after_the_fact:
         name.append(" †", style="yellow")
     # An ordinary terminal has 80 columns, so that other units than per cent stand at the value alone.
-    units = finding.units if finding.units == PROPORTION else ""
-    null = finding.null["value"] if finding.null else None
+    units = finding.units
+    if units != PROPORTION:
+        units = ""
+    verdict = finding.verdict + " ‡" * is_by_its_test_alone(finding)
     return [
         name,
         Text(shown(finding.value, finding.units)),
         Text(interval(finding.low, finding.high, units)),
         Text(shown(finding.chance, units)),
-        Text(shown(null, units)),
+        Text(shown(finding.null_value, units)),
         Text(f"{finding.n:,}"),
-        Text(f"{finding.verdict} ‡" if is_by_its_test_alone(finding) else finding.verdict, _STYLES[finding.verdict]),
+        Text(verdict, _STYLES[finding.verdict]),
     ]
 
 
@@ -104,7 +83,9 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     # Text, never markup: names that came from clients may hold brackets.
     title = Text(printable(run["title"]), style="bold")
     table = _Fitting(interval_title(findings), list(map(_cells, findings)))
-    below = [Text.assemble((finding.name, "bold"), f": {printable(finding.label)}") for finding in findings]
+    below = []
+    for finding in findings:
+        below.append(Text.assemble((finding.name, "bold"), f": {printable(finding.label)}"))
     for finding in findings:
         if finding.headline or finding.value is None:
             verdict = (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict])

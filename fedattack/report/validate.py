@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
-    """Check what a ``findings.json`` holds, and give it as findings.
-
-    Parameters
-    ----------
-    obj
-        Parsed JSON: a list of objects as :meth:`fedattack.audit.finding.Finding.to_dict` gives them.
-    where
-        Name of the file, for messages.
+    """Check what a ``findings.json`` holds, and give it as findings; `where` names the file.
 
     Raises
     ------
@@ -146,7 +140,7 @@ def validate_claim(obj: Any, where: str = "claim") -> dict[str, Any]:
     for i, finding in enumerate(obj["findings"]):
         for scope in ("message", "run"):
             _check_order(finding[scope], f"{where}: $.findings[{i}].{scope}")
-    verdicts = [finding["verdict"] for finding in obj["findings"]]
+    verdicts = list(map(itemgetter("verdict"), obj["findings"]))
     expected = verdict_of(verdicts)
     if obj["verdict"] != expected:
         raise ReportError(f"{where}: $.verdict: {obj['verdict']}; by its findings it is {expected}; {_CLAIM_NEXT}")

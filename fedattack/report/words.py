@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null
-from fedattack.audit.numbers import NOTHING, count_words, interval, level, shown
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
+from fedattack.audit.numbers import NOTHING, count_words, interval, level, shown, with_interval
 
 __all__ = [
     "NOTHING",
@@ -60,39 +60,41 @@ def verdict_in_words(finding: Finding) -> str:
     """Write a finding's verdict, and of a leak whether it is one of these runs, or of its test, alone."""
     if is_of_these_runs(finding):
         return "leak in these runs"
-    return "leak by its test alone" if is_by_its_test_alone(finding) else _VERDICTS[finding.verdict]
+    if is_by_its_test_alone(finding):
+        return "leak by its test alone"
+    return _VERDICTS[finding.verdict]
 
 
 def write_spread(ends: Mapping[str, float | None]) -> str:
     """Write the ends ``low`` and ``high`` of numbers of any size, such as ``0.81–2.1``; ``None`` is no guarantee."""
-    low, high = (NO_GUARANTEE if end is None else compact(end) for end in (ends["low"], ends["high"]))
-    if low == high:
-        return low
-    return f"{low} to {high}" if ends["high"] is None else f"{low}–{high}"
+    low, high = ends["low"], ends["high"]
+    if low is None:
+        return NO_GUARANTEE
+    if high is None:
+        return f"{compact(low)} to {NO_GUARANTEE}"
+    return "–".join(dict.fromkeys([compact(low), compact(high)]))
 
 
 def compact(value: float) -> str:
     """Write a number of any size with three digits, or as a whole one."""
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{value:,.0f}"
 
 
 def interval_title(findings: Iterable[Finding]) -> str:
     """Name the column of intervals, with their level if they share one."""
     levels = set(map(attrgetter("level"), findings))
-    return f"{level(levels.pop())} interval" if len(levels) == 1 else "interval"
-
-
-def with_interval(null: Null | None, units: str = PROPORTION) -> str:
-    """Write a null result with its interval in brackets, or a dash."""
-    if null is None:
-        return NOTHING
-    ends = interval(null["low"], null["high"], units)
-    return shown(null["value"], units) + (f" ({ends})" if ends != NOTHING else "")
+    if len(levels) == 1:
+        return f"{level(levels.pop())} interval"
+    return "interval"
 
 
 def end_sentence(text: str) -> str:
     """Write a text as a sentence, whether or not it was written as one; a symbol such as ε stays small."""
-    first = text[:1] if text[:1] in _SYMBOLS else text[:1].upper()
+    first = text[:1]
+    if first not in _SYMBOLS:
+        first = first.upper()
     return first + text[1:].rstrip(".") + "."
 
 
@@ -102,11 +104,12 @@ def printable(text: str) -> str:
     Names of metrics come from clients. An escape sequence could drive a terminal, and neither XML nor UTF-8 can hold
     all of these.
     """
-    return "".join(letter if _is_printable(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def _is_printable(letter: str) -> bool:
-    return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
+    clean = ""
+    for letter in text:
+        if not (letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"):
+            letter = "\N{REPLACEMENT CHARACTER}"
+        clean += letter
+    return clean
 
 
 def printable_all(value: Any) -> Any:

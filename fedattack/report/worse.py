@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from scipy.stats import norm
@@ -75,7 +76,7 @@ def find_changes(before: Sequence[Finding], after: Sequence[Finding]) -> list[Ch
         raise ConfigError(
             f"--fail-if {WORSE}: the two audits have no tested finding in common; compare audits of the same attacks"
         )
-    ps = [_test_rise(old, new) for old, new in pairs]
+    ps = list(starmap(_test_rise, pairs))
     adjusted = adjust(ps, share_error([new.headline for _, new in pairs]))
     changes = [Change(*pair, *both) for pair, both in zip(pairs, zip(ps, adjusted, strict=True), strict=True)]
     if lost and not any(change.is_worse for change in changes):
@@ -100,7 +101,7 @@ def _test_rise(old: Finding, new: Finding) -> float:
     rise = (new.value or 0.0) - (old.value or 0.0)
     spread = math.hypot(_standard_error(old), _standard_error(new))
     if spread == 0:
-        return 0.0 if rise > 0 else 1.0
+        return float(rise <= 0)
     return float(norm.sf(rise / spread))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedattack.attacks.options import shares_work
 from fedattack.attacks.registry import THREATS, options_of_attack, threat_of
-from fedattack.audit.finding import Condition
+from fedattack.audit.gate import Condition
 from fedattack.base.cluster import chosen, connect
 from fedattack.base.errors import ConfigError, DataError, in_command, instead
 from fedattack.base.machine import read_size

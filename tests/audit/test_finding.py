@@ -1,12 +1,12 @@
 import json
 import math
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedattack.audit.finding import Finding, in_units, parse_fail_if, verdict
+from fedattack.audit.finding import Finding, in_units, verdict
+from fedattack.audit.gate import parse_fail_if
 from fedattack.base.errors import ConfigError, ReportError
 
 
@@ -46,16 +46,10 @@ def test_to_dict_gives_plain_values_and_copies():
     assert made.baselines == {"size prior": 0.14}
 
 
-@pytest.mark.parametrize("change", [{"colour": "red"}, {"n": None}])
-def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
-    data = finding().to_dict()
-    if "n" in change:
-        del data["n"]
-        expected = r"lacks \['n'\]"
-    else:
-        data.update(change)
-        expected = r"unknown keys \['colour'\]"
-    with pytest.raises(ReportError, match=expected):
+def test_from_dict_names_keys_that_do_not_belong_or_are_absent():
+    data = finding().to_dict() | {"colour": "red"}
+    del data["n"]
+    with pytest.raises(ReportError, match=r"unknown keys \['colour'\] and lacks \['n'\]"):
         Finding.from_dict(data)
 
 
@@ -178,26 +172,21 @@ def test_conditions(text, crossed):
     assert parse_fail_if(text).is_crossed([finding(), last]) is crossed
 
 
+NONSENSE = ["", "sia.asr", "sia.asr = 0.3", "sia.asr == 0.3", "asr > 0.3", "sia.asr > much", "sia.asr > 30%", "verdict"]
+NONSENSE += ["0.3 < sia.asr", "sia.asr > nan", "SIA.asr > 0.3", "sia.asr > 0.3 or sia.asr < 0.1", "sia.asr.low > leak"]
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        "",
-        "sia.asr",
-        "sia.asr = 0.3",
-        "sia.asr == 0.3",
-        "asr > 0.3",
-        "sia.asr > much",
-        "sia.asr > 30%",
-        "0.3 < sia.asr",
-        "sia.asr > nan",
-        "sia.asr > inf",
-        "SIA.asr > 0.3",
-        "sia.asr > 0.3 or sia.asr < 0.1",
-        "sia.asr >> 0.3",
+        *((text, r"expected ATTACK\.METRIC") for text in NONSENSE),
+        ("sia.asr.verdict > leak", "compared by == or !="),
+        ("verdict == leek", "did you mean leak"),
+        ("sia.asr.lwo > 1", "did you mean low"),
     ],
 )
-def test_nonsense_conditions_are_refused(text):
-    with pytest.raises(ConfigError, match=r"expected ATTACK\.METRIC"):
+def test_nonsense_conditions_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
         parse_fail_if(text)
 
 
@@ -207,13 +196,6 @@ def test_a_condition_on_a_finding_that_does_not_exist_lists_those_that_do():
         parse_fail_if("sia.asr > 0.3").is_crossed(others)
     with pytest.raises(ConfigError, match="one of: none"):
         parse_fail_if("sia.asr > 0.3").is_crossed([])
-
-
-def test_a_condition_on_an_unmeasured_finding_never_passes():
-    absent = {"value": None, "low": None, "high": None, "verdict": "not applicable", "reason": "no targets"}
-    for findings in ([finding(**absent)], [finding(), finding(**absent, view="aggregate")]):
-        with pytest.raises(ConfigError, match=r"sia\.asr has no value \(no targets\)"):
-            parse_fail_if("sia.asr < 0.3").is_crossed(findings)
 
 
 @pytest.mark.parametrize(
@@ -243,23 +225,6 @@ def test_conditions_on_verdicts_and_ends(text, crossed):
     assert parse_fail_if(text).is_crossed(there) is crossed
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("sia.asr.verdict > leak", "compared by == or !="),
-        ("sia.asr.verdict == 1", "compared by == or !="),
-        ("verdict == leek", "did you mean leak"),
-        ("sia.asr.lwo > 1", "did you mean low"),
-        ("sia.asr.low > leak", "expected ATTACK.METRIC"),
-        ("verdict", "expected ATTACK.METRIC"),
-        ("low > 0.3", "expected ATTACK.METRIC"),
-    ],
-)
-def test_nonsense_about_verdicts_and_ends_is_refused(text, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_fail_if(text)
-
-
 def test_what_was_not_measured_passes_no_gate():
     absent = finding(value=None, low=None, high=None, verdict="not applicable", reason="no targets", headline=True)
     open_ended = finding(low=None, high=None, reason="one target", headline=True)
@@ -277,11 +242,6 @@ def test_what_was_not_measured_passes_no_gate():
     assert parse_fail_if("verdict == leak").is_crossed([absent, finding(attack="aia", headline=True)])
     assert parse_fail_if("verdict != no evidence").is_crossed([absent])
     assert not parse_fail_if("verdict != not applicable").is_crossed([absent])
-
-
-def test_a_condition_is_crossed_by_any_finding_of_that_name():
-    low = replace(finding(), view="aggregate", value=0.1, low=0.09, high=0.11)
-    assert parse_fail_if("sia.asr > 0.3").is_crossed([low, finding()])
 
 
 @pytest.mark.parametrize(

@@ -127,18 +127,6 @@ def test_a_model_that_diverged_has_no_loss(tmp_path):
     assert found.accuracy[0] is not None
 
 
-@pytest.mark.slow
-def test_several_seeds_are_pooled(tmp_path):
-    for seed in (0, 1, 2):
-        write_run(tmp_path, seed=seed, part=f"seed-{seed}")
-    attack_all(tmp_path)
-    headline = audit_folder(tmp_path, device="cpu")[0]
-    assert headline.seeds == [0, 1, 2]
-    assert headline.n == 3 * CLIENTS * EACH
-    assert headline.seed_sd is not None
-    assert write_report(tmp_path).exists()
-
-
 def test_a_seed_that_occurs_twice_has_two_curves(tmp_path):
     for part in ("first", "second"):
         write_run(tmp_path, seed=3, part=part)

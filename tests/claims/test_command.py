@@ -4,7 +4,7 @@ import pytest
 
 from fedattack.attacks import Knowledge, write_knowledge
 from fedattack.attacks.knowledge import Sends
-from fedattack.audit.finding import CLAIM_VERDICTS, WHOLE_CLAIM
+from fedattack.audit.gate import CLAIM_VERDICTS, WHOLE_CLAIM
 from fedattack.claims.finding import VERDICTS, WHOLE
 from tests.claims.known import PLATFORM_CLAIM
 from tests.claims.recorded.runs import LAYERS, Run, write_run

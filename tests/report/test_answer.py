@@ -6,7 +6,8 @@ import pytest
 
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.control import _BEGINNING
-from fedattack.audit.finding import answering, parse_fail_if
+from fedattack.audit.finding import answering
+from fedattack.audit.gate import parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section, section_of
 from fedattack.report.words import verdict_in_words

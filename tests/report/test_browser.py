@@ -105,7 +105,7 @@ def comparison(folder):
         (attribute_report, 6),
         (private_report, 5),
         (claim_page, 2),
-        (comparison, 2),
+        (comparison, 1),
         (unlike_runs, 1),
     ],
     ids=lambda p: p[0].__name__,

@@ -68,19 +68,7 @@ def test_runs_are_compared_by_what_they_differ_in(prolin, tmp_path):
     ]
 
 
-def test_each_method_and_each_run_is_drawn(prolin, tmp_path):
-    page = compare_runs(prolin, tmp_path / "out").read_text()
-    by_setting, by_rounds = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert {"PROLIN", "BASELINE", "posterior", "50", "100", "200", "clients", "null run"} <= set(texts(by_setting))
-    panels = [text for text in texts(by_rounds) if text.startswith("clients = ")]
-    assert panels == ["clients = 50", "clients = 100", "clients = 200"]
-    last = example.prolin_findings(100, rounds=100)[0].series["methods"]["methods"]["OLS"]["f1"][-1]
-    assert f"OLS {100 * last:.1f}%" in by_rounds.split(" 100, after 100 rounds: ")[1].split(".</desc>")[0]
-    header, *rows = table((tmp_path / "out" / "compare.md").read_text(), "F1 score of each method after the last round")
-    assert rows[1][header.index("OLS")] == f"{100 * last:.1f}%"
-
-
-def test_runs_without_methods_have_one_figure_and_are_sorted(source, tmp_path):
+def test_runs_are_drawn_in_one_figure_and_sorted(source, tmp_path):
     page = compare_runs(source, tmp_path / "out").read_text()
     (by_setting,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert [text for text in texts(by_setting) if text in ("0.1", "1")] == ["0.1", "1"]
@@ -140,11 +128,6 @@ def joined(page):
 
 def test_runs_that_differ_in_one_number_alone_are_joined_by_lines_to_scale(many, tmp_path):
     assert joined(compare_runs(many, tmp_path / "out").read_text()) == {"1", "2"}
-    runs = compare._in_order([compare.read_compared(folder) for folder in many], ["clients"])
-    assert compare._is_ordered(runs, ["clients"], "sia.asr")
-    runs[0].facts["setting"]["lr"] = 7
-    assert not compare._is_ordered(runs, ["clients"], "sia.asr"), "another setting differs, too"
-    assert not compare._is_ordered(runs, ["clients", "lr"], "sia.asr")
 
 
 @pytest.mark.parametrize("by", ["clients", None])
@@ -155,17 +138,6 @@ def test_runs_that_are_unlike_are_never_joined(many, tmp_path, by):
     page = compare_runs(many, tmp_path / "out", by).read_text()
     assert joined(page) == set()
     assert ("The runs differ in lr, too." in page) == (by is not None)
-
-
-def test_categories_are_never_joined(source, tmp_path):
-    for name, preset in (("a", "x"), ("b", "y")):
-        path = tmp_path / name / "run.json"
-        run = json.loads(path.read_text())
-        path.write_text(json.dumps(run | {"setting": {**run["setting"], "alpha": 1, "preset": preset}}))
-    page = compare_runs(source, tmp_path / "out").read_text()
-    assert joined(page) == set()
-    (drawing,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert {"x", "y"} <= set(texts(drawing))
 
 
 def test_a_label_names_no_baseline_where_the_runs_have_different_ones(many):
@@ -288,4 +260,4 @@ def test_text_from_outside_stays_text(tmp_path):
     assert not re.search(r"(?<!\\)<", markdown)
     heads = [line for line in markdown.splitlines() if line.startswith("|")]
     # The markup's and the table's own bars are escaped, so each row has as many cells as its head.
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in heads} == {8, 11}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in heads} == {8}

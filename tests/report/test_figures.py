@@ -92,30 +92,6 @@ def test_each_figure_has_a_name_a_description_and_no_fixed_text_colour(plot):
     assert all("currentColor" in text.get("style") for text in root.iter(f"{SVG}text"))
 
 
-@pytest.mark.slow
-def test_axes_have_labels_with_units():
-    found = [texts(plot.svg) for plot in plots()]
-    for labels, expected in zip(
-        found[1:],
-        [
-            ["Round", "Success rate (%)", "chance", "null run", "result", "95% interval"],
-            ["Success rate (%)", "Client, most exposed first", "share of examples"],
-            ["Stated confidence (%)", "Correct (%)"],
-            ["Client", "Class", "28 examples", "114 examples"],
-            ["Round", "Accuracy (%), difference (points)"],
-            ["Round", "Accuracy (%)"],
-            ["F1 score (%)", "Rounds that the server has seen", "PROLIN", "BASELINE", "posterior", "chance"],
-            ["Precision (%)", "Recall (%)", "Rounds that the server has seen", "REG", "OLS"],
-            ["Posterior probability of the property (%)", "Client · target · seed, most suspicious first"],
-            ["Overlap, accuracy (%)", "Round", "accuracy, unseen examples", "accuracy, fresh exact updates"],
-            ["Round 1: OVL 11.2%", "with the property", "without the property", "overlap", "Feature of an update"],
-            ["Decisions as at the end (%)", "Rounds that the server has seen", "PROLIN", "posterior"],
-        ],
-        strict=True,
-    ):
-        assert set(expected) <= set(labels)
-
-
 def test_descriptions_state_the_numbers():
     finding = with_series(per_round={"rounds": [1, 2, 4], "value": [0.2, None, 0.5], "null": [0.1, 0.12, 0.11]})
     words = figures.per_round(finding, "x").svg
@@ -175,13 +151,6 @@ def test_of_many_clients_some_of_every_size_are_drawn():
     assert len(plot.svg) < 200_000
 
 
-def test_the_table_of_many_clients_is_cut():
-    clients = [{"client": str(i), "value": 1 - i / 1000, "low": None, "high": None, "n": 5} for i in range(700)]
-    plot = figures.per_client(with_series(per_client=clients), "x")
-    assert len(plot.rows) == 100
-    assert "the first 100" in plot.caption
-
-
 def test_many_clients_are_cut_to_the_most_exposed_and_stay_in_the_table():
     clients = [{"client": str(i), "value": 1 - i / 100, "low": None, "high": None, "n": 5} for i in range(60)]
     plot = figures.per_client(with_series(per_client=clients), "x")
@@ -233,11 +202,6 @@ def test_names_from_outside_stay_text(name):
         assert "<script" not in svg
 
 
-def test_rounds_on_the_axis_are_whole():
-    svg = figures.per_round(with_series(per_round={"rounds": [1, 2, 3], "value": [0.1, 0.2, 0.3]}), "x").svg
-    assert texts(svg)[:4] == ["1", "2", "3", "Round"]
-
-
 SCORES = {"edges": [0.0, 0.5, 1.0], "positive": [10, 30], "negative": [90, 10]}
 HISTOGRAM = {"title": "Scores", "axis": "Score", "positive": "members", "negative": "non-members"}
 
@@ -276,23 +240,6 @@ def test_a_curve_without_a_band_claims_none():
     banded = figures.roc(with_series(roc={**curve, "low": [0, 0.9], "high": [0.1, 1]}), "x", **words)
     assert "95% band" in texts(banded.svg)
     assert "Each point of the band holds by itself." in banded.caption
-
-
-def test_panels_fall_into_two_columns_that_are_about_as_high():
-    assert drawing.in_columns([5], float) == [[5]]
-    assert drawing.in_columns([1, 1], float) == [[1], [1]]
-    assert drawing.in_columns([3, 1, 1, 1], float) == [[3], [1, 1, 1]]
-    assert drawing.in_columns([1, 1, 1, 9], float) == [[1, 1, 1], [9]]
-
-
-def test_a_panel_is_as_high_as_its_drawing_and_its_words():
-    low, high = (figures.per_client(with_series(per_client=clients(n)), "x") for n in (2, 15))
-    assert 250 < low.height < high.height < 700
-    assert replace(low, caption=low.caption * 9).height > low.height
-
-
-def clients(count):
-    return [{"client": str(i), "value": 1 - i / 100, "low": None, "high": None, "n": 5} for i in range(count)]
 
 
 @matplotlib.rc_context(drawing.STYLE)

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from fedattack.audit.finding import parse_fail_if
+from fedattack.audit.gate import parse_fail_if
 from fedattack.report.junit import write_junit
 from tests.report import example
 

@@ -1,6 +1,5 @@
 import csv
 import os
-from pathlib import Path
 
 import pytest
 
@@ -48,12 +47,6 @@ def test_names_of_clients_come_back_as_they_are_but_for_that(tmp_path):
     assert written == {"tables/sia-clients.csv": "one row for each client"}
     rows = read(tmp_path / "tables/sia-clients.csv")
     assert rows == [["client", "targets"], [names[0], "1"], ["ü x", "1"], [names[2], "1"]]
-
-
-def test_tables_are_for_their_owner_alone(tmp_path):
-    write_tables(tmp_path, [listing()])
-    assert (tmp_path / "tables").stat().st_mode & 0o077 == 0
-    assert (tmp_path / "tables/sia-clients.csv").stat().st_mode & 0o077 == 0
 
 
 def test_tables_of_an_earlier_report_do_not_survive(tmp_path):
@@ -122,8 +115,3 @@ def test_one_name_several_and_many():
     assert several(["a", "b"]) == "a | b"
     assert several(list("abcdef")) == "6 alike"
     assert several([]) == ""
-
-
-def test_paths_are_relative_to_the_folder(tmp_path):
-    written = write_tables(Path(os.path.relpath(tmp_path)), [listing()])
-    assert list(written) == ["tables/sia-clients.csv"]

@@ -30,15 +30,6 @@ def test_numbers_chosen_after_the_fact_are_marked():
     assert "†" not in printed([replace(best, selected_after_the_fact=False)], example.run())
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_no_number_or_verdict_is_cut(width):
-    findings = [f for f in example.findings() if f.units == "proportion"]
-    text = printed(findings, example.run(), width)
-    assert "…" not in text
-    for words in ("53.6–62.3%", "84.2–94.2%", "evidence", "applicable"):
-        assert words in text
-
-
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_no_name_is_broken_and_no_line_is_wider_than_the_terminal(width):
     findings = [replace(f, metric=f"{f.metric}-of-a-rather-long-name") for f in example.findings()]
@@ -60,8 +51,8 @@ def test_a_narrow_terminal_leaves_out_nothing():
                 assert number in own, (width, finding.name)
             assert f"{finding.n:,}" in own
             assert finding.verdict in own
-        shapes.append("whole" if f"{findings[0].name}  " in table else "names above" if "─" in table else "stacked")
-    assert list(dict.fromkeys(shapes)) == ["whole", "names above", "stacked"]
+        shapes.append("─" in table)
+    assert list(dict.fromkeys(shapes)) == [True, False], "a table, or lines"
 
 
 def test_a_leak_whose_interval_reaches_guessing_is_explained():
@@ -87,12 +78,3 @@ def test_the_guarantee_of_private_training_is_said_below():
     text = printed(example.findings(), {**example.run(), "privacy": example.privacy()}, 200)
     assert "DP-SGD (noise multiplier σ 0.5, C 1, δ 1e-05): ε 5.55–6.35 a round, 40–1,234 for the whole run" in text
     assert "protects one example of one client" in text
-
-
-def test_no_findings_say_so():
-    assert printed([], example.run()).strip() == "There are no findings."
-
-
-def test_levels_that_differ_are_not_in_the_header():
-    findings = example.findings()[:2]
-    assert "95% interval" not in printed([findings[0], replace(findings[1], level=0.9)], example.run())

@@ -26,7 +26,8 @@ from fedattack.cli.steps import (
 )
 
 if TYPE_CHECKING:
-    from fedattack.audit.finding import Condition, Finding
+    from fedattack.audit.finding import Finding
+    from fedattack.audit.gate import Condition
 
 _REPORT = ("findings.json", "run.json", "report.html")
 

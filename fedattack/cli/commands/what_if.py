@@ -22,7 +22,7 @@ from fedattack.cli.steps import (
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack
-    from fedattack.audit.finding import Condition
+    from fedattack.audit.gate import Condition
     from fedattack.grids.whatif.page import AlteredCell
 
 
