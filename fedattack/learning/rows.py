@@ -1,7 +1,8 @@
 """Matrices with a column for each parameter, by their products alone: gradients of examples, updates of clients.
 
-A million parameters and ten thousand examples are 40 GB of gradients. Who solves linear systems with such a matrix G
-needs only Gv, Gᵀw and the columns' squares. Three forms give them, block of rows by block:
+A million parameters and ten thousand examples are 40 GB of gradients. PROLIN's detectors solve linear systems with such
+a matrix G, for which Gv, Gᵀw and the columns' squares are enough. Three forms give them exactly, block by block. Where
+updates or shadow clients are sketches, :mod:`fedattack.attacks.sketch` stands in, whose products are right on average.
 
 - :class:`Whole`: the matrix itself.
 - :class:`GradientRows`: of a linear or convolutional layer a gradient is δaᵀ, summed over the layer's positions. The
@@ -28,34 +29,14 @@ PASSES = 4
 """Copies of the layers' outputs that a forward and a backward pass hold."""
 
 
-@dataclass(frozen=True)
-class _PieceSizes:
-    """How much is computed at a time.
+_SCRATCH = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
+"""Bytes of what is laid out for one product: on a CPU few enough for its caches; a GPU waits between small products."""
 
-    Attributes
-    ----------
-    scratch
-        Bytes of what is laid out for one product.
-    squared
-        Rows whose squares are taken.
-    merged
-        Rows that are put together once all are kept.
-    """
+_SQUARED = 64
+"""Rows whose squares are taken at a time."""
 
-    scratch: int
-    squared: int
-    merged: int
-
-
-_FOR_CACHES = _PieceSizes(scratch=2 * 2**20, squared=64, merged=512)
-"""Little enough to stay in a processor's caches."""
-
-_FOR_GPU = _PieceSizes(scratch=256 * 2**20, squared=4096, merged=2**14)
-"""A GPU waits for Python between small products: a detector of a LeNet took 45,000 of its calls, and takes 18,000."""
-
-
-def _pieces(tensor: Tensor) -> _PieceSizes:
-    return _FOR_CACHES if tensor.device.type == "cpu" else _FOR_GPU
+_MERGED = 512
+"""Rows that are put together once all are kept."""
 
 
 class Block(Protocol):
@@ -69,15 +50,6 @@ class Block(Protocol):
 
     def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
         """Add weights (n,) times the squared rows to ``out`` (size,)."""
-
-
-class _KeptBlock(Block, Protocol):
-    @property
-    def bytes(self) -> int:
-        """What it takes of memory."""
-
-
-_B = TypeVar("_B", bound=_KeptBlock)
 
 
 class Rows(Protocol):
@@ -122,8 +94,7 @@ class Whole:
 
 def _add_squares(out: Tensor, matrix: Tensor, weights: Tensor) -> None:
     """Add weights (n,) times the squared rows to ``out``, a few rows at a time."""
-    step = _pieces(matrix).squared
-    for rows, part in zip(matrix.split(step), weights.split(step), strict=True):
+    for rows, part in zip(matrix.split(_SQUARED), weights.split(_SQUARED), strict=True):
         out += part @ rows.square()
 
 
@@ -230,28 +201,11 @@ class Layer:
 
     def laid_out(self, inputs: Tensor) -> Tensor:
         """Return what goes into each position, (n, positions, inputs)."""
-        if isinstance(self.module, nn.Conv2d):
-            return self._windows(self.module, inputs.flatten(0, 1)).mT
+        module = self.module
+        if isinstance(module, nn.Conv2d):
+            images, padding = inputs.flatten(0, 1), tuple(map(int, module.padding))
+            return nn.functional.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
         return inputs.reshape(len(inputs), self.positions, self.inputs)
-
-    def _windows(self, convolution: nn.Conv2d, images: Tensor) -> Tensor:
-        """Copy what each position sees of images, (n, inputs, positions); torch's unfold takes twice as long."""
-        down, across = map(int, convolution.padding)
-        if down or across:
-            images = nn.functional.pad(images, (across, across, down, down))
-        rows, columns = map(int, self.shape[-2:])
-        images = images.contiguous()
-        # Runs of few numbers are slow to copy. So what each column of the kernel sees is copied first. Where kernels
-        # then move down row by row, the copies have long runs.
-        of_image, of_channel, of_row, of_column = images.stride()
-        seen, moved = convolution.dilation[1] * of_column, convolution.stride[1] * of_column
-        shape = (*images.shape[:2], convolution.kernel_size[1], images.shape[2], columns)
-        images = images.as_strided(shape, (of_image, of_channel, seen, of_row, moved)).contiguous()
-        of_image, of_channel, of_seen, of_row, of_column = images.stride()
-        down, moved = convolution.dilation[0] * of_row, convolution.stride[0] * of_row
-        shape = (*images.shape[:2], *convolution.kernel_size, rows, columns)
-        windows = images.as_strided(shape, (of_image, of_channel, down, of_seen, moved, of_column))
-        return windows.flatten(1, 3).flatten(2)
 
     def came_back(self, deltas: Tensor) -> Tensor:
         """Return the loss's gradient at each position, (n, positions, outputs)."""
@@ -551,7 +505,7 @@ class _Product:
 
     def _parts(self, numbers: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, inputs (m, positions, inputs) and deltas, few enough that ``numbers`` for each of them fit."""
-        step = max(1, _pieces(self.deltas).scratch // (4 * numbers))
+        step = max(1, _SCRATCH[self.deltas.device.type] // (4 * numbers))
         for first in range(0, len(self.deltas), step):
             rows = slice(first, first + step)
             yield rows, self.layer.laid_out(self.inputs[rows]), self.deltas[rows]
@@ -569,28 +523,12 @@ class _Product:
         layer, count = self.layer, len(directions)
         weights = directions[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
         out = directions.new_empty((count, len(self.deltas)))
-        if isinstance(layer.module, nn.Conv2d):
-            self._convolve(layer.module, weights, out)
-        else:
-            for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
-                moved = inputs.flatten(0, 1) @ weights.mT
-                out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
+        for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
+            moved = inputs.flatten(0, 1) @ weights.mT
+            out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
         if layer.bias is not None:
             out += directions[:, layer.bias] @ self.totals.T
         return out
-
-    def _convolve(self, module: nn.Conv2d, weights: Tensor, out: Tensor) -> None:
-        """Write products (k, n) with weights (k, outputs, inputs): the layer itself, with other weights, gives them."""
-        padding = tuple(map(int, module.padding))
-        kernels = weights.reshape(-1, *module.weight.shape[1:])
-        scratch = _pieces(self.deltas).scratch
-        step = max(1, scratch // (4 * self.layer.positions * (self.layer.inputs + len(kernels))))
-        for first in range(0, len(self.deltas), step):
-            rows = slice(first, first + step)
-            images = self.inputs[rows].flatten(0, 1)
-            moved = nn.functional.conv2d(images, kernels, None, module.stride, padding, module.dilation)
-            moved = moved.reshape(len(images), len(weights), -1)
-            out[:, rows] = torch.einsum("nkp,np->kn", moved, self.deltas[rows].mT.flatten(1))
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
         layer = self.layer
@@ -677,6 +615,9 @@ class LayerBlock:
             product.accumulate_squares(out, weights)
 
 
+_B = TypeVar("_B", Whole, LayerBlock)
+
+
 class KeptRows(ABC, Generic[_B]):
     """Rows, one for each of n examples, that are kept from pass to pass as far as there is room.
 
@@ -758,23 +699,19 @@ class GradientRows(KeptRows[LayerBlock]):
         self.start = start
         self.x = x
         self.y = y
-        # Layers whose gradients are smaller than what makes them up, and layers of many positions, whose gradients are
-        # faster to multiply with. The latter are multiplied out for as many rows as there is room for.
-        self.small = tuple(layer for layer in model.layers if layer.size < layer.numbers)
-        self.large = tuple(layer for layer in model.layers if layer.positions > 1 or layer in self.small)
-        each = 4 * numbers_kept(model)
-        more = 4 * numbers_kept(model, self.large) - each
-        self.multiplied = len(x)
-        if more > 0:
-            self.multiplied = int(max(0, room - each * len(x)) // more)
-        at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, self.large))
+        # Layers are multiplied out whose gradients are smaller than what makes them up; and where there is room, those
+        # of many positions, whose gradients are faster to multiply with.
+        small = tuple(layer for layer in model.layers if layer.size < layer.numbers)
+        large = tuple(layer for layer in model.layers if layer.positions > 1 or layer in small)
+        self._all_fit = room >= 4 * numbers_kept(model, large) * len(x)
+        self.multiplied = large if self._all_fit else small
+        at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, large))
         self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
         self._merged: list[tuple[slice, LayerBlock]] = []
         # where all rows fit, their columns are written into one matrix for each run of them
         self._columns: list[tuple[slice, Tensor]] = []
-        self._all_fit = self.multiplied >= len(x) and room >= 4 * numbers_kept(model, self.large) * len(x)
         if self._all_fit:
-            for run in model.runs(self.large):
+            for run in model.runs(self.multiplied):
                 self._columns.append((run, torch.empty((len(x), run.stop - run.start), device=start.device)))
 
     def blocks(self) -> Iterator[tuple[slice, LayerBlock]]:
@@ -795,9 +732,8 @@ class GradientRows(KeptRows[LayerBlock]):
             inputs, deltas = torch.cat([part.inputs for part in parts]), torch.cat([part.deltas for part in parts])
             products.append(_Product(parts[0].layer, inputs, deltas))
         whole = LayerBlock(self.model.shadow.size, self._columns, products)
-        step = _pieces(self.start).merged
-        for first in range(0, len(self), step):
-            rows = slice(first, min(first + step, len(self)))
+        for first in range(0, len(self), _MERGED):
+            rows = slice(first, min(first + _MERGED, len(self)))
             self._merged.append((rows, whole.of(rows)))
 
     def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
@@ -809,9 +745,8 @@ class GradientRows(KeptRows[LayerBlock]):
             own = tuple(mask[begin - first : rows.stop - first] for mask in masks)
             # what draws its own dropout must draw the same in each pass, and else anew
             with seeded(generator.initial_seed() + begin, shadow.device):
-                layers = self.large if rows.stop <= self.multiplied else self.small
                 into = [matrix[rows] for _, matrix in self._columns] or None
-                block = self.model.block(self.start, self.x[rows], self.y[rows], own, layers, into)
+                block = self.model.block(self.start, self.x[rows], self.y[rows], own, self.multiplied, into)
             yield rows, block
 
 

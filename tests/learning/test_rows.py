@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedattack.learning import rows as rows_module
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import build_model
 from fedattack.learning.rows import Centred, GradientRows, LayerModel, Whole, group_means
@@ -196,26 +195,6 @@ def test_products_are_those_of_the_matrix(name, room, scratch, tried):
             (squares, weights[1].abs() @ matrix.square()),
         ):
             torch.testing.assert_close(found / expected.norm(), expected / expected.norm(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["network", "lenet", "convolutions"])
-def test_larger_pieces_of_a_gpu_give_the_same_products(name, monkeypatch):
-    shadow, start, x, y = made(name)
-    model = LayerModel(shadow, start, x[:TRIED], y[:TRIED])
-    directions = torch.randn(3, shadow.size, generator=torch.Generator().manual_seed(2))
-    found = []
-    for sizes in (rows_module._FOR_CACHES, rows_module._FOR_GPU, rows_module._PieceSizes(1, 1, 1)):
-        monkeypatch.setattr(rows_module, "_FOR_CACHES", sizes)
-        rows = GradientRows(model, start, x, y, masks, room=1e9, scratch=1e9)
-        for _ in range(2):
-            projected = torch.cat([block.project(directions) for _, block in rows.blocks()], dim=1)
-        squares = torch.zeros(shadow.size)
-        for _, block in rows.blocks():
-            block.accumulate_squares(squares, torch.ones(len(block)))
-        found.append((projected, squares))
-    for projected, squares in found[1:]:
-        torch.testing.assert_close(projected, found[0][0], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(squares, found[0][1], rtol=1e-4, atol=1e-6)
 
 
 def test_layers_that_a_pass_uses_once_are_taken_apart():
