@@ -74,8 +74,6 @@ def local_models(
         With a model: the architecture of what is rebuilt.
     seed
         Seed of the draws of a protocol whose models are rebuilt by training.
-    device
-        Where to compute.
     notes
         Gets a line for each reply that has to be left out.
 

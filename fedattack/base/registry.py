@@ -33,8 +33,6 @@ class Registry(Mapping[str, N], Generic[N]):
     ----------
     group
         Of the entry points by which other packages add theirs. Each leads to one of the kind, or to a tuple of them.
-    kind
-        Its class.
     built_in
         Gives this package's own.
     find_fault

@@ -61,8 +61,6 @@ def losses_of_models(
         Targets.
     loss : callable
         From :func:`fedattack.learning.per_record_loss`. The model's own is asked of one example at a time.
-    device : torch.device or str
-        Where to compute.
     chunk : int
         Examples evaluated at a time, at least 1.
 
@@ -144,8 +142,6 @@ def outputs_of(
         Moved to the device, and otherwise left as it was.
     x : array or Tensor, shape (n, *input_shape)
         Examples.
-    device : torch.device or str
-        Where to compute.
     chunk : int
         Examples evaluated at a time, at least 1.
 

@@ -70,8 +70,6 @@ def distil(
         Epochs, batch size and learning rate.
     seed : int
         Decides the order of the examples and the dropout.
-    device : torch.device or str
-        Where to compute.
 
     Raises
     ------

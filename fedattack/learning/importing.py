@@ -101,10 +101,6 @@ def import_callable(spec: str | Asked, *, what: str, known: Iterable[str]) -> Ca
     known : iterable of str
         The built-in names, which error messages offer as well.
 
-    Returns
-    -------
-    callable
-
     Raises
     ------
     TrustError

@@ -318,8 +318,6 @@ def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...
 
     Parameters
     ----------
-    model : nn.Module
-        The model.
     names_shapes : mapping of str to tuple of int
         Name and shape of every parameter and buffer.
 

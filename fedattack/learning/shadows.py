@@ -81,8 +81,6 @@ class ShadowModel:
         One example, to find the shapes of dropout masks with.
     loss
         What the clients minimise; see :func:`fedattack.learning.losses.mean_loss`.
-    device
-        Where to compute.
 
     Attributes
     ----------

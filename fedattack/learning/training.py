@@ -103,10 +103,6 @@ def pick_device(name: str = "auto", *, parameters: int | None = None) -> torch.d
     parameters : int, optional
         Of the model that a client trains; with few ``auto`` is the CPU.
 
-    Returns
-    -------
-    torch.device
-
     Raises
     ------
     ConfigError
@@ -167,12 +163,6 @@ def train_local(
         What is minimised; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
         Decides the order of the examples and the dropout.
-    device : torch.device or str
-        Where to compute.
-
-    Returns
-    -------
-    LocalTraining
 
     Raises
     ------
@@ -316,14 +306,8 @@ def full_gradient(
         What a client minimises; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
         Decides the dropout.
-    device : torch.device or str
-        Where to compute.
     chunk : int
         Examples taken at a time. The result does not depend on it but for rounding and the dropout masks.
-
-    Returns
-    -------
-    FullGradient
 
     Raises
     ------

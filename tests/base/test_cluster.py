@@ -5,7 +5,6 @@ import signal
 import socket
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from fedattack.base import cluster
 from fedattack.base.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, describe_machine, find_misfit
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
 from fedattack.record import Record
-from tests.attacks.test_contract import QUICK, RUNS, same_scores
+from tests.attacks.test_contract import same_scores
 from tests.worlds.federation import write_property_run, write_run
 from tests.worlds.inversion import write_inversion_run
 
@@ -243,24 +242,9 @@ def test_with_a_machine_killed_in_the_middle_nothing_is_lost(two_machines, tmp_p
     assert all(len(record.getMessage()) <= MESSAGE for record in caplog.records)
 
 
-SHARED = sorted({name for name, _ in RUNS if "workers" in ATTACKS[name].options})
-
-
-def attacked(name, folder, options=None, **words):
-    attack = ATTACKS[name].with_options(options or QUICK.get(name, {}))
+def attacked(name, folder, options, **words):
+    attack = ATTACKS[name].with_options(options)
     return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **words)
-
-
-@pytest.mark.long
-def test_attacks_find_the_same_to_the_last_bit_on_two_machines(two_machines, tmp_path):
-    address, _ = two_machines
-    for name, protocol in RUNS:
-        if name in SHARED:
-            folder = RUNS[name, protocol](tmp_path / f"{name}-{protocol}")
-            choose("")
-            alone = attacked(name, folder)
-            choose(address)
-            same_scores(alone, attacked(name, folder))
 
 
 @pytest.mark.long
@@ -347,29 +331,3 @@ def test_a_cluster_of_another_version_is_refused_in_one_line(two_machines, monke
         connect(address)
     assert "\n" not in str(told.value)
     assert len(str(told.value)) <= MESSAGE
-
-
-@pytest.mark.long
-def test_cells_are_made_on_two_machines_and_one_is_killed(two_machines, tmp_path, monkeypatch):
-    """Each cell is done, those that were done stay, and the files are those of a study that was made here."""
-    from tests.grids.test_spread import reproduced
-
-    address, second = two_machines
-    told = []
-
-    def tell(line: str) -> None:
-        told.append(line)
-        if line.startswith("cell 1 of 4"):
-            os.kill(raylet_of(second), signal.SIGKILL)
-
-    here = reproduced(tmp_path / "here")
-    there = reproduced(tmp_path / "there", cluster=address, tell=tell)
-    assert [cell["state"] for cell in there["cells"]] == ["done"] * 4
-    assert sum(line.startswith("cell ") for line in told) == 4
-    for one, other in zip(here["cells"], there["cells"], strict=True):
-        assert one["numbers"] == other["numbers"]
-        folders = [tmp_path / name / "cells" / one["cell"] for name in ("here", "there")]
-        files = [sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in folders]
-        assert files[0] == files[1]
-        assert Path("record") not in files[0]
-        assert (folders[0] / "findings.json").read_bytes() == (folders[1] / "findings.json").read_bytes()
