@@ -69,10 +69,8 @@ def fan_out(
 
     Raises
     ------
-    ConfigError
-        If there is no such cluster, or its machines do not fit.
-    RunError
-        If a process that does a piece is killed; on a cluster, if that happens again and again.
+    ConfigError, RunError
+        If there is no such cluster, or its machines do not fit; if a process is killed, on a cluster again and again.
     """
     if count is None:
         count = len(items) if isinstance(items, Sized) else 0

@@ -122,13 +122,7 @@ class Attack(ABC):
         return options_of(self)
 
     def load_scores(self, path: Path) -> Scores:
-        """Read scores of this attack.
-
-        Raises
-        ------
-        DataError
-            If they are another attack's, or not of the form that this one writes.
-        """
+        """Read scores of this attack; a DataError if they are another attack's, or of another form."""
         scores = Scores.load(path)
         if scores.attack != self.name:
             raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
@@ -140,13 +134,7 @@ class Attack(ABC):
         return replace(scores, facts={**scores.facts, **facts})
 
     def with_options(self, choices: Mapping[str, str]) -> "Attack":
-        """Return this attack with ``choices`` among its options.
-
-        Raises
-        ------
-        ConfigError
-            If an option is unknown or its value cannot be taken.
-        """
+        """Return this attack with ``choices`` among its options; a ConfigError if one is unknown or cannot be taken."""
         known = self.options
         values = {}
         for name, text in choices.items():
@@ -171,12 +159,8 @@ class Attack(ABC):
 
         Parameters
         ----------
-        record
-            What the server saw; only read.
-        knowledge
-            What else the attacker has.
         seed
-            Seed of every random draw; the same seed gives the same scores on the CPU.
+            Of every random draw; the same seed gives the same scores on the CPU.
         device
             ``auto``, ``cpu`` or ``cuda``.
         progress

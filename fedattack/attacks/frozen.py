@@ -17,13 +17,7 @@ _HINT = "expected an array for each frozen weight, by the model's own names"
 
 
 def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
-    """Read frozen weights from an ``.npz`` or a ``.safetensors``.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or holds what is no finite number.
-    """
+    """Read frozen weights, finite numbers, from an ``.npz`` or a ``.safetensors``; raises DataError."""
     if path.suffix == ".npz":
         arrays = read_npz(path, DataError, _HINT)
     else:

@@ -211,13 +211,8 @@ def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
 def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     """Read what :func:`write_knowledge` wrote.
 
-    Parameters
-    ----------
-    folder
-        The folder, which is data: what it asks to import is not imported, and where it points outside is not read.
-    trusted
-        Import paths and paths that the caller trusts; all others are an
-        :class:`~fedattack.learning.importing.Asked` that whoever needs it refuses.
+    ``trusted`` are import paths and paths that the caller trusts. All others are an
+    :class:`~fedattack.learning.importing.Asked` that whoever needs it refuses.
 
     Raises
     ------
@@ -375,13 +370,7 @@ def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[
 
 
 def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:
-    """Read attributes of the auxiliary records from an ``.npz`` with ``values.NAME`` and ``codes.NAME`` for each.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read without pickle, there is no attribute, or codes do not fit values or examples.
-    """
+    """Read attributes of the auxiliary records from an ``.npz`` with ``values.NAME`` and ``codes.NAME`` for each."""
     hint = "expected values.NAME, its values, and codes.NAME, an index into them for each auxiliary record"
     arrays = read_npz(path, DataError, hint)
     names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
@@ -442,13 +431,7 @@ def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.float32]:
-    """Read FedMD's public records from an ``.npz`` with ``x`` (n, *shape), in the order of the clients' predictions.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read without pickle, examples are missing or not finite, or they do not fit the model.
-    """
+    """Read FedMD's public records ``x`` (n, *shape) from an ``.npz``, in the order of the clients' predictions."""
     x = read_npz(path, DataError, "public records go into x", "x")["x"]
     if x.ndim < 2 or not len(x):
         raise DataError(f"{path}: expected at least one public record, with one feature or more, got x {x.shape}")
@@ -482,14 +465,14 @@ def _arrays_of_partial(partial: PartialRecords) -> dict[str, NDArray[Any]]:
 
 
 def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:
-    """Read clients' examples without one attribute from an ``.npz``.
+    """Read clients' examples without one attribute from an ``.npz``, without pickle.
 
     Its arrays are those of :class:`PartialRecords`; ``names`` and ``prior`` may be left out.
 
     Raises
     ------
     DataError
-        If the file cannot be read without pickle, or arrays are missing or do not fit each other or the model.
+        If arrays are missing or do not fit each other or the model.
     """
     records = read_targets(path, model)
     hint = "expected x, y, clients, columns and domain, as PartialRecords describes them"

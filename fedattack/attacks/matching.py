@@ -27,12 +27,7 @@ SHORTENED = (
 
 
 def as_models(record: Record, knowledge: Knowledge) -> Record:
-    """Read replies as the local models that they tell of, where they hold other arrays, too, or differences alone.
-
-    Returns
-    -------
-    Record
-        A view whose replies are local models, or the record itself where they are already.
+    """Return a view whose replies are local models, where they hold other arrays, too, or differences alone.
 
     Raises
     ------
@@ -50,16 +45,11 @@ def as_models(record: Record, knowledge: Knowledge) -> Record:
 
 
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:
-    """Give nameless arrays the names of the model's parameters, by their positions.
+    """Return a view with the model's names, or the record itself where its arrays have names or do not match.
 
     Clients that send a list of arrays, as NumPyClients do, leave the record with ``"0"``, ``"1"`` … for names. They
     are matched only if there are as many as the model's state has entries, with the same shapes in the same order.
     Entries that are ``frozen`` may be missing all.
-
-    Returns
-    -------
-    Record
-        A view with the model's names, or the record itself where its arrays have names or do not match.
     """
     shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
     if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
@@ -111,21 +101,9 @@ def _shortens(short_name: str, name: str) -> bool:
 
 
 def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
-    """Put frozen weights into every model of a record that does not hold them.
+    """Return a view with the frozen weights in every model, or the record itself where nothing is missing.
 
-    Parameters
-    ----------
-    record
-        With the model's names.
-    knowledge
-        With the frozen weights, if there are any.
-    what
-        Who needs whole models, for messages.
-
-    Returns
-    -------
-    Record
-        A view with whole models, or the record itself where nothing is missing, or nothing is known of it.
+    ``record`` has the model's names; ``what`` needs whole models, for messages.
 
     Raises
     ------
@@ -155,13 +133,7 @@ def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
 
 
 def check_model(model: nn.Module, record: Record) -> None:
-    """Check that a record's arrays are the parameters and buffers of a model.
-
-    Raises
-    ------
-    ModelError
-        If they are not; it names those that differ.
-    """
+    """Check that a record's arrays are the parameters and buffers of a model; a ModelError names others."""
     try:
         check_parameters(model, _shapes_of(record))
     except ModelError as cause:

@@ -41,18 +41,7 @@ class _ClusterChoice:
 
 
 def choose(address: str) -> str:
-    """Let the attacks of this process send their pieces to a cluster; empty for this machine alone.
-
-    Returns
-    -------
-    str
-        The address.
-
-    Raises
-    ------
-    ConfigError
-        If it is no address.
-    """
+    """Let this process send its pieces to a cluster, or to none if empty; a ConfigError if it is no address."""
     if address and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"--cluster {short(address, 80)}: expected auto, HOST:PORT or ray://HOST:PORT")
     _ClusterChoice.address = address
@@ -70,8 +59,6 @@ class Cluster:
 
     Attributes
     ----------
-    address
-        As the caller gave it.
     cpus, memory
         CPUs and bytes of each machine that does work.
     gpus
@@ -261,10 +248,7 @@ class Pieces(Generic[Shared, Item, Result]):
     def in_order(self) -> Iterator[Result]:
         """Yield results in the order of the items; no more are under way than are done at once, and as many again.
 
-        Raises
-        ------
-        RunError
-            If a piece is lost each time that it is tried.
+        Raises a RunError if a piece is lost each time that it is tried.
         """
         for item in self._items:
             self._waiting.append(self._work.remote(self._shared, item))

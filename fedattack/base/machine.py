@@ -51,13 +51,7 @@ def count_processor_seconds() -> float:
 
 
 def free_memory(groups: Path = _GROUPS) -> float:
-    """Return how many bytes are free. What the system holds of files for later is free.
-
-    Parameters
-    ----------
-    groups
-        Where Linux says what bounds a container has.
-    """
+    """Return how many bytes are free, by a container's bounds in Linux' ``groups``, too; caches of files are free."""
     import psutil  # an observed server and a client do without it
 
     free = float(psutil.virtual_memory().available)
@@ -77,13 +71,7 @@ def free_memory(groups: Path = _GROUPS) -> float:
 
 
 def read_size(text: str) -> int:
-    """Read a size such as ``2GiB`` or ``300MB``; returns bytes.
-
-    Raises
-    ------
-    ConfigError
-        If it is none, or less than 64 MB.
-    """
+    """Read a size such as ``2GiB`` or ``300MB`` in bytes; a ConfigError if it is none, or less than 64 MB."""
     found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in _UNITS:
         raise ConfigError("expected a size such as 2GiB or 300MB")

@@ -126,20 +126,10 @@ def private_gradient(
     device: torch.device | str = "cpu",
     memory: float = MEMORY,
 ) -> dict[str, NDArray[Any]]:
-    """Compute the mean over all examples of their clipped gradients of the loss, with noise, plus λθ.
+    """Compute by parameter name the mean of all examples' clipped gradients of the loss, with noise, plus λθ.
 
     What a FedSGD client sends in a round; for :func:`fedattack.privacy.privacy_spent` it is one step at sampling rate
-    1. The model is left as it was, but for the device; parameters as for :func:`train_private`.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Gradient by parameter name, in the model's order.
-
-    Raises
-    ------
-    ConfigError, DataError, ModelError
-        As :func:`train_private`.
+    1. The model is left as it was, but for the device; parameters and errors as for :func:`train_private`.
     """
     objective = mean_loss(loss)
     check_sgd(1, 0, 0.0, 0.0, weight_decay)

@@ -28,7 +28,7 @@ def example_gradients(
     loss: str = "cross-entropy",
     entries: slice = slice(None),
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Return each example's gradient of the loss.
+    """Return the parameters' names in their order, and each example's gradient of the loss (n, entries that are kept).
 
     Parameters
     ----------
@@ -38,16 +38,9 @@ def example_gradients(
         Parameters by name, such as a model of a record.
     x, y
         (n, …), (n,): examples and labels.
-    loss
-        What clients minimise.
     entries
         Which entries of the gradients are kept, when all parameters are laid flat one after the other. Of large models,
         many gradients would not fit into memory.
-
-    Returns
-    -------
-    tuple of str, ndarray of float32
-        Names of the parameters in their order, and (n, entries that are kept).
 
     Raises
     ------

@@ -314,12 +314,7 @@ def _check_size(spec: str, input_shape: tuple[int, ...], classes: int, hidden: i
 
 
 def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a table of parameters, such as a record's, is that of a model.
-
-    Parameters
-    ----------
-    names_shapes : mapping of str to tuple of int
-        Name and shape of every parameter and buffer.
+    """Check that names and shapes of parameters and buffers, such as a record's, are those of a model.
 
     Raises
     ------

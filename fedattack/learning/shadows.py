@@ -250,11 +250,7 @@ class ShadowModel:
         chunk
             Examples whose whole gradients are in memory at a time.
         entries
-            Which entries are kept.
-
-        Returns
-        -------
-        Tensor of float32, shape (n, size), or of the entries that are kept
+            Which entries are kept, of (n, size) in float32.
         """
         parameters = self.unflatten(start)
         out = torch.empty((len(x), len(range(self.size)[entries])), device=self.device)

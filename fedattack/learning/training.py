@@ -32,15 +32,9 @@ GRADIENT_CHUNK = 256
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a local training did.
+    """What a local training did: its number of optimiser steps, and the mean loss over the examples of the last epoch.
 
-    Attributes
-    ----------
-    steps : int
-        Number of optimiser steps.
-    loss : float
-        Mean loss over the examples of the last epoch, each taken before its step; not finite if the training
-        diverged.
+    Each loss is taken before its step; it is not finite if the training diverged.
     """
 
     steps: int
@@ -94,14 +88,9 @@ class LocalSGD:
 
 
 def pick_device(name: str = "auto", *, parameters: int | None = None) -> torch.device:
-    """Return the device to compute on.
+    """Return the device of a name: ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
 
-    Parameters
-    ----------
-    name : str
-        ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
-    parameters : int, optional
-        Of the model that a client trains; with few ``auto`` is the CPU.
+    ``parameters`` is the size of the model that a client trains; with few, ``auto`` is the CPU.
 
     Raises
     ------
@@ -153,10 +142,8 @@ def train_local(
         Passes over the examples, in a new order each.
     batch_size : int
         Examples a step. The last, shorter batch of an epoch is kept. 0, or n and more: all examples in one step.
-    lr, momentum, weight_decay : float
-        As for :class:`torch.optim.SGD`; also for the other optimizers, which have no momentum.
-    optimizer : str
-        One of :data:`OPTIMIZERS`.
+    lr, momentum, weight_decay, optimizer
+        Of one of :data:`OPTIMIZERS`; only SGD has momentum.
     maximise : bool
         Ascend the loss instead of descending it.
     loss : str
@@ -166,12 +153,8 @@ def train_local(
 
     Raises
     ------
-    ConfigError
-        If a number is out of its range.
-    DataError
-        If there are no examples, or not one label for each.
-    ModelError
-        If the loss is unknown.
+    ConfigError, DataError, ModelError
+        If a number is out of its range; there is no example, or not one label for each; the loss is unknown.
     """
     objective = mean_loss(loss)
     how = LocalSGD(epochs, batch_size, lr, momentum, weight_decay, optimizer)
@@ -292,29 +275,13 @@ def full_gradient(
     Dropout is on, because FedSGD is FedAvg with one step over all examples (McMahan et al. 2017, Section 2): with the
     same parameters and dropout masks, :func:`train_local` with ``batch_size=0`` moves by −lr times this.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Moved to the device; its training mode is restored afterwards.
-    x : array or Tensor, shape (n, *input_shape)
-        Examples.
-    y : array or Tensor, shape (n,)
-        Integer labels, or the targets of a regression.
-    weight_decay : float
-        As for :class:`torch.optim.SGD`.
-    loss : str
-        What a client minimises; see :func:`fedattack.learning.losses.mean_loss`.
-    seed : int
-        Decides the dropout.
-    chunk : int
-        Examples taken at a time. The result does not depend on it but for rounding and the dropout masks.
+    Parameters are those of :func:`train_local`; ``chunk`` examples are taken at a time, which changes rounding and the
+    dropout masks alone.
 
     Raises
     ------
-    ConfigError
-        If the weight decay is negative.
-    DataError
-        If there are no examples, or not one label for each.
+    ConfigError, DataError
+        As :func:`train_local`.
     ModelError
         If :func:`check_gradients` refuses the model.
     """
@@ -399,13 +366,7 @@ def _labels_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch
 
 
 def check_optimizer(optimizer: str, momentum: float) -> None:
-    """Refuse an optimizer that is not imitated.
-
-    Raises
-    ------
-    ConfigError
-        If it is unknown, or is to have a momentum that it does not have.
-    """
+    """Refuse an optimizer that is not imitated, or a momentum that it does not have, by a ConfigError."""
     if optimizer not in OPTIMIZERS:
         raise ConfigError(f"local training: optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
     if optimizer != "SGD" and momentum:
@@ -413,13 +374,7 @@ def check_optimizer(optimizer: str, momentum: float) -> None:
 
 
 def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
-    """Refuse numbers that SGD cannot take.
-
-    Raises
-    ------
-    ConfigError
-        If one is out of its range.
-    """
+    """Refuse numbers that SGD cannot take, by a ConfigError."""
     for name, value, low in (
         ("epochs", epochs, 1),
         ("batch_size", batch_size, 0),
