@@ -71,7 +71,7 @@ def read_answers(path: Path, targets: Sized | None) -> Answers:
 def check_answers(arrays: Mapping[str, NDArray[Any]], targets: Sized | None, where: object) -> Answers:
     """Make answers of their arrays, or raise a DataError if they do not fit each other or the targets."""
     seqs, nodes = arrays["seqs"], arrays["nodes"]
-    shape = (len(seqs), 0 if targets is None else len(targets))
+    shape = (len(seqs), len(targets or ()))
     if seqs.dtype.kind not in "iu" or seqs.ndim != 1 or nodes.dtype.kind != "U" or nodes.shape != seqs.shape:
         kinds = f"seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}"
         raise DataError(f"{where}: got {kinds}; {_HINT}")
@@ -92,7 +92,7 @@ def read_shadow_losses(path: Path, targets: Sized | None) -> ShadowLosses:
 def check_shadow_losses(arrays: Mapping[str, NDArray[Any]], targets: Sized | None, where: object) -> ShadowLosses:
     """Make shadow losses of their arrays, or raise a DataError if they do not fit each other or the targets."""
     seqs, losses = arrays["seqs"], arrays["losses"]
-    count = 0 if targets is None else len(targets)
+    count = len(targets or ())
     fits = losses.ndim == 3 and losses.shape[::2] == (len(seqs), count)
     if seqs.ndim != 1 or seqs.dtype.kind not in "iu" or losses.dtype.kind != "f" or not fits:
         kinds = f"seqs {seqs.dtype} {seqs.shape} and losses {losses.dtype} {losses.shape} of {count} targets"

@@ -144,7 +144,9 @@ class Attack(ABC):
                 values[name] = known[name].read(text)
             except ConfigError as cause:
                 raise ConfigError(f"option {name}={text}: {cause}") from None
-        return replace(self, **values) if values else self  # type: ignore[type-var]  # options are a dataclass's fields
+        if not values:
+            return self
+        return replace(self, **values)  # type: ignore[type-var]  # options are a dataclass's fields
 
     def run(
         self,
@@ -173,7 +175,9 @@ class Attack(ABC):
             knowledge is missing, or there are no rounds in which a client answered.
         """
         record = record.singled_out()
-        way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
+        way = ""
+        if record.view == "individual":
+            way = "; `fedattack project` makes one of it"
         self._check_kind("view", record.view, self.needs.views, record, way)
         self._check_kind("protocol", record.protocol, self.needs.protocols, record)
         if lack := self.needs.lack(record):

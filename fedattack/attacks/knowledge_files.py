@@ -180,19 +180,21 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
 
 def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
     files: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, records in ((TARGETS, knowledge.targets), (AUXILIARY, knowledge.auxiliary)):
-        if records is not None:
-            files[name] = {"x": records.x, "y": records.y}
+    plain = {
+        TARGETS: knowledge.targets,
+        AUXILIARY: knowledge.auxiliary,
+        ANSWERS: knowledge.answers,
+        SHADOWS: knowledge.shadow_losses,
+    }
+    for name, held in plain.items():
+        if held is not None:
+            files[name] = dict(vars(held))
     if knowledge.public is not None:
         files[PUBLIC] = {"x": knowledge.public}
     if knowledge.partial is not None:
         files[PARTIAL] = _arrays_of_partial(knowledge.partial)
     if knowledge.frozen is not None:
         files[FROZEN] = dict(knowledge.frozen)
-    if knowledge.answers is not None:
-        files[ANSWERS] = dict(vars(knowledge.answers))
-    if knowledge.shadow_losses is not None:
-        files[SHADOWS] = dict(vars(knowledge.shadow_losses))
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
@@ -376,9 +378,7 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
     if not names:
         raise DataError(f"{path} has no attribute; {hint}")
-    count = 0
-    if auxiliary is not None:
-        count = len(auxiliary)
+    count = len(auxiliary or ())
     attributes = {}
     for name in names:
         codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))

@@ -139,7 +139,9 @@ def _knock(address: str) -> None:
     if address == "auto":
         # Where `ray start` leaves it: that it is there does not say that the cluster is.
         kept = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"  # noqa: S108
-        address = os.environ.get("RAY_ADDRESS") or (kept.read_text().strip() if kept.is_file() else "")
+        address = os.environ.get("RAY_ADDRESS", "")
+        if not address and kept.is_file():
+            address = kept.read_text().strip()
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host:
         socket.create_connection((host, int(port)), timeout=5).close()

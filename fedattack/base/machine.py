@@ -62,7 +62,9 @@ def free_memory(groups: Path = _GROUPS) -> float:
     for folder, most, taken in bounds:
         try:
             held = re.search(r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
-            used = int((folder / taken).read_text()) - (int(held[1]) if held else 0)
+            used = int((folder / taken).read_text())
+            if held:
+                used -= int(held[1])
             free = min(free, int((folder / most).read_text()) - used)
         except (OSError, ValueError):
             # There is no such group, or it has no bound: that is called max.
@@ -83,7 +85,9 @@ def read_size(text: str) -> int:
 
 def shown_size(size: float) -> str:
     """Return a number of bytes for people."""
-    return f"{size / 2**30:.2g} GiB" if size >= 2**30 else f"{size / 10**6:.0f} MB"
+    if size >= 2**30:
+        return f"{size / 2**30:.2g} GiB"
+    return f"{size / 10**6:.0f} MB"
 
 
 def let_go(array: NDArray[Any]) -> None:

@@ -101,7 +101,9 @@ def installed_in(group: str) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         if entry.group == group:
-            name = f"{entry.name} ({entry.value})" if entry.name in found else entry.name
+            name = entry.name
+            if name in found:
+                name += f" ({entry.value})"
             found[name] = entry
     return found
 

@@ -25,7 +25,7 @@ from fedattack.learning.inputs import Inputs, call, own_loss_in
 from fedattack.learning.losses import RecordLoss, mean_squared_error, own_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.returned import output_in
-from fedattack.learning.torch_utils import in_mode, shapes_of, to_tensor
+from fedattack.learning.torch_utils import channels_last, in_mode, shapes_of, to_tensor
 
 State = Mapping[str, "Tensor | NDArray[Any]"]
 """All parameters and buffers of a model by their names in its ``state_dict``."""
@@ -174,8 +174,7 @@ def _channels_last(model: nn.Module, parameters: dict[str, Tensor], records: Inp
     images = records.only
     if images is None or images.ndim != 4 or images.device.type != "cpu" or not len(images):
         return records
-    # Tensor.contiguous leaves images of one channel as they are, whose strides then do not tell the layers.
-    laid_out = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
+    laid_out = channels_last(images)
     try:
         functional_call(model, parameters, (laid_out[:1],))
     except _FAULTS:

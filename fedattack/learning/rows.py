@@ -5,9 +5,8 @@ a matrix G, for which Gv, Gᵀw and the columns' squares are enough. Three forms
 updates or shadow clients are sketches, :mod:`fedattack.attacks.sketch` stands in, whose products are right on average.
 
 - :class:`Whole`: the matrix itself.
-- :class:`GradientRows`: gradients of examples; what does not fit is computed again in each pass. In a model of linear
-  and convolutional layers alone a layer's gradient is δaᵀ, summed over its positions: the inputs a and what comes back
-  δ are kept in place of the product.
+- :class:`GradientRows`: of a linear or convolutional layer a gradient is δaᵀ, summed over the layer's positions. The
+  inputs a and what comes back δ are kept in place of the product. What does not fit is computed again in each pass.
 - :class:`Centred`: rows less the mean of their group.
 """
 
@@ -18,10 +17,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 
 from fedattack.learning.inputs import Examples
 from fedattack.learning.shadows import ShadowModel
-from fedattack.learning.torch_utils import seeded
+from fedattack.learning.torch_utils import channels_last, seeded
 
 # Examples whose dropout masks are drawn together, as :meth:`ShadowModel.record_gradients` does.
 _DRAWN = 128
@@ -218,24 +218,30 @@ class Layer:
 class LayerModel:
     """A model with what is needed to take its layers' gradients apart.
 
-    Of a model of :class:`torch.nn.Linear` and :class:`torch.nn.Conv2d` alone, each of which a pass uses once, one usual
-    pass over a batch gives what goes into each layer and what comes back to it, several times as fast as ``vmap``.
-    Whether that makes the gradients that it should, so that examples do not mix, is tried on some. Every other model's
-    gradients are whole, as :meth:`ShadowModel.gradients` gives them.
+    Layers are :class:`torch.nn.Linear` and :class:`torch.nn.Conv2d` that a pass uses once. Whether their gradients are
+    the products that they should be is tried on some examples; if not, no layer is taken apart. Nor is one of a model
+    that takes its examples one by one. Of a model of 950,000 parameters with group norm a pass over 400 examples takes
+    0.02 s so, and 2.5 s where gradients are computed whole each time.
 
     Parameters
     ----------
+    shadow
+        The model.
     start
         (size,): its parameters.
     x, y
-        (n, *shape), (n,): some examples with their labels, at least two of which are needed to take layers apart.
+        (n, *shape), (n,): some examples with their labels.
 
     Attributes
     ----------
     layers
-        Those whose gradients are kept as products; none if gradients are whole.
+        Those whose gradients are kept as products.
     activations
         Numbers that the layers of one example put out.
+    together
+        Whether one usual pass over a batch gives what comes back to each example. It is several times as fast as a
+        pass for each example under ``vmap``. It takes a model of such layers alone, whose examples do not mix. That
+        is tried on the examples given, if they are at least two.
     """
 
     def __init__(self, shadow: ShadowModel, start: Tensor, x: Examples, y: Tensor) -> None:
@@ -246,12 +252,14 @@ class LayerModel:
             self.places[name] = slice(at, at + value.numel())
             at += value.numel()
         self.layers, self.activations = self._layers(x[:1].to(shadow.device))
+        self.together = len(x) > 1 and self.dense == 0
         self._last = True
-        if not self._are_products(start, x, y):
+        if self.together and not self._are_products(start, x, y):
             # A model that calls Tensor.view on what a convolution gives cannot take channels last.
             self._last = False
-            if not self._are_products(start, x, y):
-                self.layers = ()
+            self.together = self._are_products(start, x, y)
+        if self.layers and not self.together and not self._are_products(start, x, y):
+            self.layers = ()
 
     @property
     def dense(self) -> int:
@@ -294,8 +302,6 @@ class LayerModel:
         )
 
     def _are_products(self, start: Tensor, x: Examples, y: Tensor) -> bool:
-        if len(x) < 2 or self.dense:
-            return False
         device = self.shadow.device
         generator = torch.Generator().manual_seed(0)
         with seeded(0, device):
@@ -336,17 +342,17 @@ class LayerModel:
 
         The columns of :meth:`runs` are written ``into`` matrices (n, columns), where these are given.
         """
+        if self.together:
+            others: dict[str, Tensor] = {}
+            inputs, deltas = self._pass_together(start, x, y, masks)
+        else:
+            others, inputs, deltas = self._passes_apart(start, x, y, masks)
         runs = self.runs(multiplied)
         if into is None:
             into = [torch.empty((len(x), run.stop - run.start), device=start.device) for run in runs]
         columns = list(zip(runs, into, strict=True))
-        if not self.layers:
-            device, parameters = self.shadow.device, self.shadow.unflatten(start)
-            gradients = self.shadow.gradients(parameters, x[:, None].to(device), y[:, None].to(device), masks)
-            for name, values in gradients.items():
-                _columns_at(columns, self.places[name]).copy_(values.flatten(1))
-            return LayerBlock(self.shadow.size, columns, [])
-        inputs, deltas = self._pass_together(start, x, y, masks)
+        for name, values in others.items():
+            _columns_at(columns, self.places[name]).copy_(values.flatten(1))
         products = []
         for layer in self.layers:
             came_back = layer.came_back(deltas[layer.name])
@@ -372,14 +378,46 @@ class LayerModel:
         x = x.to(device)
         try:
             of_all = tuple(mask.flatten(0, 1) for mask in masks)
-            laid_out = _channels_last(x) if self._last else x
-            mean = self.shadow.loss_of(self.shadow.unflatten(start), laid_out, y.to(device), of_all)
+            if self._last and isinstance(x, Tensor) and x.ndim == 4:
+                x = channels_last(x)
+            mean = self.shadow.loss_of(self.shadow.unflatten(start), x, y.to(device), of_all)
         finally:
             for hook in hooks:
                 hook.remove()
         came_back = torch.autograd.grad(len(x) * mean, [*outputs.values()], materialize_grads=True)
         deltas = {name: values[:, None] for name, values in zip(outputs, came_back, strict=True)}
         return {name: values.detach()[:, None] for name, values in inputs.items()}, deltas
+
+    def _passes_apart(
+        self, start: Tensor, x: Examples, y: Tensor, masks: tuple[Tensor, ...]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Return gradients of parameters in no layer, and inputs and what comes back, from a pass for each example."""
+        device = self.shadow.device
+        parameters = self.shadow.unflatten(start)
+        if self.shadow.one_by_one:
+            return self.shadow.gradients(parameters, x[:, None].to(device), y[:, None].to(device), masks), {}, {}
+        free, held = dict(parameters), {}
+        for layer in self.layers:
+            for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
+                if name in free:
+                    held[name] = free.pop(name).detach()
+        taps = {layer.name: torch.zeros(layer.shape, device=device) for layer in self.layers}
+
+        def loss_of(
+            wanted: tuple[dict[str, Tensor], dict[str, Tensor]], x: Examples, y: Tensor, masks: tuple[Tensor, ...]
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            free, taps = wanted
+            seen: dict[str, Tensor] = {}
+            hooks = [layer.module.register_forward_hook(_tapping(layer.name, taps, seen)) for layer in self.layers]
+            try:
+                return self.shadow.loss_of({**held, **free}, x, y, masks), seen
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+        of_each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different")
+        (others, deltas), inputs = of_each((free, taps), x[:, None].to(device), y[:, None].to(device), masks)
+        return others, {name: values.detach() for name, values in inputs.items()}, deltas
 
 
 def _noting(name: str, seen: dict[str, list[tuple[Tensor, Tensor]]]) -> Callable[..., None]:
@@ -388,6 +426,16 @@ def _noting(name: str, seen: dict[str, list[tuple[Tensor, Tensor]]]) -> Callable
             seen.setdefault(name, []).append((inputs[0], output))
 
     return note
+
+
+def _tapping(name: str, taps: dict[str, Tensor], seen: dict[str, Tensor]) -> Callable[..., Tensor]:
+    """Return a hook that notes a layer's input and adds zeros to its output, whose gradient is then asked for."""
+
+    def tap(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        seen[name] = inputs[0]
+        return output + taps[name]
+
+    return tap
 
 
 def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], *, last: bool) -> Callable[..., Tensor]:
@@ -406,16 +454,6 @@ def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], *
         return output.clone(memory_format=layout)
 
     return keep
-
-
-def _channels_last(x: Examples) -> Examples:
-    """Lay images out with channels last, with which poolings are faster; other examples stay as they are."""
-    if not isinstance(x, Tensor) or x.ndim != 4:
-        return x
-    _, channels, rows, columns = x.shape
-    x = x.contiguous(memory_format=torch.channels_last)
-    # strides say it of a single channel, too, which is else taken for the usual layout
-    return x.as_strided(x.shape, (rows * columns * channels, 1, columns * channels, channels))
 
 
 def _can_be_taken_apart(module: nn.Module) -> bool:

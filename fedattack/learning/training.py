@@ -75,8 +75,16 @@ class LocalSGD:
     optimizer: str = "SGD"
 
     def __post_init__(self) -> None:
-        check_optimizer(self.optimizer, self.momentum)
-        check_sgd(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"local training: optimizer must be one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}"
+            )
+        if self.optimizer != "SGD" and self.momentum:
+            raise ConfigError(f"local training: {self.optimizer} has no momentum; got {self.momentum}, leave it out")
+        for name, low in (("epochs", 1), ("batch_size", 0), ("lr", 0), ("momentum", 0), ("weight_decay", 0)):
+            value = getattr(self, name)
+            if not value >= low:
+                raise ConfigError(f"local training: {name} must be at least {low}; got {value}")
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of :func:`train_local`, without the optimizer where it is SGD."""
@@ -286,7 +294,7 @@ def full_gradient(
         If :func:`check_gradients` refuses the model.
     """
     objective = mean_loss(loss)
-    check_sgd(1, 0, 0.0, 0.0, weight_decay)
+    LocalSGD(1, 0, 0.0, weight_decay=weight_decay)
     check_gradients(model)
     device = torch.device(device)
     records, labels = records_of(x, y, device)
@@ -298,15 +306,21 @@ def full_gradient(
             part = objective(model(some_records), some_labels) * (len(some_labels) / len(records))
             part.backward()
             total += part.detach()
+    arrays = read_gradients(model, weight_decay)
+    model.zero_grad()
+    return FullGradient(arrays, float(total))
+
+
+def read_gradients(model: nn.Module, weight_decay: float) -> dict[str, NDArray[Any]]:
+    """Return by name the gradients that lie beside a model's parameters, plus λθ."""
     arrays = {}
     for name, value in model.named_parameters():
-        # torch.optim.SGD leaves a parameter alone that the loss does not depend on.
+        # torch.optim.SGD leaves a parameter alone that is frozen, or that the loss does not depend on.
         gradient = torch.zeros_like(value)
         if value.grad is not None:
             gradient = value.grad + weight_decay * value
         arrays[name] = gradient.detach().cpu().numpy()
-    model.zero_grad()
-    return FullGradient(arrays, float(total))
+    return arrays
 
 
 def check_gradients(model: nn.Module) -> None:
@@ -363,24 +377,3 @@ def _labels_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch
         raise DataError(f"local training: expected at least one example, each with a label; got {len(x)} and {len(y)}")
     labels = to_tensor(y, device=device)
     return labels.float() if labels.is_floating_point() else labels.long()
-
-
-def check_optimizer(optimizer: str, momentum: float) -> None:
-    """Refuse an optimizer that is not imitated, or a momentum that it does not have, by a ConfigError."""
-    if optimizer not in OPTIMIZERS:
-        raise ConfigError(f"local training: optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
-    if optimizer != "SGD" and momentum:
-        raise ConfigError(f"local training: {optimizer} has no momentum; got {momentum}, leave it out")
-
-
-def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
-    """Refuse numbers that SGD cannot take, by a ConfigError."""
-    for name, value, low in (
-        ("epochs", epochs, 1),
-        ("batch_size", batch_size, 0),
-        ("lr", lr, 0),
-        ("momentum", momentum, 0),
-        ("weight_decay", weight_decay, 0),
-    ):
-        if not value >= low:
-            raise ConfigError(f"local training: {name} must be at least {low}; got {value}")

@@ -157,7 +157,7 @@ def taken_together(rows) -> Tensor:
 
 TRIED = 3
 TOGETHER = ("network", "lenet", "convolutions", "viewing")
-"""Models of which one usual pass gives what comes back to each example; gradients of others are whole."""
+"""Models of which one usual pass gives what comes back to each example."""
 
 
 @pytest.mark.parametrize("tried", [1, TRIED], ids=["a pass each", "one pass"])
@@ -169,7 +169,7 @@ def test_products_are_those_of_the_matrix(name, room, scratch, tried):
     shadow, start, x, y = made(name)
     matrix = shadow.record_gradients(start, x, y, generator=masks())
     model = LayerModel(shadow, start, x[:tried], y[:tried])
-    assert bool(model.layers) == (tried == TRIED and name in TOGETHER)
+    assert model.together == (tried == TRIED and name in TOGETHER)
     rows = GradientRows(model, start, x, y, masks, room=room, scratch=scratch)
     draw = torch.Generator().manual_seed(2)
     directions, weights = torch.randn(3, shadow.size, generator=draw), torch.randn(2, COUNT, generator=draw)
@@ -191,6 +191,14 @@ def test_products_are_those_of_the_matrix(name, room, scratch, tried):
             (squares, weights[1].abs() @ matrix.square()),
         ):
             torch.testing.assert_close(found / expected.norm(), expected / expected.norm(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("strided", ["0", "2", "6"]), ("sequence", ["mix", "out"]), ("twice", []), ("linear", [])]
+)
+def test_layers_that_a_pass_uses_once_are_taken_apart(name, layers):
+    shadow, start, x, y = made(name)
+    assert [layer.name for layer in LayerModel(shadow, start, x[:TRIED], y[:TRIED]).layers] == layers
 
 
 def test_what_draws_its_own_dropout_draws_the_same_in_each_pass():
