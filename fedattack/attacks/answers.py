@@ -39,7 +39,7 @@ class Answers:
     def rows(self) -> dict[tuple[int, str], int]:
         """Return by round and node which row speaks of a reply."""
         keys = zip(self.seqs.tolist(), self.nodes.tolist(), strict=True)
-        return {key: row for row, key in enumerate(keys)}
+        return dict(zip(keys, range(len(self.seqs)), strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -36,5 +37,8 @@ def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
 def initial_weights(build: Callable[[], nn.Module]) -> dict[str, NDArray[Any]]:
     """Return the weights with which a model is made, without those that are drawn anew each time."""
     first, second = build().state_dict(), build().state_dict()
-    weights = {name: tensor.numpy().copy() for name, tensor in first.items()}
-    return {name: array for name, array in weights.items() if np.array_equal(array, second[name].numpy())}
+    weights = {}
+    for name, tensor in first.items():
+        if torch.equal(tensor, second[name]):
+            weights[name] = tensor.numpy().copy()
+    return weights

@@ -167,7 +167,7 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         settings = {key: value for key, value in defence.settings.items() if not isinstance(value, Asked)}
         entry["defence"] = {"spec": str(defence.spec), "settings": settings, "files": dict(defence.files)}
     if knowledge.limits is not None:
-        entry["limits"] = [list(limits) for limits in knowledge.limits]
+        entry["limits"] = list(map(list, knowledge.limits))
     if knowledge.canaries:
         entry["canaries"] = list(knowledge.canaries)
     if knowledge.sends is not None:

@@ -10,6 +10,7 @@ from torch import nn
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.base.errors import ModelError, NeedsError, short
 from fedattack.learning import check_parameters
+from fedattack.learning.torch_utils import shapes_of
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
 from fedattack.record.tensors import checksum
@@ -54,7 +55,7 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
     shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
     if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
         return record
-    if frozen and not all(name.isdecimal() for name in shapes):
+    if frozen and not all(map(str.isdecimal, shapes)):
         return _with_whole_names(record, known, frozen)
     numbers = [str(index) for index in range(len(shapes))]
     if {*shapes} != {*numbers}:
@@ -76,7 +77,9 @@ def how_named(record: Record, named: Record) -> list[str]:
     """Say how a record's arrays were given the model's names; nothing if they have these."""
     if named is record:
         return []
-    return [NAMELESS if all(name.isdecimal() for name in _shapes_of(record)) else SHORTENED]
+    if all(map(str.isdecimal, _shapes_of(record))):
+        return [NAMELESS]
+    return [SHORTENED]
 
 
 def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[str]) -> Record:
@@ -145,7 +148,7 @@ def check_model(model: nn.Module, record: Record) -> None:
 
 def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Check arrays by name as :func:`check_model` checks a record."""
-    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+    check_parameters(model, shapes_of(arrays))
 
 
 def fits_model(model: nn.Module, arrays: Mapping[str, NDArray[Any]], where: str, notes: list[str]) -> bool:

@@ -118,10 +118,12 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
             ) from None
         if fault:
             raise ConfigError(f"--cluster {address}: machine {host} {fault}; give all machines one image")
-    resources = [node["Resources"] for node in machines]
-    cpus = [int(has["CPU"]) for has in resources]
-    memory = [has.get("memory", 0.0) for has in resources]
-    return Cluster(address, cpus, memory, sum(has.get("GPU", 0.0) for has in resources))
+    cpus, memory, gpus = [], [], 0.0
+    for node in machines:
+        cpus.append(int(node["Resources"]["CPU"]))
+        memory.append(node["Resources"].get("memory", 0.0))
+        gpus += node["Resources"].get("GPU", 0.0)
+    return Cluster(address, cpus, memory, gpus)
 
 
 def _be_brief() -> None:

@@ -118,7 +118,9 @@ def _entry_points() -> set[EntryPoint]:
     paths = [path for path in sys.path if path and not _is_here(path)]
     entries: set[EntryPoint] = set()  # a package that is installed twice counts once
     for distribution in distributions(path=paths):
-        entries.update(entry for entry in distribution.entry_points if entry.group.startswith("fedattack."))
+        for entry in distribution.entry_points:
+            if entry.group.startswith("fedattack."):
+                entries.add(entry)
     return entries
 
 

@@ -154,7 +154,7 @@ def _is_dense(model: nn.Module) -> bool:
     """Say whether a model is a chain that :func:`_distil_dense` knows: linear layers alone after a flattening."""
     if not isinstance(model, nn.Sequential):
         return False
-    kinds = [type(layer) for layer in model]
+    kinds = list(map(type, model))
     if nn.Linear not in kinds:
         return False
     first = kinds.index(nn.Linear)

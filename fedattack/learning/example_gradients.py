@@ -13,6 +13,7 @@ from torch import nn
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.shadows import ShadowModel
+from fedattack.learning.torch_utils import shapes_of
 
 # Examples at a time, and numbers of their gradients.
 _MOST_EXAMPLES = 128
@@ -47,7 +48,7 @@ def example_gradients(
     ModelError
         If the arrays are not those of the model.
     """
-    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+    check_parameters(model, shapes_of(arrays))
     shadow = ShadowModel(model, x[0], mean_loss(loss))
     generator = torch.Generator().manual_seed(0)
     start = shadow.flatten(arrays)

@@ -353,7 +353,7 @@ def _sequential(**layers: nn.Module) -> nn.Sequential:
 
 def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
     """Put dropout after each activation that follows a fully connected layer; without such, after all activations."""
-    kinds = [type(layer) for layer in model.children()]
+    kinds = map(type, model.children())
     hidden = (nn.Linear, nn.ReLU) in pairwise(kinds)
     layers: dict[str, nn.Module] = {}
     last: nn.Module | None = None

@@ -280,13 +280,15 @@ class LayerModel:
         finally:
             for hook in hooks:
                 hook.remove()
-        layers = []
+        layers: list[Layer] = []
         activations = x.numel()
         for name, passes in seen.items():
             activations += sum(output.numel() for _, output in passes)
             if len(passes) == 1 and _can_be_taken_apart(modules[name]) and not self.shadow.one_by_one:
-                layers.append(self._layer(name, modules[name], *passes[0]))
-        return tuple(layer for layer in layers if layer.positions and layer.weight.stop), activations
+                layer = self._layer(name, modules[name], *passes[0])
+                if layer.positions and layer.weight.stop:
+                    layers.append(layer)
+        return tuple(layers), activations
 
     def _layer(self, name: str, module: Any, inputs: Tensor, output: Tensor) -> Layer:
         outputs = len(module.weight)
@@ -585,8 +587,11 @@ class LayerBlock:
 
     def project(self, directions: Tensor) -> Tensor:
         """See :class:`Block`."""
-        parts = [directions[:, where] @ values.T for where, values in self.columns]
-        parts += [product.project(directions) for product in self.products]
+        parts = []
+        for where, values in self.columns:
+            parts.append(directions[:, where] @ values.T)
+        for product in self.products:
+            parts.append(product.project(directions))
         return torch.stack(parts).sum(dim=0)
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:

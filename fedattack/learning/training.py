@@ -213,9 +213,14 @@ class Stepping:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """Make a step. Parameters that the loss does not depend on, whose gradient is None, stay as they are."""
-        used = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        parameters = [self._parameters[index] for index in used]
-        given = [gradient for gradient in gradients if gradient is not None]
+        used: list[int] = []
+        parameters: list[Tensor] = []
+        given: list[Tensor] = []
+        for index, gradient in enumerate(gradients):
+            if gradient is not None:
+                used.append(index)
+                parameters.append(self._parameters[index])
+                given.append(gradient)
         if self._how.optimizer == "SGD":
             self._sgd(used, parameters, given)
         else:
