@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from clients.app import POSITIVE
-from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
@@ -42,7 +41,6 @@ from fedattack.learning import (
     shadows,
     train_local,
     train_private,
-    training,
 )
 from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.inputs import Inputs
@@ -123,20 +121,6 @@ def test_what_a_gpu_allows_is_allowed():
     assert float(there.sum()) == 1.0
 
 
-def test_a_mistake_in_training_is_caught(monkeypatch):
-    """Examples stay where they were."""
-    monkeypatch.setattr(training, "examples_of", lambda x, device: torch.as_tensor(x))
-    with fake_cuda(), pytest.raises(RuntimeError, match="indices should be on cpu"):
-        train_local(convolutional(), X, Y, epochs=1, batch_size=4, lr=0.1, seed=0, device=CUDA)
-
-
-def test_a_mistake_in_shadows_is_caught(monkeypatch):
-    """Examples stay where they were."""
-    monkeypatch.setattr(shadows, "examples_of", lambda values, device: torch.as_tensor(values))
-    with fake_cuda(), pytest.raises(RuntimeError, match=r"device"):
-        shadows.ShadowModel(convolutional(), X[0], mean_loss("cross-entropy"), device=CUDA)
-
-
 def test_a_mistake_in_an_attack_is_caught(monkeypatch, tmp_path):
     """Targets stay where they were; the attack says that the model failed on them."""
     folder = RUNS["sia", "fedavg"](tmp_path)
@@ -198,13 +182,9 @@ def test_local_training(model, training, maximise):
 
 
 @pytest.mark.usefixtures("cuda")
-def test_full_gradients():
+def test_gradients_of_clients():
     gradient = full_gradient(convolutional(), X, Y, weight_decay=0.01, seed=0, device=CUDA, chunk=4)
     assert set(gradient.arrays) == set(convolutional().state_dict())
-
-
-@pytest.mark.usefixtures("cuda")
-def test_private_training():
     train_private(convolutional(), X, Y, **TRAINING.keywords(), noise=1.0, clip=1.0, seed=0, device=CUDA)
     assert private_gradient(dense(), X, Y, noise=1.0, clip=1.0, seed=0, device=CUDA)
 
@@ -279,13 +259,6 @@ def test_clients(kind):
         sent, count, _ = made(study, 0).fit(arrays, {"server-round": 1})
     assert [array.shape for array in sent] == [array.shape for array in arrays]
     assert count > 0
-
-
-def test_canaries_compute_nothing_there():
-    study = Study.of(CONFIG | {"canaries": 2, "central-noise": 1.0})
-    arrays = list(study.models.initial_arrays().values())
-    sent, _, _ = CanaryClient(study, 3).fit(arrays, {"server-round": 1})
-    assert [array.shape for array in sent] == [array.shape for array in arrays]
 
 
 @pytest.mark.usefixtures("cuda")

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
         ModelKnowledge,
         PartialRecords,
         Targets,
-        read_knowledge,
-        read_partial,
-        read_targets,
-        write_knowledge,
     )
+    from fedattack.attacks.knowledge_files import read_knowledge, read_partial, read_targets, write_knowledge
     from fedattack.attacks.needs import Needs
 
 __all__ = [
@@ -40,7 +37,9 @@ __all__ = [
     "write_knowledge",
 ]
 
+_FILES = ("read_knowledge", "read_partial", "read_targets", "write_knowledge")
 _HOMES = {"ATTACKS": "all_attacks", "Attack": "base", "Needs": "needs", "Scores": "base"}
+_HOMES |= dict.fromkeys(_FILES, "knowledge_files")
 
 
 def __getattr__(name: str) -> Any:

@@ -69,13 +69,11 @@ def fan_out(
 
     Raises
     ------
-    ConfigError
-        If there is no such cluster, or its machines do not fit.
-    RunError
-        If a process that does a piece is killed; on a cluster, if that happens again and again.
+    ConfigError, RunError
+        If there is no such cluster, or its machines do not fit; if a process is killed, on a cluster again and again.
     """
-    if count is None:
-        count = len(items) if isinstance(items, Sized) else 0
+    if count is None and isinstance(items, Sized):
+        count = len(items)
     rest = iter(items)
     address = chosen()
     on_gpu = torch.device(device).type != "cpu"
@@ -98,7 +96,7 @@ def fan_out(
             yield result
             if seconds >= _PACE:
                 break
-        if seconds / max(done, 1) * (count - done) < WORTH_WORKERS:
+        if seconds / max(done, 1) * ((count or 0) - done) < WORTH_WORKERS:
             processes = 1
     if processes == 1:
         for item in rest:

@@ -1,6 +1,6 @@
 """Replies of a round that are worked on in one piece, which carries all arrays that this takes."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedattack.attacks.answers import Answers
@@ -69,17 +69,13 @@ def answered_groups(record: Record, answers: Answers) -> Iterator[tuple[Group, l
     """Yield the replies of each round that the clients' own app spoke of, with the rows of the answers."""
     rows = answers.rows()
     for position, round_ in enumerate(record):
-        group = _group_replies(position, round_, rows)
+        told: list[Reply] = []
+        for observation in filter(replied, round_.observations):
+            if (round_.seq, observation.node) in rows:
+                told.append((observation, {}))
+        group = _make_group(position, round_, told).bare()
         if group.nodes:
             yield group, [rows[round_.seq, node] for node in group.nodes]
-
-
-def _group_replies(position: int, round_: Round, known: Collection[tuple[int, str]]) -> Group:
-    """Group the replies of a round of which something is known, by its position and their nodes."""
-    replies = [
-        (one, one.arrays or {}) for one in round_.observations if replied(one) and (round_.seq, one.node) in known
-    ]
-    return _make_group(position, round_, replies).bare()
 
 
 def _make_group(position: int, round_: Round, replies: Sequence[Reply]) -> Group:

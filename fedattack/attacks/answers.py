@@ -39,7 +39,7 @@ class Answers:
     def rows(self) -> dict[tuple[int, str], int]:
         """Return by round and node which row speaks of a reply."""
         keys = zip(self.seqs.tolist(), self.nodes.tolist(), strict=True)
-        return {key: row for row, key in enumerate(keys)}
+        return dict(zip(keys, range(len(self.seqs)), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,26 +64,14 @@ _SHADOWS_HINT = "expected the arrays of fedattack.attacks.answers.ShadowLosses"
 
 
 def read_answers(path: Path, targets: Sized | None) -> Answers:
-    """Read answers about the targets.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read without pickle, or arrays are missing or do not fit each other or the targets.
-    """
+    """Read answers about the targets, without pickle; raises as :func:`check_answers`."""
     return check_answers(read_npz(path, DataError, _HINT, *_NAMES), targets, path)
 
 
 def check_answers(arrays: Mapping[str, NDArray[Any]], targets: Sized | None, where: object) -> Answers:
-    """Make answers of their arrays.
-
-    Raises
-    ------
-    DataError
-        If they do not fit each other or the targets.
-    """
+    """Make answers of their arrays, or raise a DataError if they do not fit each other or the targets."""
     seqs, nodes = arrays["seqs"], arrays["nodes"]
-    shape = (len(seqs), 0 if targets is None else len(targets))
+    shape = (len(seqs), len(targets or ()))
     if seqs.dtype.kind not in "iu" or seqs.ndim != 1 or nodes.dtype.kind != "U" or nodes.shape != seqs.shape:
         kinds = f"seqs {seqs.dtype} {seqs.shape} and nodes {nodes.dtype} {nodes.shape}"
         raise DataError(f"{where}: got {kinds}; {_HINT}")
@@ -97,26 +85,14 @@ def check_answers(arrays: Mapping[str, NDArray[Any]], targets: Sized | None, whe
 
 
 def read_shadow_losses(path: Path, targets: Sized | None) -> ShadowLosses:
-    """Read what shadow models lose.
-
-    Raises
-    ------
-    DataError
-        As :func:`read_answers`.
-    """
+    """Read what shadow models lose; raises as :func:`check_shadow_losses`."""
     return check_shadow_losses(read_npz(path, DataError, _SHADOWS_HINT, "seqs", "losses"), targets, path)
 
 
 def check_shadow_losses(arrays: Mapping[str, NDArray[Any]], targets: Sized | None, where: object) -> ShadowLosses:
-    """Make what shadow models lose of its arrays.
-
-    Raises
-    ------
-    DataError
-        If they do not fit each other or the targets.
-    """
+    """Make shadow losses of their arrays, or raise a DataError if they do not fit each other or the targets."""
     seqs, losses = arrays["seqs"], arrays["losses"]
-    count = 0 if targets is None else len(targets)
+    count = len(targets or ())
     fits = losses.ndim == 3 and losses.shape[::2] == (len(seqs), count)
     if seqs.ndim != 1 or seqs.dtype.kind not in "iu" or losses.dtype.kind != "f" or not fits:
         kinds = f"seqs {seqs.dtype} {seqs.shape} and losses {losses.dtype} {losses.shape} of {count} targets"

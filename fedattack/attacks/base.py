@@ -122,13 +122,7 @@ class Attack(ABC):
         return options_of(self)
 
     def load_scores(self, path: Path) -> Scores:
-        """Read scores of this attack.
-
-        Raises
-        ------
-        DataError
-            If they are another attack's, or not of the form that this one writes.
-        """
+        """Read scores of this attack; a DataError if they are another attack's, or of another form."""
         scores = Scores.load(path)
         if scores.attack != self.name:
             raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
@@ -140,13 +134,7 @@ class Attack(ABC):
         return replace(scores, facts={**scores.facts, **facts})
 
     def with_options(self, choices: Mapping[str, str]) -> "Attack":
-        """Return this attack with ``choices`` among its options.
-
-        Raises
-        ------
-        ConfigError
-            If an option is unknown or its value cannot be taken.
-        """
+        """Return this attack with ``choices`` among its options; a ConfigError if one is unknown or cannot be taken."""
         known = self.options
         values = {}
         for name, text in choices.items():
@@ -156,7 +144,9 @@ class Attack(ABC):
                 values[name] = known[name].read(text)
             except ConfigError as cause:
                 raise ConfigError(f"option {name}={text}: {cause}") from None
-        return replace(self, **values) if values else self  # type: ignore[type-var]  # options are a dataclass's fields
+        if not values:
+            return self
+        return replace(self, **values)  # type: ignore[type-var]  # options are a dataclass's fields
 
     def run(
         self,
@@ -171,12 +161,8 @@ class Attack(ABC):
 
         Parameters
         ----------
-        record
-            What the server saw; only read.
-        knowledge
-            What else the attacker has.
         seed
-            Seed of every random draw; the same seed gives the same scores on the CPU.
+            Of every random draw; the same seed gives the same scores on the CPU.
         device
             ``auto``, ``cpu`` or ``cuda``.
         progress
@@ -189,7 +175,9 @@ class Attack(ABC):
             knowledge is missing, or there are no rounds in which a client answered.
         """
         record = record.singled_out()
-        way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
+        way = ""
+        if record.view == "individual":
+            way = "; `fedattack project` makes one of it"
         self._check_kind("view", record.view, self.needs.views, record, way)
         self._check_kind("protocol", record.protocol, self.needs.protocols, record)
         if lack := self.needs.lack(record):

@@ -11,16 +11,7 @@ from fedattack.learning.departures import CanaryWeights, FirstLayers, Fishing, I
 
 
 def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
-    """Return what makes the weights that an imprinting server sends.
-
-    Parameters
-    ----------
-    known
-        The clients' model.
-    x
-        (n, …): the server's own examples.
-    seed
-        Decides the directions.
+    """Return what makes an imprinting server's weights, of its own examples (n, …); the seed decides the directions.
 
     Raises
     ------
@@ -37,18 +28,7 @@ def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
 
 
 def make_canaries(known: ModelKnowledge, targets: NDArray[Any], x: NDArray[Any], seed: int) -> CanaryWeights:
-    """Return what makes the weights that a server sends which plants canaries.
-
-    Parameters
-    ----------
-    known
-        The clients' model.
-    targets
-        (n, …): the examples that are asked about.
-    x
-        (m, …): the server's own examples.
-    seed
-        Decides at which outputs neurons pull.
+    """Return what makes the weights of a server that plants canaries, of targets (n, …) and its own examples (m, …).
 
     Raises
     ------
@@ -70,14 +50,7 @@ def _find_first_layers(known: ModelKnowledge) -> FirstLayers:
 
 
 def make_fishing(known: ModelKnowledge, first: int) -> Fishing:
-    """Return what makes the weights that a fishing server sends.
-
-    Parameters
-    ----------
-    known
-        The clients' model.
-    first
-        Decides the class of the first round.
+    """Return what makes a fishing server's weights, which ask about the class ``first`` in the first round.
 
     Raises
     ------

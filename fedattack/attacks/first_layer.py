@@ -134,14 +134,9 @@ def _passes_nothing_below_zero(entered: Tensor, output: Tensor) -> bool:
 
 
 def find_own_neurons(starts: Sequence[Floats]) -> NDArray[np.bool_]:
-    """Return which neurons are alive in one client alone, (clients, neurons), where each was sent another layer.
+    """Return which neurons are alive in one client alone, (clients, neurons), by the layers that each was sent.
 
-    What moves them in the sum is that client's.
-
-    Parameters
-    ----------
-    starts
-        The first layer that each client was sent, as :meth:`FirstLayer.join` gives it.
+    What moves them in the sum is that client's. Layers are as :meth:`FirstLayer.join` gives them.
     """
     alive = np.array([start[:, :-1].any(axis=1) for start in starts])
     return np.asarray(alive & (alive.sum(axis=0) == 1))

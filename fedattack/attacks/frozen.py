@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -17,13 +18,7 @@ _HINT = "expected an array for each frozen weight, by the model's own names"
 
 
 def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
-    """Read frozen weights from an ``.npz`` or a ``.safetensors``.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or holds what is no finite number.
-    """
+    """Read frozen weights, finite numbers, from an ``.npz`` or a ``.safetensors``; raises DataError."""
     if path.suffix == ".npz":
         arrays = read_npz(path, DataError, _HINT)
     else:
@@ -42,5 +37,8 @@ def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
 def initial_weights(build: Callable[[], nn.Module]) -> dict[str, NDArray[Any]]:
     """Return the weights with which a model is made, without those that are drawn anew each time."""
     first, second = build().state_dict(), build().state_dict()
-    weights = {name: tensor.numpy().copy() for name, tensor in first.items()}
-    return {name: array for name, array in weights.items() if np.array_equal(array, second[name].numpy())}
+    weights = {}
+    for name, tensor in first.items():
+        if torch.equal(tensor, second[name]):
+            weights[name] = tensor.numpy().copy()
+    return weights

@@ -40,10 +40,8 @@ class LocalModels:
     ----------
     usable
         Gives the usable replies of a round, with what their models are rebuilt of.
-    rebuild
-        Makes the models of it; can be pickled.
-    together
-        Of how many replies it makes them at a time.
+    rebuild, together
+        Makes the models of it, of so many replies at a time; can be pickled.
     """
 
     usable: Callable[[Round], Iterator[tuple[Observation, Arrays]]]
@@ -73,18 +71,15 @@ def local_models(
     knowledge
         With a model: the architecture of what is rebuilt.
     seed
-        Seed of the draws of a protocol whose models are rebuilt by training.
-    device
-        Where to compute.
+        Of the draws of a protocol whose models are rebuilt by training.
     notes
         Gets a line for each reply that has to be left out.
 
     Raises
     ------
-    ModelError
-        If the record's parameters are not those of the model, or the model does not go with the protocol.
-    NeedsError
-        If there is no rule for the record's protocol, or the record lacks what the rule needs.
+    ModelError, NeedsError
+        If the record's parameters are not those of the model, or the model does not go with the protocol; if there is
+        no rule for the record's protocol, or the record lacks what the rule needs.
     """
     if record.protocol not in REBUILD:
         raise NeedsError(

@@ -40,12 +40,8 @@ def used_rows(
 
     Parameters
     ----------
-    knowledge
-        With the model, and the examples that say which inputs are 0 or 1.
     examples
         For each client of which all training examples are known, its name and these.
-    record
-        Whose arrays are looked at where there is no model.
 
     Returns
     -------
@@ -95,8 +91,8 @@ def find_ids(model: nn.Module, x: NDArray[Any]) -> tuple[str, int] | None:
     Returns
     -------
     tuple of str and int, or None
-        Their place, and how many rows the table has that takes them: the largest one that takes ids of examples as they
-        are. ``None`` if no table does, or the model cannot be called.
+        Their place, and how many rows the largest table has that takes ids of examples as they are. ``None`` if no
+        table does, or the model cannot be called.
     """
     tables = []
     for name, layer in model.named_modules():
@@ -114,14 +110,7 @@ def find_ids(model: nn.Module, x: NDArray[Any]) -> tuple[str, int] | None:
 def trained_sequences(
     knowledge: Knowledge, examples: Iterable[tuple[str, NDArray[Any]]]
 ) -> Mapping[str, NDArray[Any]] | None:
-    """Return the sequences of ids of each client's examples.
-
-    Parameters
-    ----------
-    knowledge
-        With the model, which says where in an example the ids stand.
-    examples
-        For each client of which all training examples are known, its name and these.
+    """Return the sequences of ids of each client's examples, of which ``examples`` are as for :func:`used_rows`.
 
     Returns
     -------

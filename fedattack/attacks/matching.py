@@ -10,6 +10,7 @@ from torch import nn
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.base.errors import ModelError, NeedsError, short
 from fedattack.learning import check_parameters
+from fedattack.learning.torch_utils import shapes_of
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
 from fedattack.record.tensors import checksum
@@ -27,12 +28,7 @@ SHORTENED = (
 
 
 def as_models(record: Record, knowledge: Knowledge) -> Record:
-    """Read replies as the local models that they tell of, where they hold other arrays, too, or differences alone.
-
-    Returns
-    -------
-    Record
-        A view whose replies are local models, or the record itself where they are already.
+    """Return a view whose replies are local models, where they hold other arrays, too, or differences alone.
 
     Raises
     ------
@@ -50,21 +46,16 @@ def as_models(record: Record, knowledge: Knowledge) -> Record:
 
 
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:
-    """Give nameless arrays the names of the model's parameters, by their positions.
+    """Return a view with the model's names, or the record itself where its arrays have names or do not match.
 
     Clients that send a list of arrays, as NumPyClients do, leave the record with ``"0"``, ``"1"`` … for names. They
     are matched only if there are as many as the model's state has entries, with the same shapes in the same order.
     Entries that are ``frozen`` may be missing all.
-
-    Returns
-    -------
-    Record
-        A view with the model's names, or the record itself where its arrays have names or do not match.
     """
     shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
     if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
         return record
-    if frozen and not all(name.isdecimal() for name in shapes):
+    if frozen and not all(map(str.isdecimal, shapes)):
         return _with_whole_names(record, known, frozen)
     numbers = [str(index) for index in range(len(shapes))]
     if {*shapes} != {*numbers}:
@@ -86,7 +77,9 @@ def how_named(record: Record, named: Record) -> list[str]:
     """Say how a record's arrays were given the model's names; nothing if they have these."""
     if named is record:
         return []
-    return [NAMELESS if all(name.isdecimal() for name in _shapes_of(record)) else SHORTENED]
+    if all(map(str.isdecimal, _shapes_of(record))):
+        return [NAMELESS]
+    return [SHORTENED]
 
 
 def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[str]) -> Record:
@@ -111,21 +104,9 @@ def _shortens(short_name: str, name: str) -> bool:
 
 
 def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
-    """Put frozen weights into every model of a record that does not hold them.
+    """Return a view with the frozen weights in every model, or the record itself where nothing is missing.
 
-    Parameters
-    ----------
-    record
-        With the model's names.
-    knowledge
-        With the frozen weights, if there are any.
-    what
-        Who needs whole models, for messages.
-
-    Returns
-    -------
-    Record
-        A view with whole models, or the record itself where nothing is missing, or nothing is known of it.
+    ``record`` has the model's names; ``what`` needs whole models, for messages.
 
     Raises
     ------
@@ -155,13 +136,7 @@ def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
 
 
 def check_model(model: nn.Module, record: Record) -> None:
-    """Check that a record's arrays are the parameters and buffers of a model.
-
-    Raises
-    ------
-    ModelError
-        If they are not; it names those that differ.
-    """
+    """Check that a record's arrays are the parameters and buffers of a model; a ModelError names others."""
     try:
         check_parameters(model, _shapes_of(record))
     except ModelError as cause:
@@ -173,7 +148,7 @@ def check_model(model: nn.Module, record: Record) -> None:
 
 def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Check arrays by name as :func:`check_model` checks a record."""
-    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+    check_parameters(model, shapes_of(arrays))
 
 
 def fits_model(model: nn.Module, arrays: Mapping[str, NDArray[Any]], where: str, notes: list[str]) -> bool:

@@ -102,7 +102,7 @@ def words(default: tuple[str, ...], help: str, known: Collection[str] = ()) -> A
     """Declare words separated by commas, of those that are ``known`` if any are."""
 
     def read(text: str) -> tuple[str, ...]:
-        values = tuple(name.strip() for name in text.split(","))
+        values = tuple(map(str.strip, text.split(",")))
         if known and not {*values} <= {*known}:
             raise ConfigError(f"expected some of {', '.join(known)}")
         return values

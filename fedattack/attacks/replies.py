@@ -26,14 +26,9 @@ gap10 takes its 10th, 20th, … 50th. ``stages`` is not the paper's: the first, 
 
 
 def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
-    """Return the rounds whose updates are used.
+    """Return the rounds whose updates are used, of those in which the client's update can be used, ascending.
 
-    Parameters
-    ----------
-    spec
-        A name in :data:`UPDATES`, or numbers of rounds as the server counts them, such as ``1,2,10``.
-    rounds
-        The rounds in which the client's update can be used, ascending.
+    ``spec`` is a name in :data:`UPDATES`, or numbers of rounds as the server counts them, such as ``1,2,10``.
 
     Raises
     ------
@@ -69,10 +64,7 @@ def without_canaries(record: "Record", knowledge: "Knowledge") -> "Record":
 def spread_replies(record: "Record", most: int) -> dict[int, set[str]]:
     """Choose replies of each client, spread over the run, where an attack does not look at all of them.
 
-    Returns
-    -------
-    dict of int to set of str
-        By the position of a round, the nodes whose replies in it are chosen; of sums all are.
+    Returns, by the position of a round, the nodes whose replies in it are chosen; of sums all are.
     """
     chosen: dict[int, set[str]] = {}
     if record.view == "aggregate":
@@ -107,10 +99,7 @@ def list_updates(
 ) -> Iterator[tuple[list["Observation"], "Arrays | None", "Arrays | None", str]]:
     """Yield the updates of a round: of sums the one, else the replies of some nodes.
 
-    Yields
-    ------
-    tuple
-        Whose replies are in it, what was sent, what came back, and how a note begins that leaves it out.
+    Each is whose replies are in it, what was sent, what came back, and how a note begins that leaves it out.
     """
     if round_.aggregate is not None:
         replies = [reply for reply in round_.observations if reply.status == "ok"]

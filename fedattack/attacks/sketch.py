@@ -1,6 +1,7 @@
-"""Sketches of updates: of models that are too large to train shadow clients again, or as recorded.
+"""Sketches of updates: as a record holds them, or of shadow clients of models too large to keep whole.
 
-What a sketch is says :mod:`fedattack.record.sketch`. A linear detector of sketches is one of updates, too:
+What a sketch is says :mod:`fedattack.record.sketch`. Gradients of whole updates take none: their products are exact
+whatever the model's size (:mod:`fedattack.learning.rows`). A linear detector of sketches is one of updates, too:
 :meth:`Sketch.back` gives its weights.
 """
 

@@ -32,21 +32,8 @@ TEACHERS = 50
 class Students:
     """Trains a student for each of some teachers, in whatever process.
 
-    All students of a run start from the same parameters, drawn from ``seed``. Within a round they see the public
+    All students of a run start from the same parameters, drawn from ``seed``. Within a round they see the ``public``
     records in the same order. They differ in nothing but what their teachers said.
-
-    Attributes
-    ----------
-    model
-        The architecture of the students.
-    public
-        The public records.
-    seed
-        Seed of the students' first parameters and of the order of the examples.
-    device
-        Where to compute.
-    how
-        How students are trained.
     """
 
     model: ModelKnowledge
@@ -74,13 +61,7 @@ class Students:
 def students_of(
     record: Record, knowledge: Knowledge, seed: int, device: torch.device, *, how: Distillation = HOW
 ) -> Students:
-    """Say how the students of a record of the protocol ``fedmd`` are trained.
-
-    Raises
-    ------
-    NeedsError
-        If the public records or the architecture are not known.
-    """
+    """Say how the students of a record of the protocol ``fedmd`` are trained; a NeedsError without public or model."""
     public, model = knowledge.public, knowledge.model
     lacking = f"{record.path} holds predictions (fedmd), and students of them need knowledge of"
     if public is None:

@@ -1,4 +1,4 @@
-"""A Ray cluster that is given: pieces of work go to its machines, and a piece that is lost goes again.
+"""A Ray cluster that is given: pieces of work go to its machines, and Ray starts again what is lost.
 
 What a piece takes and what it gives travel as data through Ray. The machines need no folder in common with this one.
 """
@@ -6,15 +6,14 @@ What a piece takes and what it gives travel as data through Ray. The machines ne
 import hashlib
 import logging
 import os
-import platform
 import re
 import socket
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedattack.base.errors import MESSAGE, ConfigError, FedAttackError, RunError, short
 from fedattack.base.extra import missing
@@ -42,18 +41,7 @@ class _ClusterChoice:
 
 
 def choose(address: str) -> str:
-    """Let the attacks of this process send their pieces to a cluster; empty for this machine alone.
-
-    Returns
-    -------
-    str
-        The address.
-
-    Raises
-    ------
-    ConfigError
-        If it is no address.
-    """
+    """Let this process send its pieces to a cluster, or to none if empty; a ConfigError if it is no address."""
     if address and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"--cluster {short(address, 80)}: expected auto, HOST:PORT or ray://HOST:PORT")
     _ClusterChoice.address = address
@@ -71,8 +59,6 @@ class Cluster:
 
     Attributes
     ----------
-    address
-        As the caller gave it.
     cpus, memory
         CPUs and bytes of each machine that does work.
     gpus
@@ -104,14 +90,12 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     ConfigError
         If nobody answers there, or a machine has other versions of Python, Ray or fedattack, lacks packages or paths.
     """
-    # Ray would say at length what a later version will do about GPUs.
+    # Ray would say at length what a later version will do about GPUs, and try again without end what lacks memory.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_task_oom_retries", str(TRIES - 1))
     import ray
 
-    if ray.is_initialized():
-        if address not in ("auto", _ClusterChoice.connected):
-            raise ConfigError(f"--cluster {address}: this process uses another Ray cluster; end that by ray.shutdown()")
-    else:
+    if not ray.is_initialized():
         try:
             _knock(address)
             _be_brief()
@@ -119,23 +103,27 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
         except (OSError, ValueError, RuntimeError) as cause:
             raise ConfigError(f"--cluster {address}: {_why_not(cause)}") from None
         _ClusterChoice.connected = address
-    try:
-        machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-        asked = [(node, _ask(node["NodeID"], paths)) for node in machines]
-        for node, answer in asked:
-            facts = ray.get(answer, timeout=_PROBE_SECONDS)
-            if fault := misfit(facts, list_installed()):
-                raise ConfigError(
-                    f"--cluster {address}: machine {node['NodeManagerHostname']} {fault}; give all machines one image"
-                )
-    except (ray.exceptions.RayError, OSError) as cause:
-        raise ConfigError(
-            f"--cluster {address}: a machine does not answer: {_name_of(cause)}; look at `ray status`"
-        ) from None
-    resources = [node["Resources"] for node in machines]
-    cpus = [int(has["CPU"]) for has in resources]
-    memory = [has.get("memory", 0.0) for has in resources]
-    return Cluster(address, cpus, memory, sum(has.get("GPU", 0.0) for has in resources))
+    elif address not in ("auto", _ClusterChoice.connected):
+        raise ConfigError(f"--cluster {address}: this process uses another Ray cluster; end that by ray.shutdown()")
+    machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    asked = [(node["NodeManagerHostname"], _ask(node["NodeID"], paths)) for node in machines]
+    for host, answer in asked:
+        try:
+            fault = find_misfit(ray.get(answer, timeout=_PROBE_SECONDS), describe_machine())
+        except ray.exceptions.RayTaskError:
+            fault = "has no fedattack of this build"
+        except (ray.exceptions.RayError, OSError) as cause:
+            raise ConfigError(
+                f"--cluster {address}: a machine does not answer: {_name_of(cause)}; look at `ray status`"
+            ) from None
+        if fault:
+            raise ConfigError(f"--cluster {address}: machine {host} {fault}; give all machines one image")
+    cpus, memory, gpus = [], [], 0.0
+    for node in machines:
+        cpus.append(int(node["Resources"]["CPU"]))
+        memory.append(node["Resources"].get("memory", 0.0))
+        gpus += node["Resources"].get("GPU", 0.0)
+    return Cluster(address, cpus, memory, gpus)
 
 
 def _be_brief() -> None:
@@ -149,17 +137,13 @@ def _be_brief() -> None:
 
 
 def _knock(address: str) -> None:
-    """See whether anybody listens; Ray itself goes on asking for minutes.
-
-    Raises
-    ------
-    OSError, ValueError
-        If nobody does.
-    """
+    """See whether anybody listens, or raise OSError or ValueError; Ray itself goes on asking for minutes."""
     if address == "auto":
         # Where `ray start` leaves it: that it is there does not say that the cluster is.
         kept = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"  # noqa: S108
-        address = os.environ.get("RAY_ADDRESS") or (kept.read_text().strip() if kept.is_file() else "")
+        address = os.environ.get("RAY_ADDRESS", "")
+        if not address and kept.is_file():
+            address = kept.read_text().strip()
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host:
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -181,63 +165,41 @@ def _ask(node: str, paths: Sequence[str]) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def look(paths: Sequence[str]) -> dict[str, Any]:
-        # It travels whole: a machine without fedattack could not find it by name.
-        import os.path
-        import platform
-
-        facts = {"python": platform.python_version(), "fedattack": "", "absent": [*paths]}
-        facts["absent"] = [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
-        try:
-            from fedattack.base import cluster
-        except ImportError:
-            return facts
-        return facts | cluster.list_installed()
-
     there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(list(paths))
+    task = ray.remote(describe_machine).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    return task.remote(list(paths))
+
+
+def describe_machine(paths: Sequence[str] = ()) -> dict[str, Any]:
+    """Say what this process has: fedattack's version and a digest of its code; and packages and paths it lacks."""
+    return {
+        "fedattack": __version__,
+        "code": _digest_code(),
+        "missing": missing(),
+        "absent": [path for path in paths if not Path(path).exists()],
+    }
 
 
 @cache
-def list_installed() -> dict[str, Any]:
-    """Say what this process has: versions, a digest of fedattack's code, and packages that are missing."""
+def _digest_code() -> str:
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for file in sorted(package.rglob("*.py")):
         # A wheel carries the app in the package, a checkout beside it.
         if file.relative_to(package).parts[0] != "_app":
             digest.update(file.read_bytes())
-    return {
-        "python": platform.python_version(),
-        "fedattack": __version__,
-        "code": digest.hexdigest(),
-        "missing": missing(),
-    }
+    return digest.hexdigest()
 
 
-def misfit(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Say what a machine has that does not fit this one; empty if all does. Both are as :func:`installed` gives."""
-    if there["python"] != here["python"]:
-        return f"has Python {there['python']}, and here is {here['python']}"
-    if not there["fedattack"]:
-        return "has no fedattack, or one that is too old"
-    if there["fedattack"] != here["fedattack"]:
-        return f"has fedattack {there['fedattack']}, and here is {here['fedattack']}"
+def find_misfit(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Say what a machine has that does not fit this one, by :func:`describe_machine` of both; empty if all does."""
     if there["code"] != here["code"]:
-        return f"has another build of fedattack {there['fedattack']} than this machine"
+        return f"has another build of fedattack ({there['fedattack']}) than this machine ({here['fedattack']})"
     if there["missing"]:
         return f"lacks {short(', '.join(there['missing']), 60)}; install 'fedattack[audit]' there"
     if there["absent"]:
         return f"has no {short(there['absent'][0], 100)}; mount data at the same path everywhere"
     return ""
-
-
-class _Piece(NamedTuple):
-    """A piece that is under way: references to its item and to its result, and how many bytes it was given."""
-
-    item: Any
-    room: float
-    result: Any
 
 
 class Pieces(Generic[Shared, Item, Result]):
@@ -277,109 +239,73 @@ class Pieces(Generic[Shared, Item, Result]):
 
         if gpus and not cluster.gpus:
             raise ConfigError(f"--cluster {cluster.address}: no machine has a GPU; take --device cpu")
-        self._cluster, self._items = cluster, enumerate(items)
-        self._work = ray.remote(work)
-        # Where a worker is killed for lack of memory, Ray itself would try again without end.
-        self._takes = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
+        self._cluster, self._items = cluster, items
+        # More than the largest machine has would wait for ever.
+        room = int(min(memory, max(cluster.memory, default=0.0)))
+        self._work = ray.remote(work).options(
+            num_cpus=cpus, num_gpus=gpus, memory=room, max_retries=TRIES - 1, retry_exceptions=False
+        )
+        self._at_once = 2 * cluster.at_once(memory)
         self._shared = ray.put(shared)
-        self._memory = memory
-        self._lost: Counter[int] = Counter()
-        self._waiting: dict[int, _Piece] = {}
+        self._waiting: deque[Any] = deque()
 
     def in_order(self) -> Iterator[Result]:
         """Yield results in the order of the items; no more are under way than are done at once, and as many again.
 
-        Raises
-        ------
-        RunError
-            If a piece is lost each time that it is tried.
+        Raises a RunError if a piece is lost each time that it is tried.
         """
-        done = 0
-        while True:
-            room = max((piece.room for piece in self._waiting.values()), default=self._memory)
-            while len(self._waiting) < 2 * self._cluster.at_once(room) and self._start():
-                pass
-            if done not in self._waiting:
-                return
-            results: list[Result] = []
-            while not results:
-                results = self._take(done)
-            done += 1
-            yield results[0]
+        for item in self._items:
+            self._waiting.append(self._work.remote(self._shared, item))
+            if len(self._waiting) == self._at_once:
+                yield self._take(self._waiting.popleft())
+        while self._waiting:
+            yield self._take(self._waiting.popleft())
 
     def as_they_end(self) -> Iterator[tuple[int, Result | FedAttackError]]:
         """Start all; yield each one's number with its result, or with the error that it ended in."""
         import ray
 
-        while self._start():
-            pass
+        numbers = {self._work.remote(self._shared, item): number for number, item in enumerate(self._items)}
+        self._waiting.extend(numbers)
         while self._waiting:
-            numbers = {piece.result: index for index, piece in self._waiting.items()}
-            (ended,), _ = ray.wait([*numbers], num_returns=1)
-            index = numbers[ended]
+            (ended,), _ = ray.wait([*self._waiting], num_returns=1)
+            self._waiting.remove(ended)
             try:
-                done = self._take(index)
+                yield numbers[ended], self._take(ended)
             except FedAttackError as problem:
-                yield index, problem
-            else:
-                yield from [(index, result) for result in done]
+                yield numbers[ended], problem
 
     def stop(self) -> None:
         """End what is still under way."""
         import ray
 
-        for piece in self._waiting.values():
-            ray.cancel(piece.result, force=True)
-        self._waiting.clear()
+        while self._waiting:
+            ray.cancel(self._waiting.popleft(), force=True)
 
-    def _start(self) -> bool:
-        """Start the next piece; false if there is none."""
-        import ray
-
-        for index, item in self._items:
-            # Ray keeps it for another try, on disk where there are many.
-            kept = ray.put(item)
-            self._waiting[index] = _Piece(kept, self._memory, self._begin_task(kept, self._memory))
-            return True
-        return False
-
-    def _begin_task(self, item: Any, room: float) -> Any:
-        # More than the largest machine has would wait for ever.
-        room = min(room, max(self._cluster.memory, default=0.0))
-        return self._work.options(memory=int(room), **self._takes).remote(self._shared, item)
-
-    def _take(self, index: int) -> list[Result]:
-        """Wait for a piece; returns its result, or nothing if it was lost and is started again."""
+    def _take(self, piece: Any) -> Result:
+        """Wait for a piece, and return its result or raise what it ended in."""
         from ray import exceptions, get
 
-        lost = exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError
-        piece = self._waiting.pop(index)
+        where = f"--cluster {self._cluster.address}"
         try:
-            return [get(piece.result)]
+            result: Result = get(piece)
         except exceptions.RayTaskError as error:
-            # Its own text is the traceback of a process elsewhere.
-            raise self._of_work(error) from None
-        except (exceptions.OutOfMemoryError, *lost) as error:
-            self._lost[index] += 1
-            if self._lost[index] == TRIES:
-                raise RunError(
-                    f"--cluster {self._cluster.address}: a piece of work was lost {TRIES} times, often for lack of "
-                    f"memory; give machines more, or take less by --memory ({_name_of(error)})"
+            cause = error.cause
+            if isinstance(cause, ImportError) or "failed to import" in str(cause):
+                raise ConfigError(
+                    f"{where}: a machine cannot import what is asked of it ({short(str(cause), _CAUSE)}); install it "
+                    "there"
                 ) from None
-            room = 2 * piece.room if isinstance(error, exceptions.OutOfMemoryError) else piece.room
+            # Its own text is the traceback of a process elsewhere.
+            if isinstance(cause, Exception):
+                raise cause from None
+            raise RunError(short(str(error), 2 * _CAUSE)) from None
         except exceptions.RayError as error:
-            raise RunError(f"--cluster {self._cluster.address}: a piece of work was lost ({_name_of(error)})") from None
-        self._waiting[index] = _Piece(piece.item, room, self._begin_task(piece.item, room))
-        return []
-
-    def _of_work(self, error: Any) -> Exception:
-        cause = error.cause
-        if isinstance(cause, ImportError) or "failed to import" in str(cause):
-            return ConfigError(
-                f"--cluster {self._cluster.address}: a machine cannot import what is asked of it "
-                f"({short(str(cause), _CAUSE)}); install it there"
-            )
-        return cause if isinstance(cause, Exception) else RunError(short(str(error), 2 * _CAUSE))
+            raise RunError(
+                f"{where}: a piece of work was lost, {TRIES} times where it could go again, often for lack of memory; "
+                f"give machines more, or take less by --memory ({_name_of(error)})"
+            ) from None
+        return result
 
 
 def _name_of(error: BaseException) -> str:

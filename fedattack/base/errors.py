@@ -66,7 +66,9 @@ def in_command(path: Path | str) -> str:
     that a terminal cannot show.
     """
     text = str(path)
-    return shlex.quote(text) if len(text) <= _LONGEST_PATH and text.isprintable() else "DIR"
+    if len(text) > _LONGEST_PATH or not text.isprintable():
+        return "DIR"
+    return shlex.quote(text)
 
 
 def instead(word: str, known: Collection[str], *, listed: bool = True) -> str:

@@ -51,13 +51,7 @@ def count_processor_seconds() -> float:
 
 
 def free_memory(groups: Path = _GROUPS) -> float:
-    """Return how many bytes are free. What the system holds of files for later is free.
-
-    Parameters
-    ----------
-    groups
-        Where Linux says what bounds a container has.
-    """
+    """Return how many bytes are free, by a container's bounds in Linux' ``groups``, too; caches of files are free."""
     import psutil  # an observed server and a client do without it
 
     free = float(psutil.virtual_memory().available)
@@ -68,7 +62,9 @@ def free_memory(groups: Path = _GROUPS) -> float:
     for folder, most, taken in bounds:
         try:
             held = re.search(r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
-            used = int((folder / taken).read_text()) - (int(held[1]) if held else 0)
+            used = int((folder / taken).read_text())
+            if held:
+                used -= int(held[1])
             free = min(free, int((folder / most).read_text()) - used)
         except (OSError, ValueError):
             # There is no such group, or it has no bound: that is called max.
@@ -77,13 +73,7 @@ def free_memory(groups: Path = _GROUPS) -> float:
 
 
 def read_size(text: str) -> int:
-    """Read a size such as ``2GiB`` or ``300MB``; returns bytes.
-
-    Raises
-    ------
-    ConfigError
-        If it is none, or less than 64 MB.
-    """
+    """Read a size such as ``2GiB`` or ``300MB`` in bytes; a ConfigError if it is none, or less than 64 MB."""
     found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in _UNITS:
         raise ConfigError("expected a size such as 2GiB or 300MB")
@@ -95,7 +85,9 @@ def read_size(text: str) -> int:
 
 def shown_size(size: float) -> str:
     """Return a number of bytes for people."""
-    return f"{size / 2**30:.2g} GiB" if size >= 2**30 else f"{size / 10**6:.0f} MB"
+    if size >= 2**30:
+        return f"{size / 2**30:.2g} GiB"
+    return f"{size / 10**6:.0f} MB"
 
 
 def let_go(array: NDArray[Any]) -> None:

@@ -33,8 +33,6 @@ class Registry(Mapping[str, N], Generic[N]):
     ----------
     group
         Of the entry points by which other packages add theirs. Each leads to one of the kind, or to a tuple of them.
-    kind
-        Its class.
     built_in
         Gives this package's own.
     find_fault
@@ -103,7 +101,9 @@ def installed_in(group: str) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         if entry.group == group:
-            name = f"{entry.name} ({entry.value})" if entry.name in found else entry.name
+            name = entry.name
+            if name in found:
+                name += f" ({entry.value})"
             found[name] = entry
     return found
 
@@ -118,7 +118,9 @@ def _entry_points() -> set[EntryPoint]:
     paths = [path for path in sys.path if path and not _is_here(path)]
     entries: set[EntryPoint] = set()  # a package that is installed twice counts once
     for distribution in distributions(path=paths):
-        entries.update(entry for entry in distribution.entry_points if entry.group.startswith("fedattack."))
+        for entry in distribution.entry_points:
+            if entry.group.startswith("fedattack."):
+                entries.add(entry)
     return entries
 
 

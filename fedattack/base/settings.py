@@ -97,13 +97,7 @@ class SettingField:
         return self.words.values if self.words else ()
 
     def parse(self, text: str) -> Value:
-        """Read a value from the command line.
-
-        Raises
-        ------
-        ConfigError
-            If it is of another type than the field, or out of range.
-        """
+        """Read a value from the command line; a ConfigError if it is of another type, or out of range."""
         kind = type(self.default)
         if kind is str:
             return self.check(text)

@@ -37,13 +37,7 @@ T = TypeVar("T")
 
 
 def places(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """List everything in the arguments of a call by its place; ``None`` is left out.
-
-    Raises
-    ------
-    TypeError
-        If a dict in them has a key that makes no place.
-    """
+    """List everything in a call's arguments by its place, but ``None``; a TypeError if a dict's key makes no place."""
     found: dict[str, Any] = {}
     for index, value in enumerate(args):
         _list(str(index), value, found)
@@ -100,13 +94,7 @@ def _grown(node: Any) -> Any:
 
 
 def pack(leaves: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Make one array (n,) of arrays (n, …) by their places.
-
-    Raises
-    ------
-    ValueError
-        If they are not of one length, or none are there.
-    """
+    """Make one array (n,) of arrays (n, …) by their places; a ValueError if there is none, or not of one length."""
     lengths = {len(leaf) for leaf in leaves.values()}
     if len(lengths) != 1 or len(leaves) > MOST:
         raise ValueError(f"expected 1 to {MOST} arrays of one length, got {len(leaves)} of {sorted(lengths)}")
@@ -221,10 +209,7 @@ def stack_examples(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def padded_alike(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return both arrays (n,), (m,) of examples with their sequences padded to the longest of either.
 
-    Raises
-    ------
-    ValueError
-        If examples of the two cannot stand in one array.
+    Raises a ValueError if examples of the two cannot stand in one array.
     """
     if not fields(one) and not fields(other):
         return one, other

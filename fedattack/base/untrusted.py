@@ -96,9 +96,8 @@ def open_regular(path: Path) -> IO[bytes]:
 def _check_holes(descriptor: int, status: os.stat_result) -> None:
     """Refuse a file that has far more bytes than lie on the disk; the rest of it is holes, which read as zeros.
 
-    Honest files have no holes, but where a file system that compresses makes some of long runs of zeros, which an array
-    may have. Hence the same bound as for what inflates: up to 256 MiB anything may be holes, and above it nineteen
-    parts of twenty.
+    Where a file system compresses, long runs of zeros in an honest array may be holes, too. Hence the same bound as for
+    what inflates.
     """
     stored = _count_stored(descriptor, status)
     if status.st_size > MAX_INFLATED + _RATIO * stored:
@@ -112,9 +111,8 @@ def _check_holes(descriptor: int, status: os.stat_result) -> None:
 def _count_stored(descriptor: int, status: os.stat_result) -> int:
     """Say how many bytes of a file that was just opened are no holes.
 
-    A file system that compresses, or that lies behind a network, may honestly count fewer blocks than there are bytes.
-    So blocks alone say nothing. Where they are few, the system is asked where the holes are. One that knows of none
-    says that all is data.
+    A file system that compresses, or lies behind a network, may honestly count few blocks. So where they are few, the
+    system is asked where the holes are; one that knows of none says that all is data.
     """
     size = status.st_size
     if not hasattr(os, "SEEK_DATA") or 512 * status.st_blocks >= size:
@@ -176,14 +174,9 @@ def read_toml(path: Path, error: Error, hint: str) -> dict[str, Any]:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Decode strict JSON: no NaN, no infinity, at most 200 levels.
+    """Decode strict JSON, or raise a ValueError: no NaN, no infinity, at most 200 levels.
 
     Python's own decoder takes NaN, and ends with a RecursionError or with the stack's end in what is nested deeply.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
     """
     return from_json(data, allow_inf_nan=False)
 
@@ -200,12 +193,8 @@ def read_json(path: Path, error: Error, hint: str) -> Any:
 def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) -> T:
     """Read a JSON object that :func:`fedattack.base.files.write_sealed` wrote, and check its form.
 
-    One without the key ``check`` was written by hand, and is taken as it is.
-
-    Raises
-    ------
-    FedAttackError
-        ``error``, in one line that ends with ``hint``, if the object does not match its checksum or its form.
+    One without the key ``check`` was written by hand, and is taken as it is. Else it must match its checksum. Raises
+    ``error`` in one line that ends with ``hint``.
     """
     value = read_json(path, error, hint)
     if isinstance(value, dict) and isinstance(value.get("check"), str):
@@ -231,14 +220,9 @@ def validate(adapter: TypeAdapter[T], value: Any, where: str, error: Error, hint
 
 
 def validate_value(adapter: TypeAdapter[T], value: Any) -> T:
-    """Check the form of a value of Python's, and stop at the first fault.
+    """Check the form of a value of Python's and stop at the first fault, or raise a ValidationError.
 
     Pydantic alone would go on, and describe every fault: of 0.3 MB of wrong numbers in 1.6 GB.
-
-    Raises
-    ------
-    ValidationError
-        If it has another form.
     """
     checked: T = _validator_of(adapter).validate_python(value)
     return checked
@@ -303,13 +287,7 @@ def shown(value: Any) -> str:
 
 
 def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: Path) -> None:
-    """Compare files of a folder with their SHA-256, of which the JSON at ``where`` tells.
-
-    Raises
-    ------
-    FedAttackError
-        ``error``, if one is missing or differs.
-    """
+    """Compare files of a folder with their SHA-256, of which the JSON at ``where`` tells, or raise ``error``."""
     for name, digest in digests.items():
         if not PLAIN.fullmatch(name):
             raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
@@ -451,20 +429,8 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
 def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
     """Refuse a folder with links that leave it or lead to folders, or with what is no regular file and no folder.
 
-    Parameters
-    ----------
-    folder
-        What the caller named; it may be a link itself.
-    error
-        What to raise.
-    to_write
-        Whether files of it are to be changed. Then any link is refused, and any file that has a second name: what is
-        changed may be something else.
-
-    Raises
-    ------
-    FedAttackError
-        ``error``, with the first of what is refused.
+    ``folder`` may be a link itself. Where its files are ``to_write``, any link is refused, and any file that has a
+    second name: what is changed may be something else. Raises ``error``, with the first of what is refused.
     """
     root = _resolve(folder, error)
     for entry in _walk(folder, error):
@@ -485,10 +451,7 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
 def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> None:
     """Copy some files of a folder, by their names in it; whatever else lies there is not looked at.
 
-    Raises
-    ------
-    FedAttackError
-        ``error``, if one is no regular file, or they do not fit on the disk.
+    Raises ``error``, if one is no regular file, or they do not fit on the disk.
     """
     make_private(to)
     sizes: dict[str, int] = {}
@@ -532,10 +495,7 @@ def _walk(folder: Path, error: Error) -> Iterator[os.DirEntry[str]]:
 def remove_inside(root: Path, path: Path, error: Error) -> None:
     """Delete a file or folder that lies in ``root``; nothing happens if it is not there.
 
-    Raises
-    ------
-    FedAttackError
-        ``error``, if it is ``root`` itself, is outside, or is reached through a link.
+    Raises ``error``, if it is ``root`` itself, is outside, or is reached through a link.
     """
     root, path = Path(os.path.abspath(root)), Path(os.path.abspath(path))  # noqa: PTH100 - links must stay visible
     if path == root or not path.is_relative_to(root):

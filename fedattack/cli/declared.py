@@ -87,7 +87,7 @@ class Declared:
         DataError
             If a file cannot be read, or does not fit the model.
         """
-        from fedattack.attacks.knowledge import read_attributes, read_partial, read_public, read_targets
+        from fedattack.attacks.knowledge_files import read_attributes, read_partial, read_public, read_targets
 
         changes: dict[str, Any] = {}
         model = known.model if self.model is None else self._model(known)
@@ -110,7 +110,8 @@ class Declared:
 
     def _model(self, known: "Knowledge") -> "ModelKnowledge":
         """Describe the model, whose input has the shape of the examples that are declared, or else known."""
-        from fedattack.attacks.knowledge import ModelKnowledge, read_targets
+        from fedattack.attacks.knowledge import ModelKnowledge
+        from fedattack.attacks.knowledge_files import read_targets
         from fedattack.learning import per_record_loss
 
         paths = (self.targets, self.auxiliary, self.partial)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.attacks import Knowledge, Scores
-from fedattack.attacks.knowledge import read_knowledge as read_knowledge_at
+from fedattack.attacks.knowledge_files import read_knowledge as read_knowledge_at
 from fedattack.audit.card import line_of, table_of
 from fedattack.audit.finding import Finding
 from fedattack.record import Record
@@ -128,7 +128,7 @@ def open_record(folder: Path | str, *, skip_damaged: bool = False, thinned: bool
 
 
 def read_knowledge(folder: Path | str, *, trusted: Collection[str] = ()) -> Knowledge:
-    """Read what an attacker knows beside the record; see :func:`fedattack.attacks.knowledge.read_knowledge`.
+    """Read what an attacker knows beside the record; see :func:`fedattack.attacks.knowledge_files.read_knowledge`.
 
     Raises
     ------

@@ -23,9 +23,9 @@ from fedattack.learning.training import LocalSGD
 
 @dataclass(frozen=True, eq=False)
 class AttributeUpdates:
-    """Updates of k clients, each of one value.
+    """Updates of k clients, each of one value of an attribute: Δ by parameter name, float32.
 
-    They are made each time they are gone through, and never all in memory: each is Δ by parameter name, float32.
+    They are made each time they are gone through, and never all in memory.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ from fedattack.learning.inputs import Inputs, call, own_loss_in
 from fedattack.learning.losses import RecordLoss, mean_squared_error, own_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.returned import output_in
-from fedattack.learning.torch_utils import in_mode, shapes_of, to_tensor
+from fedattack.learning.torch_utils import channels_last, in_mode, shapes_of, to_tensor
 
 State = Mapping[str, "Tensor | NDArray[Any]"]
 """All parameters and buffers of a model by their names in its ``state_dict``."""
@@ -61,8 +61,6 @@ def losses_of_models(
         Targets.
     loss : callable
         From :func:`fedattack.learning.per_record_loss`. The model's own is asked of one example at a time.
-    device : torch.device or str
-        Where to compute.
     chunk : int
         Examples evaluated at a time, at least 1.
 
@@ -73,10 +71,8 @@ def losses_of_models(
 
     Raises
     ------
-    DataError
-        If there is not one target for each example.
-    ModelError
-        If parameters do not match the model, or its outputs do not fit the loss.
+    DataError, ModelError
+        If there is not one target for each example; if parameters do not match the model, or its outputs the loss.
     """
     if len(x) != len(y):
         raise DataError(f"expected one target for each example; got {len(x)} examples and {len(y)} targets")
@@ -112,21 +108,14 @@ def accuracy_of_models(
     device: torch.device | str = "cpu",
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Compute the share of examples that each parameter set classifies as labelled, in evaluation mode.
+    """Return the share (clients,) of examples that each parameter set classifies as labelled, in evaluation mode.
 
     Parameters are those of :func:`losses_of_models`, with labels (n,) as targets and at least one example.
 
-    Returns
-    -------
-    Tensor of float64, shape (clients,)
-        On the CPU, in 0 … 1.
-
     Raises
     ------
-    DataError
-        If there are no examples, or not one label for each.
-    ModelError
-        If parameters do not match the model.
+    DataError, ModelError
+        As :func:`losses_of_models`, and without an example.
     """
     if len(x) == 0:
         raise DataError("accuracy needs at least one example; got none")
@@ -136,23 +125,7 @@ def accuracy_of_models(
 def outputs_of(
     model: nn.Module, x: NDArray[Any] | Tensor, *, device: torch.device | str = "cpu", chunk: int = CHUNK
 ) -> NDArray[np.float32]:
-    """Compute a model's outputs for examples, in evaluation mode.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Moved to the device, and otherwise left as it was.
-    x : array or Tensor, shape (n, *input_shape)
-        Examples.
-    device : torch.device or str
-        Where to compute.
-    chunk : int
-        Examples evaluated at a time, at least 1.
-
-    Returns
-    -------
-    ndarray of float32, shape (n, …)
-    """
+    """Return a model's outputs (n, …) for examples (n, *input_shape), in evaluation mode."""
     records = to_tensor(x, dtype=torch.float32, device=device)
     model.to(device)
     with torch.inference_mode(), in_mode(model, training=False):
@@ -170,21 +143,15 @@ def r2_of_models(
     device: torch.device | str = "cpu",
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Compute R² of every parameter set on a regression: 1 − mean squared error / variance of the targets.
+    """Return R² (clients,) of every parameter set on a regression: 1 − mean squared error / variance of the targets.
 
-    Parameters are those of :func:`losses_of_models`, with at least two different targets (n,).
-
-    Returns
-    -------
-    Tensor of float64, shape (clients,)
-        On the CPU; 1 for exact predictions, 0 for those of the mean, and without a lower bound.
+    It is 1 for exact predictions, 0 for those of the mean, and has no lower bound. Parameters are those of
+    :func:`losses_of_models`, with at least two different targets (n,).
 
     Raises
     ------
-    DataError
-        If there are no two different targets, or not one for each example.
-    ModelError
-        If parameters do not match the model, or it has more than one output.
+    DataError, ModelError
+        As :func:`losses_of_models`, and without two different targets.
     """
     targets = to_tensor(y).double()
     if not len(targets) or not targets.var(correction=0) > 0:
@@ -207,8 +174,7 @@ def _channels_last(model: nn.Module, parameters: dict[str, Tensor], records: Inp
     images = records.only
     if images is None or images.ndim != 4 or images.device.type != "cpu" or not len(images):
         return records
-    # Tensor.contiguous leaves images of one channel as they are, whose strides then do not tell the layers.
-    laid_out = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
+    laid_out = channels_last(images)
     try:
         functional_call(model, parameters, (laid_out[:1],))
     except _FAULTS:

@@ -88,6 +88,11 @@ def unlearning_model(
     )
 
 
+def copy_arrays(model: Arrays) -> dict[str, NDArray[Any]]:
+    """Return copies that may be written to."""
+    return {name: np.array(array) for name, array in model.items()}
+
+
 @dataclass(frozen=True)
 class FirstLayers:
     """Names of the arrays with which a model takes its input: a fully connected layer, ReLU, and another such layer.
@@ -106,7 +111,7 @@ class FirstLayers:
 
     def copy(self, model: Arrays) -> tuple[dict[str, NDArray[Any]], NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return a copy of a model, and of its arrays weight, bias and following, which may be written to."""
-        sent = {name: np.array(array) for name, array in model.items()}
+        sent = copy_arrays(model)
         return sent, sent[self.weight], sent[self.bias], sent[self.following]
 
 
@@ -241,7 +246,7 @@ class Fishing:
     def __call__(self, model: Arrays, number: int, part: int = 0, parts: int = 1) -> dict[str, NDArray[Any]]:
         """Return the weights of a round; all clients get the same."""
         del part, parts
-        sent = {name: np.array(array) for name, array in model.items()}
+        sent = copy_arrays(model)
         weight, bias = sent[self.weight], sent[self.bias]
         chosen = (self.first + number - 1) % len(bias)
         kept = weight[chosen].copy()

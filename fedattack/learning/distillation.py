@@ -66,19 +66,13 @@ def distil(
         Examples; no labels are needed.
     outputs : array or Tensor, shape (n, classes)
         What the teacher's model gives for them, before a softmax.
-    how : Distillation
-        Epochs, batch size and learning rate.
     seed : int
         Decides the order of the examples and the dropout.
-    device : torch.device or str
-        Where to compute.
 
     Raises
     ------
-    DataError
-        If there is not one row of outputs for each example.
-    ModelError
-        If the model's outputs are of another shape.
+    DataError, ModelError
+        If there is not one row of outputs for each example; if the model's outputs are of another shape.
     """
     device = torch.device(device)
     model.to(device)
@@ -107,27 +101,20 @@ def distil_students(
 ) -> list[dict[str, NDArray[Any]]]:
     """Train one student for each teacher, all from one start and on the same examples in the same order.
 
-    The result is that of :func:`distil` for one student after the other, up to rounding.
-
-    - Fully connected students are trained together on the same mini-batches: the first layer of all of them is one
-      matrix product, and each further layer is one batched product. That is several times faster, because a step of
-      such small models is mostly overhead.
-    - Other students are trained one after the other. Convolutions fill a CPU on their own, and stacked ones were
-      slower: ``sia-cnn`` on 28 x 28 was 0.7 times as fast under ``vmap``, and 0.8 times as grouped convolutions.
+    The result is that of :func:`distil` for one student after the other, up to rounding. Fully connected students are
+    trained together, several times faster: the first layer of all is one matrix product, and each further layer is one
+    batched product. Convolutions fill a CPU on their own; ``sia-cnn`` was 0.7 times as fast under ``vmap``.
 
     Parameters
     ----------
     model : nn.Module
         The architecture. Its own parameters do not matter and are left as they are.
     start : mapping
-        Parameters and buffers that each student starts from. Students that differ in nothing but what their teachers
-        said can be compared.
+        Parameters and buffers that each student starts from.
     x : array or Tensor, shape (n, *input_shape)
         Examples.
     outputs : array or Tensor, shape (teachers, n, classes)
         What each teacher gives for them, before a softmax.
-    how, seed, device
-        As for :func:`distil`.
 
     Returns
     -------
@@ -136,10 +123,8 @@ def distil_students(
 
     Raises
     ------
-    DataError
-        If there is not one row of outputs for each example.
-    ModelError
-        If ``start`` is not of this model, or the model's outputs are of another shape.
+    DataError, ModelError
+        As :func:`distil`, and if ``start`` is not of this model.
     """
     device = torch.device(device)
     check_parameters(model, shapes_of(start))
@@ -169,7 +154,7 @@ def _is_dense(model: nn.Module) -> bool:
     """Say whether a model is a chain that :func:`_distil_dense` knows: linear layers alone after a flattening."""
     if not isinstance(model, nn.Sequential):
         return False
-    kinds = [type(layer) for layer in model]
+    kinds = list(map(type, model))
     if nn.Linear not in kinds:
         return False
     first = kinds.index(nn.Linear)

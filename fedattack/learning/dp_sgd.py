@@ -20,7 +20,7 @@ from fedattack.base.errors import ConfigError, ModelError
 from fedattack.base.machine import MEMORY
 from fedattack.learning.losses import MeanLoss, mean_loss
 from fedattack.learning.torch_utils import activations, in_mode, seeded
-from fedattack.learning.training import LocalTraining, check_sgd, records_of
+from fedattack.learning.training import LocalSGD, LocalTraining, read_gradients, records_of
 from fedattack.privacy import ExampleSampling, check_noise
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def train_private(
         If the model does not allow it.
     """
     objective = mean_loss(loss)
-    check_sgd(epochs, batch_size, lr, momentum, weight_decay)
+    LocalSGD(epochs, batch_size, lr, momentum, weight_decay)
     records, labels = records_of(x, y, device)
     sampling = ExampleSampling.of(len(records), batch_size=batch_size)
     model.to(device)
@@ -126,23 +126,13 @@ def private_gradient(
     device: torch.device | str = "cpu",
     memory: float = MEMORY,
 ) -> dict[str, NDArray[Any]]:
-    """Compute the mean over all examples of their clipped gradients of the loss, with noise, plus λθ.
+    """Compute by parameter name the mean of all examples' clipped gradients of the loss, with noise, plus λθ.
 
     What a FedSGD client sends in a round; for :func:`fedattack.privacy.privacy_spent` it is one step at sampling rate
-    1. The model is left as it was, but for the device; parameters as for :func:`train_private`.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Gradient by parameter name, in the model's order.
-
-    Raises
-    ------
-    ConfigError, DataError, ModelError
-        As :func:`train_private`.
+    1. The model is left as it was, but for the device; parameters and errors as for :func:`train_private`.
     """
     objective = mean_loss(loss)
-    check_sgd(1, 0, 0.0, 0.0, weight_decay)
+    LocalSGD(1, 0, 0.0, weight_decay=weight_decay)
     records, labels = records_of(x, y, device)
     model.to(device)
     sgd = torch.optim.SGD(model.parameters())
@@ -150,13 +140,7 @@ def private_gradient(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=len(records), seed=seed, device=device
     ) as private:
         private.fill_gradients(records, labels, _together(model, records[:1], memory))
-        arrays = {}
-        for name, parameter in model.named_parameters():
-            # A frozen parameter has no gradient, and SGD leaves it alone.
-            gradient = torch.zeros_like(parameter)
-            if parameter.grad is not None:
-                gradient = parameter.grad + weight_decay * parameter.detach()
-            arrays[name] = gradient.cpu().numpy()
+        arrays = read_gradients(model, weight_decay)
         sgd.zero_grad()
     return arrays
 

@@ -13,6 +13,7 @@ from torch import nn
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.shadows import ShadowModel
+from fedattack.learning.torch_utils import shapes_of
 
 # Examples at a time, and numbers of their gradients.
 _MOST_EXAMPLES = 128
@@ -28,7 +29,7 @@ def example_gradients(
     loss: str = "cross-entropy",
     entries: slice = slice(None),
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Return each example's gradient of the loss.
+    """Return the parameters' names in their order, and each example's gradient of the loss (n, entries that are kept).
 
     Parameters
     ----------
@@ -38,23 +39,16 @@ def example_gradients(
         Parameters by name, such as a model of a record.
     x, y
         (n, …), (n,): examples and labels.
-    loss
-        What clients minimise.
     entries
         Which entries of the gradients are kept, when all parameters are laid flat one after the other. Of large models,
         many gradients would not fit into memory.
-
-    Returns
-    -------
-    tuple of str, ndarray of float32
-        Names of the parameters in their order, and (n, entries that are kept).
 
     Raises
     ------
     ModelError
         If the arrays are not those of the model.
     """
-    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+    check_parameters(model, shapes_of(arrays))
     shadow = ShadowModel(model, x[0], mean_loss(loss))
     generator = torch.Generator().manual_seed(0)
     start = shadow.flatten(arrays)

@@ -21,12 +21,9 @@ class Asked:
 
     Attributes
     ----------
-    what
-        What it would be used as, such as ``model``.
-    value
-        The import path ``package.module:function``, or the path.
-    where
-        The file that asks for it.
+    what, value, where
+        What it would be used as, such as ``model``; the import path ``package.module:function``, or the path; and the
+        file that asks for it.
     """
 
     what: str
@@ -90,20 +87,9 @@ def trust_given(value: str | Asked) -> str:
 
 
 def import_callable(spec: str | Asked, *, what: str, known: Iterable[str]) -> Callable[..., Any]:
-    """Import a function or class named ``package.module:function``.
+    """Import a function or class named ``package.module:function``, also of the working directory.
 
-    Parameters
-    ----------
-    spec : str or Asked
-        The import path; modules are also looked for in the working directory.
-    what : str
-        What is looked for, as error messages call it (``model``, ``loss``).
-    known : iterable of str
-        The built-in names, which error messages offer as well.
-
-    Returns
-    -------
-    callable
+    Error messages call it ``what``, such as a model, and also offer the built-in names ``known``.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,7 +45,10 @@ class Inputs:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Inputs:
-        return Inputs({place: leaf[index] for place, leaf in self.leaves.items()})
+        return self._map(lambda leaf: leaf[index])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        return Inputs({place: change(leaf) for place, leaf in self.leaves.items()})
 
     @property
     def shape(self) -> torch.Size:
@@ -58,11 +61,11 @@ class Inputs:
 
     def to(self, device: torch.device | str) -> Inputs:
         """Move them to a device."""
-        return Inputs({place: leaf.to(device) for place, leaf in self.leaves.items()})
+        return self._map(lambda leaf: leaf.to(device))
 
     def repeat_interleave(self, repeats: int, dim: int) -> Inputs:
         """Repeat what lies along an axis, each part after itself."""
-        return Inputs({place: leaf.repeat_interleave(repeats, dim=dim) for place, leaf in self.leaves.items()})
+        return self._map(lambda leaf: leaf.repeat_interleave(repeats, dim=dim))
 
     @property
     def only(self) -> Tensor | None:

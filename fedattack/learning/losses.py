@@ -15,22 +15,11 @@ RecordLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of each example.
+    """Return the cross-entropy (n,), float64, of logits (n, classes) and labels (n,) in 0 … classes − 1.
 
     With t the class of the largest logit and y the label this is z_t - z_y + log1p(sum_{j != t} exp(z_j - z_t)). No
     term overflows. A confident model's tiny loss is not rounded to 0 up to a margin of about 745, where float64 ends.
     (Softmax followed by a logarithm gives exactly 0 in float32 from a margin of 17 on, which makes clients tie.)
-
-    Parameters
-    ----------
-    outputs : Tensor, shape (n, classes)
-        Logits.
-    targets : Tensor of int64, shape (n,)
-        Labels in 0 … classes - 1.
-
-    Returns
-    -------
-    Tensor of float64, shape (n,)
 
     Raises
     ------
@@ -55,23 +44,12 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of each example, averaged over its outputs.
-
-    Parameters
-    ----------
-    outputs : Tensor, shape (n,) or (n, outputs)
-        Predictions.
-    targets : Tensor, shape (n,) or (n, outputs)
-        True values; (n,) and (n, 1) go together.
-
-    Returns
-    -------
-    Tensor of float64, shape (n,)
+    """Return the squared error (n,), float64, of each example, averaged over its outputs (n,) or (n, outputs).
 
     Raises
     ------
     ModelError
-        If shapes do not fit.
+        If shapes do not fit; (n,) and (n, 1) go together.
     """
     predictions = outputs.double().reshape(len(outputs), -1)
     truth = targets.double().reshape(len(targets), -1)
@@ -97,18 +75,10 @@ LOSSES: Mapping[str, RecordLoss] = {"cross-entropy": cross_entropy, "mse": mean_
 
 
 def per_record_loss(spec: str) -> RecordLoss:
-    """Return a function that gives the loss of each example.
+    """Return a function of outputs (n, …) and targets (n, …) that gives the loss of each example (n,), float64.
 
-    Parameters
-    ----------
-    spec : str
-        A name in :data:`LOSSES`, or the import path ``package.module:function`` of a function of outputs and targets
-        that returns one loss an example.
-
-    Returns
-    -------
-    callable
-        Takes outputs (n, …) and targets (n, …) and returns float64 losses (n,).
+    ``spec`` is a name in :data:`LOSSES`, or the import path ``package.module:function`` of a function of outputs and
+    targets that returns one loss an example.
 
     Raises
     ------

@@ -314,14 +314,7 @@ def _check_size(spec: str, input_shape: tuple[int, ...], classes: int, hidden: i
 
 
 def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a table of parameters, such as a record's, is that of a model.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    names_shapes : mapping of str to tuple of int
-        Name and shape of every parameter and buffer.
+    """Check that names and shapes of parameters and buffers, such as a record's, are those of a model.
 
     Raises
     ------
@@ -360,7 +353,7 @@ def _sequential(**layers: nn.Module) -> nn.Sequential:
 
 def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
     """Put dropout after each activation that follows a fully connected layer; without such, after all activations."""
-    kinds = [type(layer) for layer in model.children()]
+    kinds = map(type, model.children())
     hidden = (nn.Linear, nn.ReLU) in pairwise(kinds)
     layers: dict[str, nn.Module] = {}
     last: nn.Module | None = None

@@ -108,24 +108,12 @@ class Pooling:
         return {name: laid[position].reshape(shape) for name, shape, position in self._positions()}
 
     def pool(self, updates: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
-        """Return the features (n, features) of n updates.
-
-        Raises
-        ------
-        ModelError, DataError
-            As :meth:`windows`.
-        """
+        """Return the features (n, features) of n updates, or raise as :meth:`windows`."""
         rows = [self.windows(update).max(axis=1) for update in updates]
         return np.array(rows, dtype=np.float32).reshape(len(rows), self.features)
 
     def check(self, update: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse an update that is not of these parameters.
-
-        Raises
-        ------
-        ModelError
-            If names are missing or unexpected, or shapes differ.
-        """
+        """Refuse an update that is not of these parameters, by a ModelError."""
         wanted = dict(self.shapes)
         got = shapes_of(update)
         wrong = different(wanted, got)
@@ -230,12 +218,8 @@ def train_network(
 
     Parameters
     ----------
-    features : ndarray, shape (n, d)
-        Pooled updates.
-    labels : ndarray of int, shape (n,)
-        In 0 … values − 1.
-    values : int
-        How many values the attribute has.
+    features, labels : ndarray, shape (n, d), (n,)
+        Pooled updates, and integers in 0 … values − 1.
     hidden : sequence of int
         Widths of the hidden layers.
     seed : int
@@ -245,10 +229,8 @@ def train_network(
 
     Raises
     ------
-    ConfigError
-        If a width is less than 1.
-    DataError
-        If the labels do not fit the features, or fewer than two occur.
+    ConfigError, DataError
+        If a width is less than 1; if the labels do not fit the features, or fewer than two occur.
     """
     fit = fit or Fit()
     if not hidden or min(hidden) < 1:
@@ -287,13 +269,7 @@ def standardisation(features: NDArray[np.float32]) -> tuple[NDArray[np.float32],
 
 
 def check_labels(features: NDArray[Any], labels: NDArray[Any], values: int) -> None:
-    """Refuse labels that do not fit updates, or that leave nothing to learn.
-
-    Raises
-    ------
-    DataError
-        If there is not one label in 0 … values − 1 for each update, or fewer than two values occur.
-    """
+    """Refuse labels that leave nothing to learn, or are not one in 0 … values − 1 for each update, by a DataError."""
     fits = labels.shape == (len(features),) and np.issubdtype(labels.dtype, np.integer)
     if not fits or (len(labels) and not 0 <= labels.min() <= labels.max() < values):
         limits = f", {labels.min()} … {labels.max()}" if labels.size else ""

@@ -40,16 +40,7 @@ ADAPTER = {
 
 
 def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
-    """Make a model of transformers.
-
-    Parameters
-    ----------
-    name
-        A class of the package transformers, such as ``BertForSequenceClassification``.
-    config
-        Its configuration, as JSON.
-    adapter
-        The configuration of a LoRA of peft that is put into it, as JSON; empty for none.
+    """Make a model of transformers: of a class's name, its configuration as JSON, and that of a LoRA of peft, if any.
 
     Raises
     ------

@@ -25,7 +25,7 @@ from fedattack.base.errors import DataError
 from fedattack.learning.inputs import Examples, Inputs, call, examples_of, mean_loss_in
 from fedattack.learning.losses import MeanLoss
 from fedattack.learning.returned import output_in
-from fedattack.learning.torch_utils import has_batch_norm, seeded, to_tensor
+from fedattack.learning.torch_utils import has_batch_norm, has_dropout, seeded, to_tensor
 from fedattack.learning.training import LocalSGD, Stepping
 
 CHUNK = 64
@@ -81,8 +81,6 @@ class ShadowModel:
         One example, to find the shapes of dropout masks with.
     loss
         What the clients minimise; see :func:`fedattack.learning.losses.mean_loss`.
-    device
-        Where to compute.
 
     Attributes
     ----------
@@ -111,9 +109,8 @@ class ShadowModel:
         self.size = sum(self.sizes.values())
         examples = examples_of(np.stack([record, record]), self.device)
         self._dropouts = self._give_dropouts(examples)
-        drawing = [part for part in self.model.modules() if isinstance(part, nn.modules.dropout._DropoutNd)]
-        self._draws = bool(drawing)
-        self.random = bool(self._dropouts or drawing)
+        self._draws = has_dropout(self.model)
+        self.random = bool(self._dropouts or self._draws)
         self.one_by_one = isinstance(examples, Inputs) and not self._can_be_traced(examples)
 
     def flatten(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
@@ -252,11 +249,7 @@ class ShadowModel:
         chunk
             Examples whose whole gradients are in memory at a time.
         entries
-            Which entries are kept.
-
-        Returns
-        -------
-        Tensor of float32, shape (n, size), or of the entries that are kept
+            Which entries are kept, of (n, size) in float32.
         """
         parameters = self.unflatten(start)
         out = torch.empty((len(x), len(range(self.size)[entries])), device=self.device)

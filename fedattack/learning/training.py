@@ -32,15 +32,9 @@ GRADIENT_CHUNK = 256
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a local training did.
+    """What a local training did: its number of optimiser steps, and the mean loss over the examples of the last epoch.
 
-    Attributes
-    ----------
-    steps : int
-        Number of optimiser steps.
-    loss : float
-        Mean loss over the examples of the last epoch, each taken before its step; not finite if the training
-        diverged.
+    Each loss is taken before its step; it is not finite if the training diverged.
     """
 
     steps: int
@@ -81,8 +75,16 @@ class LocalSGD:
     optimizer: str = "SGD"
 
     def __post_init__(self) -> None:
-        check_optimizer(self.optimizer, self.momentum)
-        check_sgd(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"local training: optimizer must be one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}"
+            )
+        if self.optimizer != "SGD" and self.momentum:
+            raise ConfigError(f"local training: {self.optimizer} has no momentum; got {self.momentum}, leave it out")
+        for name, low in (("epochs", 1), ("batch_size", 0), ("lr", 0), ("momentum", 0), ("weight_decay", 0)):
+            value = getattr(self, name)
+            if not value >= low:
+                raise ConfigError(f"local training: {name} must be at least {low}; got {value}")
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of :func:`train_local`, without the optimizer where it is SGD."""
@@ -94,18 +96,9 @@ class LocalSGD:
 
 
 def pick_device(name: str = "auto", *, parameters: int | None = None) -> torch.device:
-    """Return the device to compute on.
+    """Return the device of a name: ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
 
-    Parameters
-    ----------
-    name : str
-        ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
-    parameters : int, optional
-        Of the model that a client trains; with few ``auto`` is the CPU.
-
-    Returns
-    -------
-    torch.device
+    ``parameters`` is the size of the model that a client trains; with few, ``auto`` is the CPU.
 
     Raises
     ------
@@ -157,31 +150,19 @@ def train_local(
         Passes over the examples, in a new order each.
     batch_size : int
         Examples a step. The last, shorter batch of an epoch is kept. 0, or n and more: all examples in one step.
-    lr, momentum, weight_decay : float
-        As for :class:`torch.optim.SGD`; also for the other optimizers, which have no momentum.
-    optimizer : str
-        One of :data:`OPTIMIZERS`.
+    lr, momentum, weight_decay, optimizer
+        Of one of :data:`OPTIMIZERS`; only SGD has momentum.
     maximise : bool
         Ascend the loss instead of descending it.
     loss : str
         What is minimised; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
         Decides the order of the examples and the dropout.
-    device : torch.device or str
-        Where to compute.
-
-    Returns
-    -------
-    LocalTraining
 
     Raises
     ------
-    ConfigError
-        If a number is out of its range.
-    DataError
-        If there are no examples, or not one label for each.
-    ModelError
-        If the loss is unknown.
+    ConfigError, DataError, ModelError
+        If a number is out of its range; there is no example, or not one label for each; the loss is unknown.
     """
     objective = mean_loss(loss)
     how = LocalSGD(epochs, batch_size, lr, momentum, weight_decay, optimizer)
@@ -232,9 +213,14 @@ class Stepping:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """Make a step. Parameters that the loss does not depend on, whose gradient is None, stay as they are."""
-        used = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        parameters = [self._parameters[index] for index in used]
-        given = [gradient for gradient in gradients if gradient is not None]
+        used: list[int] = []
+        parameters: list[Tensor] = []
+        given: list[Tensor] = []
+        for index, gradient in enumerate(gradients):
+            if gradient is not None:
+                used.append(index)
+                parameters.append(self._parameters[index])
+                given.append(gradient)
         if self._how.optimizer == "SGD":
             self._sgd(used, parameters, given)
         else:
@@ -302,40 +288,18 @@ def full_gradient(
     Dropout is on, because FedSGD is FedAvg with one step over all examples (McMahan et al. 2017, Section 2): with the
     same parameters and dropout masks, :func:`train_local` with ``batch_size=0`` moves by −lr times this.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Moved to the device; its training mode is restored afterwards.
-    x : array or Tensor, shape (n, *input_shape)
-        Examples.
-    y : array or Tensor, shape (n,)
-        Integer labels, or the targets of a regression.
-    weight_decay : float
-        As for :class:`torch.optim.SGD`.
-    loss : str
-        What a client minimises; see :func:`fedattack.learning.losses.mean_loss`.
-    seed : int
-        Decides the dropout.
-    device : torch.device or str
-        Where to compute.
-    chunk : int
-        Examples taken at a time. The result does not depend on it but for rounding and the dropout masks.
-
-    Returns
-    -------
-    FullGradient
+    Parameters are those of :func:`train_local`; ``chunk`` examples are taken at a time, which changes rounding and the
+    dropout masks alone.
 
     Raises
     ------
-    ConfigError
-        If the weight decay is negative.
-    DataError
-        If there are no examples, or not one label for each.
+    ConfigError, DataError
+        As :func:`train_local`.
     ModelError
         If :func:`check_gradients` refuses the model.
     """
     objective = mean_loss(loss)
-    check_sgd(1, 0, 0.0, 0.0, weight_decay)
+    LocalSGD(1, 0, 0.0, weight_decay=weight_decay)
     check_gradients(model)
     device = torch.device(device)
     records, labels = records_of(x, y, device)
@@ -347,15 +311,21 @@ def full_gradient(
             part = objective(model(some_records), some_labels) * (len(some_labels) / len(records))
             part.backward()
             total += part.detach()
+    arrays = read_gradients(model, weight_decay)
+    model.zero_grad()
+    return FullGradient(arrays, float(total))
+
+
+def read_gradients(model: nn.Module, weight_decay: float) -> dict[str, NDArray[Any]]:
+    """Return by name the gradients that lie beside a model's parameters, plus λθ."""
     arrays = {}
     for name, value in model.named_parameters():
-        # torch.optim.SGD leaves a parameter alone that the loss does not depend on.
+        # torch.optim.SGD leaves a parameter alone that is frozen, or that the loss does not depend on.
         gradient = torch.zeros_like(value)
         if value.grad is not None:
             gradient = value.grad + weight_decay * value
         arrays[name] = gradient.detach().cpu().numpy()
-    model.zero_grad()
-    return FullGradient(arrays, float(total))
+    return arrays
 
 
 def check_gradients(model: nn.Module) -> None:
@@ -412,36 +382,3 @@ def _labels_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch
         raise DataError(f"local training: expected at least one example, each with a label; got {len(x)} and {len(y)}")
     labels = to_tensor(y, device=device)
     return labels.float() if labels.is_floating_point() else labels.long()
-
-
-def check_optimizer(optimizer: str, momentum: float) -> None:
-    """Refuse an optimizer that is not imitated.
-
-    Raises
-    ------
-    ConfigError
-        If it is unknown, or is to have a momentum that it does not have.
-    """
-    if optimizer not in OPTIMIZERS:
-        raise ConfigError(f"local training: optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
-    if optimizer != "SGD" and momentum:
-        raise ConfigError(f"local training: {optimizer} has no momentum; got {momentum}, leave it out")
-
-
-def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
-    """Refuse numbers that SGD cannot take.
-
-    Raises
-    ------
-    ConfigError
-        If one is out of its range.
-    """
-    for name, value, low in (
-        ("epochs", epochs, 1),
-        ("batch_size", batch_size, 0),
-        ("lr", lr, 0),
-        ("momentum", momentum, 0),
-        ("weight_decay", weight_decay, 0),
-    ):
-        if not value >= low:
-            raise ConfigError(f"local training: {name} must be at least {low}; got {value}")

@@ -38,7 +38,8 @@ def asked_of_knowledge(folder: Path) -> list["Asked"]:
 def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
     # Knowledge describes models, and imports torch, which takes seconds.
-    from fedattack.attacks.knowledge import KNOWLEDGE, Knowledge, read_knowledge
+    from fedattack.attacks.knowledge import Knowledge
+    from fedattack.attacks.knowledge_files import KNOWLEDGE, read_knowledge
 
     there = (part.knowledge / KNOWLEDGE).exists()
     return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()

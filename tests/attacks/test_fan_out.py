@@ -1,6 +1,5 @@
 import os
 import signal
-import socket
 
 import pytest
 import torch
@@ -37,10 +36,6 @@ def two_threads():
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_results_come_in_the_order_of_the_items(workers):
     assert list(fan_out(square, range(20), workers=workers, memory=1.0)) == [number**2 for number in range(20)]
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_nothing_to_do_is_done(workers):
     assert list(fan_out(square, [], workers=workers, memory=1.0)) == []
 
 
@@ -148,36 +143,6 @@ def test_threads_are_put_back_after_an_error():
     with pytest.raises(ConfigError):
         list(fan_out(refuse, range(1), workers=1, memory=1.0))
     assert torch.get_num_threads() == 2
-
-
-def test_a_cluster_that_is_not_there_is_named(monkeypatch):
-    ray = pytest.importorskip("ray")
-
-    def nobody(**options):
-        raise ConnectionError("Could not find any running Ray instance.")
-
-    monkeypatch.setattr(ray, "init", nobody)
-    monkeypatch.setattr(_fan_out, "chosen", lambda: "auto")
-    with pytest.raises(ConfigError, match="--cluster auto: no Ray cluster answers there") as refusal:
-        list(fan_out(square, range(3), workers=0, memory=1.0))
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch, scheme):
-    """Ray itself goes on asking for minutes, and logs each failure."""
-    ray = pytest.importorskip("ray")
-
-    def ask(**options):
-        pytest.fail("Ray was asked although nobody listens")
-
-    monkeypatch.setattr(ray, "init", ask)
-    with socket.socket() as taken:  # bound and not listening: refused, and nobody else's
-        taken.bind(("127.0.0.1", 0))
-        address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
-        monkeypatch.setattr(_fan_out, "chosen", lambda: address)
-        with pytest.raises(ConfigError, match=f"--cluster {address}: no Ray cluster answers there"):
-            list(fan_out(square, range(3), workers=0, memory=1.0))
 
 
 def test_a_worker_that_is_killed_is_told_of_in_one_line():

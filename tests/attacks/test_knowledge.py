@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from torch import nn
 
 from fedattack.attacks import (
     AuxiliaryAttribute,
@@ -17,6 +16,7 @@ from fedattack.attacks import (
     write_knowledge,
 )
 from fedattack.attacks.answers import Answers, ShadowLosses, read_answers, read_shadow_losses
+from fedattack.attacks.knowledge import Sends
 from fedattack.base.errors import DataError, ModelError
 from fedattack.learning import LocalSGD
 from tests.worlds.federation import CLASSES, FEATURES, MODEL
@@ -27,15 +27,6 @@ Y = np.array([0, 1, 2, 1])
 
 ENTRY = {name: value for name, value in vars(MODEL).items() if name != "arguments"}
 TRAINING = {"epochs": 1, "batch_size": 1, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
-
-
-def test_knowledge_survives_the_disk(tmp_path):
-    write_knowledge(tmp_path, Knowledge(model=MODEL, targets=Targets(X, Y), prior="examples"))
-    again = read_knowledge(tmp_path)
-    assert again.model == MODEL
-    assert again.prior == "examples"
-    np.testing.assert_array_equal(again.targets.x, X)
-    np.testing.assert_array_equal(again.targets.y, Y)
 
 
 def test_a_model_is_built_with_the_arguments_of_its_own(tmp_path):
@@ -110,35 +101,42 @@ def test_broken_json_is_one_line(tmp_path):
     assert "\n" not in str(problem.value)
 
 
-def test_the_optimizer_survives_the_disk_and_sgd_is_not_named(tmp_path):
-    """Where none is named it is SGD."""
-    for name in ("SGD", "AdamW"):
-        training = LocalSGD(epochs=2, batch_size=5, lr=0.1, optimizer=name)
-        write_knowledge(tmp_path / name, Knowledge(model=MODEL, training=training))
-        assert read_knowledge(tmp_path / name).training == training
-        assert ("optimizer" in (tmp_path / name / "knowledge.json").read_text()) == (name != "SGD")
+def assert_same(one, other):
+    for name, value in vars(one).items():
+        np.testing.assert_array_equal(getattr(other, name), value)
 
 
-def test_what_prolin_must_know_survives_the_disk(tmp_path):
-    known = Knowledge(
-        model=MODEL,
-        auxiliary=Targets(X, Y),
-        training=LocalSGD(epochs=2, batch_size=5, lr=0.1, momentum=0.9),
-        property="membership",
-        positive_share=0.2,
-    )
+EVERYTHING = {
+    "prior": {"prior": "examples"},
+    "targets": {"targets": Targets(X, Y)},
+    "auxiliary": {"auxiliary": Targets(X, Y)},
+    "training": {"training": LocalSGD(epochs=2, batch_size=5, lr=0.1, momentum=0.9)},
+    "AdamW": {"training": LocalSGD(epochs=2, batch_size=5, lr=0.1, optimizer="AdamW")},
+    "property": {"property": "membership", "positive_share": 0.2},
+    "nodes": {"nodes": {"17": "a", "4": "b"}},
+    "dropout": {"model": replace(MODEL, dropout=0.4)},
+    "canaries": {"canaries": ("c",)},
+    "sends": {"sends": Sends(("w",), {"17": -1.0})},
+    "shadow losses": {
+        "targets": Targets(X, Y),
+        "shadow_losses": ShadowLosses(np.array([0, 2]), np.arange(24.0).reshape(2, 3, 4)),
+    },
+}
+
+
+@pytest.mark.parametrize("given", EVERYTHING.values(), ids=EVERYTHING)
+def test_knowledge_survives_the_disk(tmp_path, given):
+    known = Knowledge(**{"model": MODEL} | given)
     write_knowledge(tmp_path, known)
     again = read_knowledge(tmp_path)
-    assert (again.training, again.property, again.positive_share) == (known.training, "membership", 0.2)
-    np.testing.assert_array_equal(again.auxiliary.x, X)
-    assert again.targets is None
-
-
-def test_dropout_survives_the_disk(tmp_path):
-    write_knowledge(tmp_path, Knowledge(model=replace(MODEL, dropout=0.4), targets=Targets(X, Y)))
-    again = read_knowledge(tmp_path)
-    assert again.model.dropout == 0.4
-    assert [part.p for part in again.model.build().modules() if isinstance(part, nn.Dropout)] == [0.4]
+    for name, value in vars(known).items():
+        if isinstance(value, Targets | ShadowLosses):
+            assert_same(value, getattr(again, name))
+        else:
+            assert getattr(again, name) == value
+    assert ("optimizer" in (tmp_path / "knowledge.json").read_text()) == (
+        known.training is not None and known.training.optimizer != "SGD"
+    )
 
 
 def test_the_range_of_pixels_survives_the_disk_and_has_to_fit_the_channels(tmp_path):
@@ -343,16 +341,6 @@ def test_answers_that_do_not_fit_are_refused_in_one_line(arrays, message, tmp_pa
         read_answers(tmp_path / "answers.npz", Targets(X, Y))
     assert "answers.npz" in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_what_shadow_models_of_the_app_lose_survives_the_disk(tmp_path):
-    told = Knowledge(
-        targets=Targets(X, Y), shadow_losses=ShadowLosses(np.array([0, 2]), np.arange(24.0).reshape(2, 3, 4))
-    )
-    write_knowledge(tmp_path, told)
-    again = read_knowledge(tmp_path).shadow_losses
-    np.testing.assert_array_equal(again.seqs, told.shadow_losses.seqs)
-    np.testing.assert_array_equal(again.losses, told.shadow_losses.losses)
 
 
 @pytest.mark.parametrize(

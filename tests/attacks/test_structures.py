@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, read_knowledge, read_targets, write_knowledge
-from fedattack.attacks.knowledge import read_public
+from fedattack.attacks.knowledge_files import read_public
 from fedattack.attacks.matching import SHORTENED, complete_models, how_named, named_for
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, pack

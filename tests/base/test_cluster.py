@@ -5,7 +5,6 @@ import signal
 import socket
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +12,10 @@ import torch
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks._fan_out import fan_out
 from fedattack.base import cluster
-from fedattack.base.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, list_installed, misfit
+from fedattack.base.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, describe_machine, find_misfit
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
 from fedattack.record import Record
-from tests.attacks.test_contract import QUICK, RUNS, same_scores
+from tests.attacks.test_contract import same_scores
 from tests.worlds.federation import write_property_run, write_run
 from tests.worlds.inversion import write_inversion_run
 
@@ -114,7 +113,7 @@ def test_a_piece_that_is_lost_each_time_ends_in_one_line(one_machine, tmp_path):
     (ended,) = pieces(one_machine, killed, tmp_path, 1).as_they_end()
     number, problem = ended
     assert (number, type(problem)) == (0, RunError)
-    assert f"a piece of work was lost {TRIES} times" in str(problem)
+    assert f"a piece of work was lost, {TRIES} times" in str(problem)
     assert "\n" not in str(problem)
     assert len(str(problem)) <= MESSAGE
     assert len(list(tmp_path.iterdir())) == TRIES
@@ -122,7 +121,7 @@ def test_a_piece_that_is_lost_each_time_ends_in_one_line(one_machine, tmp_path):
 
 @pytest.mark.slow
 def test_what_ray_says_of_lacking_memory_is_told_in_one_line(one_machine, monkeypatch):
-    """Ray lists the processes that took most. The piece asks for twice as much room each time."""
+    """Ray lists the processes that took most."""
     listed = "\n".join(f"{place}\t1.5\tray::piece {'x' * 300}" for place in range(10))
     error = ray.exceptions.OutOfMemoryError(f"Task was killed due to the node running low on memory.\n{listed}")
 
@@ -130,15 +129,10 @@ def test_what_ray_says_of_lacking_memory_is_told_in_one_line(one_machine, monkey
         raise error
 
     monkeypatch.setattr(ray, "get", get)
-    piece = pieces(one_machine, squared, 0, 1)
-    rooms = []
-    begun = piece._begin_task
-    monkeypatch.setattr(piece, "_begin_task", lambda item, room: rooms.append(room) or begun(item, room))
     with pytest.raises(RunError, match=r"often for lack of memory; .* \(OutOfMemoryError: Task was killed") as told:
-        list(piece.in_order())
+        list(pieces(one_machine, squared, 0, 1).in_order())
     assert "\n" not in str(told.value)
     assert len(str(told.value)) <= MESSAGE
-    assert rooms == [SMALL * 2**times for times in range(TRIES)]
 
 
 def test_a_machine_that_lacks_a_file_is_refused(one_machine, tmp_path):
@@ -150,9 +144,9 @@ def test_a_machine_that_lacks_a_file_is_refused(one_machine, tmp_path):
 
 def test_a_machine_with_another_fedattack_is_refused(one_machine, monkeypatch):
     """It is this one that is changed: what the machine says is what it has."""
-    here = {**list_installed(), "fedattack": "9.9"}
-    monkeypatch.setattr(cluster, "list_installed", lambda: here)
-    with pytest.raises(ConfigError, match=r"machine \S+ has fedattack \S+, and here is 9.9; give all machines one"):
+    here = {**describe_machine(), "fedattack": "9.9", "code": "another"}
+    monkeypatch.setattr(cluster, "find_misfit", lambda there, _: find_misfit(there, here))
+    with pytest.raises(ConfigError, match=r"machine \S+ has another build of fedattack .*9.9.*; give all machines one"):
         connect("auto")
 
 
@@ -171,17 +165,14 @@ def test_a_gpu_that_no_machine_has_is_not_waited_for(one_machine):
     ("there", "words"),
     [
         ({}, ""),
-        ({"python": "3.9.1"}, "has Python 3.9.1, and here is 3.11.4"),
-        ({"fedattack": ""}, "has no fedattack, or one that is too old"),
-        ({"fedattack": "0.2"}, "has fedattack 0.2, and here is 0.1"),
-        ({"code": "b"}, "has another build of fedattack 0.1 than this machine"),
+        ({"fedattack": "0.2", "code": "b"}, "has another build of fedattack (0.2) than this machine (0.1)"),
         ({"missing": ["torch", "scipy"]}, "lacks torch, scipy; install 'fedattack[audit]' there"),
         ({"absent": ["/data/x.npz"]}, "has no /data/x.npz; mount data at the same path everywhere"),
     ],
 )
 def test_what_does_not_fit_is_named(there, words):
-    here = {"python": "3.11.4", "fedattack": "0.1", "code": "a", "missing": [], "absent": []}
-    assert misfit(here | there, here) == words
+    here = {"fedattack": "0.1", "code": "a", "missing": [], "absent": []}
+    assert find_misfit(here | there, here) == words
 
 
 def test_as_many_pieces_run_as_machines_have_cpus_and_memory_for():
@@ -251,24 +242,9 @@ def test_with_a_machine_killed_in_the_middle_nothing_is_lost(two_machines, tmp_p
     assert all(len(record.getMessage()) <= MESSAGE for record in caplog.records)
 
 
-SHARED = sorted({name for name, _ in RUNS if "workers" in ATTACKS[name].options})
-
-
-def attacked(name, folder, options=None, **words):
-    attack = ATTACKS[name].with_options(options or QUICK.get(name, {}))
+def attacked(name, folder, options, **words):
+    attack = ATTACKS[name].with_options(options)
     return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **words)
-
-
-@pytest.mark.long
-def test_attacks_find_the_same_to_the_last_bit_on_two_machines(two_machines, tmp_path):
-    address, _ = two_machines
-    for name, protocol in RUNS:
-        if name in SHARED:
-            folder = RUNS[name, protocol](tmp_path / f"{name}-{protocol}")
-            choose("")
-            alone = attacked(name, folder)
-            choose(address)
-            same_scores(alone, attacked(name, folder))
 
 
 @pytest.mark.long
@@ -336,7 +312,9 @@ def test_a_worker_that_ray_kills_for_memory_ends_in_one_line(tmp_path):
     )
     try:
         room = Cluster("auto", cpus=[1], memory=[4.0 * SMALL], gpus=0)
-        with pytest.raises(RunError, match=rf"lost {TRIES} times, often for lack of memory.*OutOfMemoryError") as told:
+        with pytest.raises(
+            RunError, match=rf"lost, {TRIES} times .*often for lack of memory.*OutOfMemoryError"
+        ) as told:
             list(pieces(room, squared, 60, 1).in_order())
         assert len(str(told.value)) <= MESSAGE
     finally:
@@ -353,29 +331,3 @@ def test_a_cluster_of_another_version_is_refused_in_one_line(two_machines, monke
         connect(address)
     assert "\n" not in str(told.value)
     assert len(str(told.value)) <= MESSAGE
-
-
-@pytest.mark.long
-def test_cells_are_made_on_two_machines_and_one_is_killed(two_machines, tmp_path, monkeypatch):
-    """Each cell is done, those that were done stay, and the files are those of a study that was made here."""
-    from tests.grids.test_spread import reproduced
-
-    address, second = two_machines
-    told = []
-
-    def tell(line: str) -> None:
-        told.append(line)
-        if line.startswith("cell 1 of 4"):
-            os.kill(raylet_of(second), signal.SIGKILL)
-
-    here = reproduced(tmp_path / "here")
-    there = reproduced(tmp_path / "there", cluster=address, tell=tell)
-    assert [cell["state"] for cell in there["cells"]] == ["done"] * 4
-    assert sum(line.startswith("cell ") for line in told) == 4
-    for one, other in zip(here["cells"], there["cells"], strict=True):
-        assert one["numbers"] == other["numbers"]
-        folders = [tmp_path / name / "cells" / one["cell"] for name in ("here", "there")]
-        files = [sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in folders]
-        assert files[0] == files[1]
-        assert Path("record") not in files[0]
-        assert (folders[0] / "findings.json").read_bytes() == (folders[1] / "findings.json").read_bytes()

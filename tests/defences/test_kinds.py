@@ -50,7 +50,7 @@ def test_what_leads_to_artefacts_is_a_path_for_whoever_reads_a_folder():
     from fedattack.runs.settings import PATHS
 
     assert {*ARTEFACTS} <= {*PATHS}
-    assert {*ARTEFACTS} <= {*knowledge._PATHS}
+    assert {*ARTEFACTS} <= {*knowledge.PATHS}
 
 
 class OwnSettings(PrivacySettings):

@@ -99,22 +99,6 @@ def test_products_with_gradients_are_those_of_a_plain_loop(name, room):
     )
 
 
-def test_layers_of_a_model_that_can_be_traced_are_taken_apart():
-    model, x, y, loss = made("traced")
-    shadow, start = shadow_of(model, x, loss)
-    inputs, labels = examples_of(x), torch.from_numpy(y)
-    layers = LayerModel(shadow, start, inputs[:3], labels[:3])
-    assert [layer.name for layer in layers.layers] == ["inner", "out"]
-
-    def masks() -> torch.Generator:
-        return torch.Generator().manual_seed(5)
-
-    matrix = shadow.record_gradients(start, inputs, labels, generator=masks())
-    rows = GradientRows(layers, start, inputs, labels, masks, room=0, scratch=1e5)
-    found = torch.cat([block.project(torch.eye(shadow.size)) for _, block in rows.blocks()], dim=1).T
-    torch.testing.assert_close(found, matrix, rtol=1e-4, atol=1e-6)
-
-
 TRAINING = LocalSGD(epochs=3, batch_size=0, lr=0.2, momentum=0.9, weight_decay=0.01)
 
 

@@ -211,17 +211,6 @@ def test_devices(monkeypatch):
         pick_device("cuda:2")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_training_on_cuda_is_close_to_the_cpu_and_leaves_its_random_state():
-    torch.cuda.manual_seed(5)
-    before = torch.cuda.get_rng_state()
-    on_cpu, on_gpu = linear(), linear()
-    train_local(on_cpu, X, Y, **OPTIONS)
-    train_local(on_gpu, X, Y, **OPTIONS, device="cuda")
-    torch.testing.assert_close(values(on_gpu).cpu(), values(on_cpu), rtol=1e-4, atol=1e-5)
-    assert torch.equal(torch.cuda.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 10, 99])
 def test_the_full_gradient_is_the_mean_over_records_one_at_a_time(chunk):
     model = linear()

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
+from fedattack.attacks.knowledge_files import write_knowledge
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
 

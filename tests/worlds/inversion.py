@@ -7,7 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, write_knowledge
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.knowledge_files import write_knowledge
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
 from fedattack.record import Exchange, RecordWriter, Reply

@@ -108,7 +108,7 @@ def _find_run(folder: Path | None) -> Path | None:
 
 def _sends_models(folder: Path) -> bool:
     """Say whether clients reply models in a run, and not gradients or differences, as far as it is known."""
-    from fedattack.attacks.knowledge import KNOWLEDGE, read_knowledge
+    from fedattack.attacks.knowledge_files import KNOWLEDGE, read_knowledge
     from fedattack.record.folder import find_parts
 
     for part in find_parts(folder):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.attacks import knowledge
+from fedattack.attacks import knowledge_files as knowledge
 from fedattack.audit import truth
 from fedattack.base.errors import DataError
 from fedattack.base.untrusted import PLAIN, copy_files, read_sealed

@@ -1,0 +1,526 @@
+"""Knowledge on the disk: a JSON file, examples as ``.npz`` beside it, and a file for each node.
+
+A folder of it is data that somebody else may have written: nothing that it names is imported or followed.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from fedattack.attacks.answers import read_answers, read_shadow_losses
+from fedattack.attacks.frozen import read_frozen
+from fedattack.attacks.knowledge import (
+    BUILT_IN,
+    PATHS,
+    PROPERTY_NAMES,
+    AuxiliaryAttribute,
+    Knowledge,
+    KnownDefence,
+    ModelKnowledge,
+    PartialRecords,
+    Sends,
+    Targets,
+    class_asked,
+)
+from fedattack.base.errors import DataError, short
+from fedattack.base.files import make_private, write_npz, write_sealed
+from fedattack.base.structured import fault, fields, finite, pack
+from fedattack.base.untrusted import Text, check_folder, read_npz, read_sealed, validate, verify_files
+from fedattack.learning import LOSSES, MODELS, LocalSGD
+from fedattack.learning.importing import Asked, asked_unless
+from fedattack.record.nodes import note_node, read_nodes
+
+KNOWLEDGE = "knowledge.json"
+TARGETS = "targets.npz"
+AUXILIARY = "auxiliary.npz"
+PUBLIC = "public.npz"
+PARTIAL = "partial.npz"
+ATTRIBUTES = "attributes.npz"
+FROZEN = "frozen.npz"
+ANSWERS = "answers.npz"
+SHADOWS = "shadows.npz"
+
+
+_HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Count = Annotated[int, Field(ge=1, le=10**6)]
+_Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Plain = Text | bool | _Whole | _Number | None
+# A description of a model, such as the configuration that its library makes it by.
+_Long = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+_Argument = _Plain | Annotated[list[_Plain], Field(max_length=1000)] | _Long
+
+
+@with_config(_STRICT)
+class _ModelEntry(TypedDict):
+    spec: Text
+    input_shape: Annotated[list[_Count], Field(max_length=8)]
+    classes: _Count
+    hidden: _Count
+    loss: Text
+    dropout: _Share
+    arguments: NotRequired[dict[Text, _Argument]]
+
+
+@with_config(_STRICT)
+class _TrainingEntry(TypedDict):
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
+    batch_size: Annotated[int, Field(ge=0, le=10**9)]
+    lr: _Rate
+    momentum: _Share
+    weight_decay: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
+    optimizer: NotRequired[Literal["SGD", "Adam", "AdamW"]]
+
+
+_Setting = Text | bool | _Whole | _Number | _TrainingEntry
+
+
+@with_config(_STRICT)
+class _DefenceEntry(TypedDict):
+    spec: Text
+    settings: dict[Text, _Setting]
+    files: dict[Text, Text]
+
+
+# The settings of fedattack's own defences, with the keys of the run config; only the first kind changes the training.
+_PrivateTraining = TypedDict(
+    "_PrivateTraining",
+    {"defence": Literal["dp-sgd"], "noise": _Number, "dp-clip": _Rate, "loss": Text, "training": _TrainingEntry},
+)
+_OfUpdates = TypedDict(
+    "_OfUpdates",
+    {
+        "defence": Required[Text],
+        "defence-strength": _Number,
+        "defence-clip": _Number,
+        "dp-delta": _Number,
+        "soteria-layer": Text,
+        "recup-zoo": Text,
+        "recup-attributes": Text,
+        "recup-weights": Text,
+        "recup-values": Text,
+        "recup-variant": Text,
+        "recup-iterations": _Count,
+        "recup-models": _Count,
+    },
+    total=False,
+)
+with_config(_STRICT)(_PrivateTraining)
+with_config(_STRICT)(_OfUpdates)
+_PRIVATE_TRAINING: TypeAdapter[Any] = TypeAdapter(_PrivateTraining)
+_OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
+
+
+@with_config(_STRICT)
+class _SendsEntry(TypedDict):
+    arrays: Annotated[list[Text], Field(max_length=10_000)]
+    factors: NotRequired[dict[Text, _Number]]
+
+
+@with_config(_STRICT)
+class _KnowledgeEntry(TypedDict):
+    model: _ModelEntry | None
+    prior: Literal["uniform", "examples"]
+    training: NotRequired[_TrainingEntry]
+    property: NotRequired[Text]
+    positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
+    defence: NotRequired[_DefenceEntry]
+    limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
+    canaries: NotRequired[list[Text]]
+    sends: NotRequired[_SendsEntry]
+    files: NotRequired[dict[Text, Text]]
+
+
+_ENTRY: TypeAdapter[_KnowledgeEntry] = TypeAdapter(_KnowledgeEntry)
+
+Context = TypeVar("Context")
+Content = TypeVar("Content")
+
+
+def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
+    """Write ``knowledge`` to ``folder``: a JSON file, examples as ``.npz`` beside it, and a file for each node."""
+    make_private(folder)
+    files = {}
+    for name, arrays in _arrays_by_file(knowledge).items():
+        files[name] = write_npz(folder / name, arrays)
+    for node, client in knowledge.nodes.items():
+        note_node(folder, node=node, client=client)
+    entry: dict[str, Any] = {"model": _entry_of_model(knowledge.model), "prior": knowledge.prior}
+    if knowledge.training is not None:
+        entry["training"] = knowledge.training.keywords()
+    if knowledge.property is not None:
+        entry["property"] = str(knowledge.property)
+        entry["positive_share"] = knowledge.positive_share
+    if knowledge.defence is not None:
+        defence = knowledge.defence
+        settings = {key: value for key, value in defence.settings.items() if not isinstance(value, Asked)}
+        entry["defence"] = {"spec": str(defence.spec), "settings": settings, "files": dict(defence.files)}
+    if knowledge.limits is not None:
+        entry["limits"] = list(map(list, knowledge.limits))
+    if knowledge.canaries:
+        entry["canaries"] = list(knowledge.canaries)
+    if knowledge.sends is not None:
+        entry["sends"] = {"arrays": [*knowledge.sends.arrays]}
+        if knowledge.sends.factors is not None:
+            entry["sends"]["factors"] = dict(knowledge.sends.factors)
+    entry["files"] = files
+    write_sealed(folder / KNOWLEDGE, entry)
+
+
+def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
+    files: dict[str, dict[str, NDArray[Any]]] = {}
+    plain = {
+        TARGETS: knowledge.targets,
+        AUXILIARY: knowledge.auxiliary,
+        ANSWERS: knowledge.answers,
+        SHADOWS: knowledge.shadow_losses,
+    }
+    for name, held in plain.items():
+        if held is not None:
+            files[name] = dict(vars(held))
+    if knowledge.public is not None:
+        files[PUBLIC] = {"x": knowledge.public}
+    if knowledge.partial is not None:
+        files[PARTIAL] = _arrays_of_partial(knowledge.partial)
+    if knowledge.frozen is not None:
+        files[FROZEN] = dict(knowledge.frozen)
+    if knowledge.attributes is not None:
+        files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
+    return files
+
+
+def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
+    if model is None:
+        return None
+    texts = {"spec": str(model.spec), "loss": str(model.loss)}
+    entry = vars(model) | texts | {"input_shape": [*model.input_shape]}
+    if model.arguments is None:
+        del entry["arguments"]
+    return entry
+
+
+def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
+    """Read what :func:`write_knowledge` wrote.
+
+    ``trusted`` are import paths and paths that the caller trusts. All others are an
+    :class:`~fedattack.learning.importing.Asked` that whoever needs it refuses.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, damaged, or does not fit the model: targets of another shape, labels out of range; if a
+        link leaves the folder.
+    """
+    check_folder(folder, DataError)
+    where = folder / KNOWLEDGE
+    entry = read_sealed(where, _ENTRY, DataError, _HINT)
+    model = _read_model(entry["model"], where, trusted)
+    verify_files(folder, entry.get("files", {}), DataError, where)
+    targets = _read_if_there(read_targets, folder / TARGETS, model)
+    auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
+    public = _read_if_there(read_public, folder / PUBLIC, model)
+    partial = _read_if_there(read_partial, folder / PARTIAL, model)
+    attributes = _read_if_there(read_attributes, folder / ATTRIBUTES, auxiliary)
+    training = None
+    if "training" in entry:
+        training = LocalSGD(**entry["training"])
+    return Knowledge(
+        model=model,
+        targets=targets,
+        prior=entry["prior"],
+        auxiliary=auxiliary,
+        training=training,
+        property=_read_property(entry.get("property"), where, trusted),
+        positive_share=entry.get("positive_share", Knowledge.positive_share),
+        public=public,
+        partial=partial,
+        nodes=read_nodes(folder, DataError, _HINT),
+        attributes=attributes,
+        defence=_read_defence(entry.get("defence"), folder, trusted),
+        limits=_read_limits(entry.get("limits"), where, model),
+        frozen=_read_if_there(read_frozen, folder / FROZEN, None),
+        canaries=tuple(entry.get("canaries", ())),
+        answers=_read_if_there(read_answers, folder / ANSWERS, targets),
+        shadow_losses=_read_if_there(read_shadow_losses, folder / SHADOWS, targets),
+        sends=_read_sends(entry.get("sends"), where),
+    )
+
+
+def _read_property(name: str | None, where: Path, trusted: Collection[str]) -> str | Asked | None:
+    if name is None:
+        return None
+    known = [*PROPERTY_NAMES]
+    if class_asked(name):
+        known.append(name)
+    return asked_unless(name, known=known, trusted=trusted, what="property", where=str(where))
+
+
+def _read_sends(entry: _SendsEntry | None, where: Path) -> Sends | None:
+    if entry is None:
+        return None
+    factors = entry.get("factors")
+    for node, factor in (factors or {}).items():
+        if not factor:
+            raise DataError(f"{where}: sends: the factor of node {short(node, 60)} is 0; expected another number")
+    return Sends(tuple(entry["arrays"]), factors)
+
+
+def _read_limits(
+    limits: list[list[float]] | None, where: Path, model: ModelKnowledge | None
+) -> tuple[tuple[float, float], ...] | None:
+    if limits is None:
+        return None
+    channels = len(limits)
+    if model is not None:
+        channels = (model.input_shape or (0,))[0]
+    if not limits or len(limits) != channels or any(low > high for low, high in limits):
+        raise DataError(
+            f"{where}: limits are {short(str(limits))}; expected the least and the largest input of each of {channels} "
+            "channels"
+        )
+    return tuple((low, high) for low, high in limits)
+
+
+def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context: Context) -> Content | None:
+    if not path.exists():
+        return None
+    return read(path, context)
+
+
+def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
+    if value is None:
+        return None
+    return ModelKnowledge(
+        spec=_read_name("model", value["spec"], MODELS, trusted, where),
+        input_shape=tuple(value["input_shape"]),
+        classes=value["classes"],
+        hidden=value["hidden"],
+        loss=_read_name("loss", value["loss"], LOSSES, trusted, where),
+        dropout=value["dropout"],
+        arguments=value.get("arguments"),
+    )
+
+
+def _read_name(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
+    """Read what is built in or an import path."""
+    if name not in known and ":" not in name:
+        raise DataError(
+            f"{where}: {what} is {short(name, 80)!r}; expected one of {', '.join(known)} or module:function"
+        )
+    return asked_unless(name, known=known, trusted=trusted, what=what, where=str(where))
+
+
+def _read_defence(value: _DefenceEntry | None, folder: Path, trusted: Collection[str]) -> KnownDefence | None:
+    if value is None:
+        return None
+    where = folder / KNOWLEDGE
+    spec = value["spec"]
+    run = _run_folder(folder).resolve()
+    settings: dict[str, Any] = dict(value["settings"])
+    if spec == BUILT_IN:
+        settings = _read_built_in_settings(settings, where, trusted)
+    # What is a path among the settings is one of the files, or leads outside.
+    for key in PATHS:
+        if settings.get(key):
+            settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=str(where))
+    for key, relative in value["files"].items():
+        path = (folder / relative).resolve()
+        if path.is_relative_to(run) or str(path) in trusted:
+            settings[key] = str(path)
+        else:
+            settings[key] = Asked(key, str(path), str(where))
+    asked = asked_unless(spec, known=(BUILT_IN,), trusted=trusted, what="defence", where=str(where))
+    return KnownDefence(asked, settings)
+
+
+def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
+    form = _OF_UPDATES
+    if settings.get("defence") == "dp-sgd":
+        form = _PRIVATE_TRAINING
+    checked = dict(validate(form, settings, f"{where}: the defence", DataError, _HINT))
+    if "loss" in checked:
+        checked["loss"] = _read_name("loss", checked["loss"], LOSSES, trusted, where)
+    return checked
+
+
+def _run_folder(folder: Path) -> Path:
+    """Find the run folder of a folder of knowledge, ``DIR/knowledge`` or ``DIR/knowledge/seed-0``."""
+    absolute = folder.absolute()
+    for knowledge in (absolute, absolute.parent):
+        if knowledge.name == "knowledge":
+            return knowledge.parent
+    return absolute
+
+
+def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[str, NDArray[Any]]:
+    """Give two arrays for each attribute, of its values and of the examples' codes."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, attribute in attributes.items():
+        arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
+    return arrays
+
+
+def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:
+    """Read attributes of the auxiliary records from an ``.npz`` with ``values.NAME`` and ``codes.NAME`` for each."""
+    hint = "expected values.NAME, its values, and codes.NAME, an index into them for each auxiliary record"
+    arrays = read_npz(path, DataError, hint)
+    names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
+    if not names:
+        raise DataError(f"{path} has no attribute; {hint}")
+    count = len(auxiliary or ())
+    attributes = {}
+    for name in names:
+        codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))
+        if codes.shape != (count,) or codes.dtype.kind not in "iu" or values.ndim != 1 or len(values) < 2:
+            raise DataError(
+                f"{path}: {name}: got {codes.dtype} {codes.shape} for {count} auxiliary records, and {values.size} "
+                f"values of at least two; {hint}"
+            )
+        if count and not 0 <= codes.min() <= codes.max() < len(values):
+            raise DataError(f"{path}: {name}: expected indices 0 … {len(values) - 1}, got others; {hint}")
+        attributes[name] = AuxiliaryAttribute(tuple(map(str, values.tolist())), codes.astype(np.int64))
+    return attributes
+
+
+def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
+    """Read target records from an ``.npz`` with ``x`` (n, *shape) and ``y`` (n,).
+
+    Where a model takes several tensors, each is an array ``x.PLACE``, such as ``x.input_ids``, or ``x`` is of
+    structured type; see :mod:`fedattack.base.structured`.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
+    """
+    x, y = _examples_in(path)
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or not y.size:
+        raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
+    if y.dtype.kind not in "iuf" or not np.isfinite(y).all():
+        raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
+    _check_records(path, x, model, "target")
+    if model is not None and model.loss == "cross-entropy":
+        _check_classes(path, y, model.classes)
+    if not fields(x):
+        x = np.ascontiguousarray(x, dtype=np.float32)
+    return Targets(x, y=_labels(y))
+
+
+def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    hint = "target records go into x, their labels into y; what a model takes by name into x.NAME"
+    arrays = read_npz(path, DataError, hint)
+    parts = {name.removeprefix("x."): array for name, array in arrays.items() if name.startswith("x.")}
+    if not parts:
+        arrays = read_npz(path, DataError, hint, "x", "y")
+        return arrays["x"], arrays["y"]
+    try:
+        return pack(parts), read_npz(path, DataError, hint, "y")["y"]
+    except (TypeError, ValueError) as cause:
+        raise DataError(f"{path}: {short(str(cause), 100)}; {hint}") from None
+
+
+def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.float32]:
+    """Read FedMD's public records ``x`` (n, *shape) from an ``.npz``, in the order of the clients' predictions."""
+    x = read_npz(path, DataError, "public records go into x", "x")["x"]
+    if x.ndim < 2 or not len(x):
+        raise DataError(f"{path}: expected at least one public record, with one feature or more, got x {x.shape}")
+    _check_records(path, x, model, "public")
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+
+def _check_records(path: Path, x: NDArray[Any], model: ModelKnowledge | None, what: str) -> None:
+    if wrong := fault(x):
+        raise DataError(f"{path}: x holds {short(wrong, 200)}")
+    if not finite(x).all():
+        raise DataError(f"{path}: x holds values that are not finite numbers (dtype {short(str(x.dtype), 100)})")
+    if model is not None and x.shape[1:] != model.input_shape:
+        raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
+
+
+def _check_classes(path: Path, y: NDArray[Any], classes: int) -> None:
+    if not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= classes:
+        raise DataError(f"{path}: expected integer labels in 0 … {classes - 1}, got {y.dtype} in {y.min()} … {y.max()}")
+
+
+def _labels(y: NDArray[Any]) -> NDArray[Any]:
+    if np.issubdtype(y.dtype, np.integer):
+        return y.astype(np.int64)
+    return y
+
+
+def _arrays_of_partial(partial: PartialRecords) -> dict[str, NDArray[Any]]:
+    arrays = vars(partial) | {"columns": np.array(partial.columns), "names": np.array(partial.names, dtype=np.str_)}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:
+    """Read clients' examples without one attribute from an ``.npz``, without pickle.
+
+    Its arrays are those of :class:`PartialRecords`; ``names`` and ``prior`` may be left out.
+
+    Raises
+    ------
+    DataError
+        If arrays are missing or do not fit each other or the model.
+    """
+    records = read_targets(path, model)
+    hint = "expected x, y, clients, columns and domain, as PartialRecords describes them"
+    arrays = read_npz(path, DataError, hint)
+    for name in ("clients", "columns", "domain"):
+        if name not in arrays:
+            raise DataError(f"{path} lacks the array {name}; {hint}")
+    x, clients, columns, domain = records.x, arrays["clients"], arrays["columns"], arrays["domain"]
+    if x.ndim != 2 or clients.shape != (len(x),):
+        raise DataError(f"{path}: expected examples (n, d) with a client for each; got {x.shape} and {clients.shape}")
+    _check_columns(path, columns, x.shape[1])
+    _check_domain(path, domain, len(columns))
+    if x[:, columns].any():
+        raise DataError(
+            f"{path}: x is not zero in the columns {columns.tolist()}, which are to be inferred; blank them"
+        )
+    names = arrays.get("names", np.array([_name_of_value(value) for value in domain]))
+    prior = arrays.get("prior")
+    if names.shape != (len(domain),) or (prior is not None and prior.shape != (len(domain),)):
+        raise DataError(f"{path}: expected one name and one share for each of {len(domain)} values")
+    if prior is not None and not (np.all(prior >= 0) and abs(prior.sum() - 1) < 1e-6):
+        raise DataError(f"{path}: prior is {prior.tolist()}; expected shares that sum to one")
+    y = records.y
+    if y.dtype != np.int64:
+        y = y.astype(np.float32)
+    return PartialRecords(
+        x=x,
+        y=y,
+        clients=clients.astype(np.str_),
+        columns=tuple(map(int, columns)),
+        domain=domain.astype(np.float32),
+        names=tuple(map(str, names)),
+        prior=prior,
+    )
+
+
+def _check_columns(path: Path, columns: NDArray[Any], inputs: int) -> None:
+    positions = columns.dtype.kind in "iu" and columns.ndim == 1 and len(columns)
+    if not positions or columns.min() < 0 or columns.max() >= inputs:
+        raise DataError(f"{path}: columns are {columns.tolist()}; expected inputs among 0 … {inputs - 1}")
+
+
+def _check_domain(path: Path, domain: NDArray[Any], columns: int) -> None:
+    if domain.ndim != 2 or domain.shape[1] != columns or len(np.unique(domain, axis=0)) != len(domain):
+        raise DataError(f"{path}: domain has shape {domain.shape}; expected different values of {columns} inputs")
+    if len(domain) < 2 or domain.dtype.kind not in "biuf" or not np.isfinite(domain).all():
+        raise DataError(f"{path}: domain: expected at least two values of finite numbers; got {len(domain)}")
+
+
+def _name_of_value(value: NDArray[Any]) -> str:
+    return ", ".join(f"{part:g}" for part in value)
