@@ -26,16 +26,18 @@ def noticed(tracker: RoundTracker, names: Sequence[str] | None, *, may_choose: b
     """
 
     def weights(strategy: Any, *_: Any, **__: Any) -> None:
-        tracker.count_keys = count_keys_of(strategy)
+        with tracker.recorder.containing():
+            tracker.count_keys = count_keys_of(strategy)
 
     def secures(_: Any, grid: Any, context: Any) -> None:
-        _observe_sums(tracker, names, context)
+        with tracker.recorder.containing():
+            _observe_sums(tracker, names, context)
 
     with ExitStack() as stack:
-        stack.enter_context(call_before(Strategy, "start", _contained(tracker, weights)))
+        stack.enter_context(call_before(Strategy, "start", weights))
         workflow = _workflow()
         if may_choose and workflow is not None:
-            stack.enter_context(call_before(workflow, "__call__", _contained(tracker, secures)))
+            stack.enter_context(call_before(workflow, "__call__", secures))
         yield
 
 
@@ -62,18 +64,6 @@ def call_before(cls: type, method: str, tell: Callable[..., None]) -> Iterator[N
         yield
     finally:
         setattr(cls, method, original)
-
-
-def _contained(tracker: RoundTracker, tell: Callable[..., None]) -> Callable[..., None]:
-    """Let an error of a function end the recording, and not the run."""
-
-    def contained(*args: Any, **kwargs: Any) -> None:
-        try:
-            tell(*args, **kwargs)
-        except Exception as cause:
-            tracker.recorder.fail(f"{type(cause).__name__}: {cause}")
-
-    return contained
 
 
 def _observe_sums(tracker: RoundTracker, names: Sequence[str] | None, context: Any) -> None:

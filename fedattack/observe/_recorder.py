@@ -10,7 +10,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,10 @@ class Recorder:
         except OSError:
             return
         line, fits = size.describe(self.rounds, free)
-        log.log(logging.INFO if fits else logging.WARNING, "%s", line)
+        level = logging.WARNING
+        if fits:
+            level = logging.INFO
+        log.log(level, "%s", line)
 
     def of_run(self, run: object) -> None:
         """Note Flower's id of the run before its first round, once; never raises."""
@@ -222,11 +225,10 @@ class Recorder:
                 self.leave_out(others.type, others.way, metrics=others.metrics)
                 return
             self._others_size += size
-            last = self._others[-1] if self._others else None
-            again = last is not None and not {*last.nodes}.isdisjoint(others.nodes)
-            if last is not None and not again and last == replace(others, nodes=last.nodes):
-                others = replace(last, nodes=last.nodes + others.nodes)
-                self._others.pop()
+            for last in self._others[-1:]:
+                if {*last.nodes}.isdisjoint(others.nodes) and last == replace(others, nodes=last.nodes):
+                    others = replace(last, nodes=last.nodes + others.nodes)
+                    self._others.pop()
             self._others.append(others)
 
     def leave_out(self, *kind: Any, **names: Any) -> None:
@@ -259,6 +261,14 @@ class Recorder:
             self.open()
         except RecordError as cause:
             self.fail(str(cause))
+
+    @contextlib.contextmanager
+    def containing(self, where: str = "") -> Iterator[None]:
+        """Let an error end the recording, and not the run."""
+        try:
+            yield
+        except Exception as cause:
+            self.fail(f"{where}{type(cause).__name__}: {cause}")
 
     def fail(self, error: str) -> None:
         """End the recording; the run goes on."""
@@ -328,8 +338,7 @@ class Recorder:
             return replace(exchange, replies=replies)
         fitting = without_misfits(replies)
         if "ok" not in [reply.status for reply in fitting]:
-            reasons = [reply.reason for reply in fitting if reply.reason]
-            reason = reasons[0] if reasons else "nobody answered"
+            reason = next((reply.reason for reply in fitting if reply.reason), "nobody answered")
             log.warning("fedattack, round %d: there is no mean: %s", exchange.number, short(reason, 200))
         return project_exchange(replace(exchange, replies=fitting), "the aggregate view")
 

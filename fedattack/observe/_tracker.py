@@ -1,14 +1,13 @@
 """Turn the messages that pass a server into rounds."""
 
-import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -43,25 +42,6 @@ class _Sent:
         self.model = model
         self.reply: Reply | None = None
         self.reply_number = 0
-
-
-P = ParamSpec("P")
-
-
-def _contain_errors(
-    method: Callable[Concatenate["RoundTracker", P], None],
-) -> Callable[Concatenate["RoundTracker", P], None]:
-    """Run under the tracker's lock; an error ends the recording and not the run that is observed."""
-
-    @functools.wraps(method)
-    def run(tracker: "RoundTracker", *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            with tracker.lock:
-                method(tracker, *args, **kwargs)
-        except Exception as cause:
-            tracker.recorder.fail(f"{type(cause).__name__}: {cause}")
-
-    return run
 
 
 @dataclass
@@ -134,14 +114,14 @@ class RoundTracker:
         self._perhaps: list[_TrackedModel] = []
         self._knows_final = False
 
-    @_contain_errors
     def sent(self, messages: Sequence[Message], number: int | None = None) -> None:
         """Note messages that the server sends, in the round of this number unless they say another."""
-        before = len(self._sent)
-        self._note_all(messages, number)
-        # Flower's legacy server sends one message a call, and how many there are shows when the round is over.
-        if len(self._sent) > before + 1:
-            self.recorder.foretell(self._sent[-1].model, len(self._sent))
+        with self.recorder.containing(), self.lock:
+            before = len(self._sent)
+            self._note_all(messages, number)
+            # Flower's legacy server sends one message a call, and how many there are shows when the round is over.
+            if len(self._sent) > before + 1:
+                self.recorder.foretell(self._sent[-1].model, len(self._sent))
 
     def _note_all(self, messages: Sequence[Message], number: int | None) -> None:
         for message in messages:
@@ -163,7 +143,9 @@ class RoundTracker:
         if not any(content.array_records.values()):
             return
         named = _view_arrays(content)
-        model = self._view_model(content) if kind_of(message) == _EVALUATE else None
+        model = None
+        if kind_of(message) == _EVALUATE:
+            model = self._view_model(content)
         if model is None:
             self.recorder.leave_out(kind, "sent", arrays=named)
             return
@@ -212,13 +194,13 @@ class RoundTracker:
         while len(self._perhaps) > _HELD:
             self._leave_out(self._perhaps.pop(0))
 
-    @_contain_errors
     def _settle(self, common: Arrays | None) -> None:
         """Name those of the held models that are not the one which the record has."""
-        for model in self._perhaps:
-            if common is None or not identical(model.arrays, common):
-                self._leave_out(model)
-        self._perhaps = []
+        with self.recorder.containing(), self.lock:
+            for model in self._perhaps:
+                if common is None or not identical(model.arrays, common):
+                    self._leave_out(model)
+            self._perhaps = []
 
     def _leave_out(self, model: _TrackedModel) -> None:
         self.recorder.leave_out(model.type, model.way, arrays=model.named, messages=model.messages)
@@ -264,64 +246,68 @@ class RoundTracker:
         """Say whether a node has not replied yet."""
         return any(sent.reply is None for sent in self._sent)
 
-    @_contain_errors
     def replied(self, messages: Iterable[Message]) -> None:
         """Note replies, errors among them, in the order in which the server took them."""
-        for message in messages:
-            self._take(message)
+        with self.recorder.containing(), self.lock:
+            for message in messages:
+                self._take(message)
 
-    @_contain_errors
     def finish(self, reason: str = _CLOSED) -> None:
         """End the round, if there is one, and hand it over; ``reason`` is why a node without a reply has none."""
-        if self._number is None:
-            return
-        number = self._number
-        self._number = None
-        common = _most_sent([sent.model for sent in self._sent])
-        self._settle(common)
-        self.recorder.foretell(common, len(self._sent))
-        replies: list[Reply] = []
-        missing: list[Reply] = []
-        # The server averages replies in the order in which it took them.
-        for sent in sorted(self._sent, key=lambda sent: sent.reply_number):
-            if sent.reply is not None:
-                replies.append(_with_model(sent.reply, sent.model, common))
-                continue
-            self._overdue[sent.message.metadata.message_id] = (sent.node, number)
-            reply = Reply(node=str(sent.node), status="missing", reason=reason)
-            missing.append(_with_model(reply, sent.model, common))
-        self.recorder.put(
-            Exchange(
-                number=number,
-                common=common,
-                replies=[*replies, *missing, *self._late],
-                config=self._config,
-                mean="legacy" if self._legacy else "message",
-                started=self._started,
-                ended=time.time(),
+        with self.recorder.containing(), self.lock:
+            if self._number is None:
+                return
+            number = self._number
+            self._number = None
+            common = _most_sent([sent.model for sent in self._sent])
+            self._settle(common)
+            self.recorder.foretell(common, len(self._sent))
+            replies: list[Reply] = []
+            missing: list[Reply] = []
+            # The server averages replies in the order in which it took them.
+            for sent in sorted(self._sent, key=lambda sent: sent.reply_number):
+                if sent.reply is not None:
+                    replies.append(_with_model(sent.reply, sent.model, common))
+                    continue
+                self._overdue[sent.message.metadata.message_id] = (sent.node, number)
+                reply = Reply(node=str(sent.node), status="missing", reason=reason)
+                missing.append(_with_model(reply, sent.model, common))
+            self.recorder.put(
+                Exchange(
+                    number=number,
+                    common=common,
+                    replies=[*replies, *missing, *self._late],
+                    config=self._config,
+                    mean="legacy" if self._legacy else "message",
+                    started=self._started,
+                    ended=time.time(),
+                )
             )
-        )
-        self._late, self._sent, self._unindexed, self._index, self._asked = [], [], [], {}, {}
+            self._late, self._sent, self._unindexed, self._index, self._asked = [], [], [], {}, {}
 
-    @_contain_errors
     def ended_in(self, arrays: ArrayRecord) -> None:
         """Note the common model that the round led to."""
-        self._knows_final = True
-        self.recorder.final = view_records({"arrays": arrays}, self._names)
+        with self.recorder.containing(), self.lock:
+            self._knows_final = True
+            self.recorder.final = view_records({"arrays": arrays}, self._names)
 
     def close(self, error: str | None = None) -> None:
         """End the last round and the record; ``error`` says why the run ended early, if it did."""
-        self._flush(UNFINISHED if error else _CLOSED)
-        # The last model of a run that failed is not recorded.
-        self._settle(None if error else self.recorder.final)
+        if error:
+            # The last model of a run that failed is not recorded.
+            self._flush(UNFINISHED)
+            self._settle(None)
+        else:
+            self._flush(_CLOSED)
+            self._settle(self.recorder.final)
         self.recorder.close(error)
 
-    @_contain_errors
     def _flush(self, reason: str) -> None:
-        self.finish(reason)
-        if self._late:
-            self.recorder.put(Exchange(number=self._late[-1].of_round or 0, common=None, replies=self._late))
-            self._late = []
+        with self.recorder.containing(), self.lock:
+            self.finish(reason)
+            if self._late:
+                self.recorder.put(Exchange(number=self._late[-1].of_round or 0, common=None, replies=self._late))
+                self._late = []
 
     def _open(self, number: int, content: RecordDict) -> None:
         if is_masked(content):

@@ -141,11 +141,9 @@ class ObservedLegacyStrategy(Strategy):
         self._note(server_round, results, failures)
         with self._noting():
             parameters, metrics = self._inner.aggregate_fit(server_round, results, failures)
-        try:
-            if parameters is not None:
+        if parameters is not None:
+            with self._recorder.containing(f"the model after round {server_round}: "):
                 self._recorder.final = view_tensors(parameters.tensors, self._names)
-        except Exception as cause:
-            self._recorder.fail(f"the model after round {server_round}: {cause}")
         return parameters, metrics
 
     def configure_evaluate(
@@ -155,7 +153,7 @@ class ObservedLegacyStrategy(Strategy):
         with self._noting():
             instructions = self._inner.configure_evaluate(server_round, parameters, client_manager)
         if self._notes_evaluations:
-            with self._containing():
+            with self._recorder.containing():
                 self._note_evaluations(instructions)
         return instructions
 
@@ -180,7 +178,7 @@ class ObservedLegacyStrategy(Strategy):
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Note the results before the inner strategy may change them, and delegate."""
         if self._notes_evaluations:
-            with self._containing():
+            with self._recorder.containing():
                 for proxy, result in results:
                     values: dict[str, Scalar] = {"loss": result.loss, "num_examples": result.num_examples}
                     for name, value in result.metrics.items():
@@ -205,7 +203,9 @@ class ObservedLegacyStrategy(Strategy):
         if self._waiting is not None:
             number = self._waiting
             self._waiting = None
-            reason = UNFINISHED if self._recorder.run_error else "the round ended without an aggregate"
+            reason = "the round ended without an aggregate"
+            if self._recorder.run_error:
+                reason = UNFINISHED
             self._note(number, [], [], reason)
 
     def _note(
@@ -216,22 +216,11 @@ class ObservedLegacyStrategy(Strategy):
         reason: str = "no reply before the round was closed",
     ) -> None:
         """Hand the round over; ``reason`` is why a node without a reply has none."""
-        try:
+        with self._recorder.containing(f"round {server_round}: "):
             exchange = self._exchange(server_round, results, failures, reason)
             if not results:
                 self._recorder.final = exchange.common
             self._recorder.put(exchange)
-        except Exception as cause:
-            # No error of the recording may reach the run.
-            self._recorder.fail(f"round {server_round}: {cause}")
-
-    @contextmanager
-    def _containing(self) -> Iterator[None]:
-        """Let an error end the recording, and not the run."""
-        try:
-            yield
-        except Exception as cause:
-            self._recorder.fail(f"{type(cause).__name__}: {cause}")
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian
 from fedattack.base.errors import ConfigError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
 from fedattack.record import Keep, Record, check_record, shrink_record
-from fedattack.record.size import Size, in_bytes
+from fedattack.record.size import Size
 from tests.observe import apps
 from tests.observe.test_observers import NODES, ROUNDS, context, run_message
 from tests.worlds.local_grid import LocalGrid
@@ -163,10 +163,6 @@ def test_what_is_foretold_is_written(keep, strategy, tmp_path, monkeypatch):
     slack = 0 if strategy is FedAvg else foretold / size.round * size.once + ROUNDS * size.once
     written = sum(path.stat().st_size for path in (tmp_path / "r").rglob("*.safetensors"))
     assert 0.7 * foretold - 2000 < written < foretold + slack + 20_000
-
-
-def test_bytes_are_written_as_people_do():
-    assert in_bytes(8_800_000_000) == "8.8 GB"
 
 
 def test_shrinking_a_recorded_run_takes_the_same_clients(tmp_path):

@@ -35,6 +35,10 @@ def context() -> Context:
     return Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={})
 
 
+def bytes_of(arrays) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
 def fail_in_round_two(message: Message, index: int) -> str | None:
     """Client 3 fails in the second training round."""
     if message.metadata.message_type != "train" or index != 3:
@@ -92,9 +96,7 @@ def test_message_record_holds_what_the_clients_sent(observer, tmp_path):
     record = Record(tmp_path / "record")
     common = apps.initial_arrays()
     for item in record:
-        assert {name: array.tobytes() for name, array in item.common.items()} == {
-            name: array.tobytes() for name, array in common.items()
-        }
+        assert bytes_of(item.common) == {name: array.tobytes() for name, array in common.items()}
         assert len(item.sampled) == NODES
         assert item.config["lr"] == 0.1
         for seen in item.observations:
@@ -112,9 +114,7 @@ def test_message_record_holds_what_the_clients_sent(observer, tmp_path):
             assert seen.metrics == {"train-loss": 0.5 + partition}
         common = {name: np.asarray(array) for name, array in (item.after or final).items()}
     assert sum(seen.status == "failed" for item in record for seen in item.observations) == 1
-    assert {name: array.tobytes() for name, array in common.items()} == {
-        name: array.tobytes() for name, array in final.items()
-    }
+    assert bytes_of(common) == {name: array.tobytes() for name, array in final.items()}
     assert [parameter.role for parameter in record.parameters] == ["parameter", "parameter", "buffer"]
 
 
@@ -318,9 +318,7 @@ def test_the_aggregate_view_of_a_plain_server_is_projected_while_it_is_written(o
 
     final = run(tmp_path / "sums", view="aggregate")
     same = run(tmp_path / "single")
-    assert {name: array.tobytes() for name, array in final.items()} == {
-        name: array.tobytes() for name, array in same.items()
-    }
+    assert bytes_of(final) == {name: array.tobytes() for name, array in same.items()}
     sums = Record(tmp_path / "sums")
     later = project_record(Record(tmp_path / "single"), tmp_path / "later")
     assert sums.view == "aggregate"
@@ -332,9 +330,7 @@ def test_the_aggregate_view_of_a_plain_server_is_projected_while_it_is_written(o
         assert len(left.participants) == NODES - (left.number == 2)
         assert {name: array.dtype for name, array in left.aggregate.items()} == dict.fromkeys(apps.SHAPES, np.float64)
         for mine, theirs in ((left.aggregate, right.aggregate), (left.common, right.common)):
-            assert {name: array.tobytes() for name, array in mine.items()} == {
-                name: array.tobytes() for name, array in theirs.items()
-            }
+            assert bytes_of(mine) == {name: array.tobytes() for name, array in theirs.items()}
         for seen, other in zip(left.observations, right.observations, strict=True):
             assert (seen.num_examples, seen.metrics, seen.reason) == (other.num_examples, other.metrics, other.reason)
             assert seen.arrays is None
@@ -362,9 +358,7 @@ def test_bridge_lets_one_numpy_client_serve_both_generations(tmp_path):
     native: dict = {}
     random.seed(3)
     apps.message_server(FedAvg, 2, native)(LocalGrid(apps.message_client, NODES), context())
-    assert {name: array.tobytes() for name, array in results["final"].items()} == {
-        name: array.tobytes() for name, array in native["final"].items()
-    }
+    assert bytes_of(results["final"]) == {name: array.tobytes() for name, array in native["final"].items()}
     for seen in Record(tmp_path / "record").rounds[0].observations:
         partition = int(seen.node) - FIRST_NODE
         assert list(seen.arrays) == list(apps.SHAPES)
@@ -487,14 +481,6 @@ def test_a_strategy_wrapped_by_another_still_records(tmp_path):
     assert len(Record(tmp_path / "record")) == ROUNDS
 
 
-def test_starting_twice_into_one_folder_is_refused_before_training(tmp_path):
-    strategy = ObservedStrategy(FedAvg(), tmp_path / "record")
-    run_message(lambda: strategy, None, None)
-    with pytest.raises(RecordError, match="holds a record already"):
-        run_message(lambda: strategy, None, None)
-    assert check_record(tmp_path / "record").whole
-
-
 def push_and_pull(tmp_path, rounds, drop=lambda *_: None, *, number=True, between=None, chunks=1, view="individual"):
     """A server that pushes and pulls itself."""
     from flwr.app import Array, ArrayRecord, ConfigRecord
@@ -549,13 +535,9 @@ def test_a_server_that_numbers_nothing_still_has_rounds(tmp_path):
     assert [len(item.participants) for item in record] == [NODES - 1] * 5
 
 
-def test_a_query_in_between_does_not_end_a_round(tmp_path):
-    record = push_and_pull(tmp_path, 3, between="query")
-    assert [len(item.participants) for item in record] == [NODES] * 3
-
-
-def test_a_round_sent_in_parts_is_one_round(tmp_path):
-    record = push_and_pull(tmp_path, 3, chunks=2)
+@pytest.mark.parametrize("options", [{"between": "query"}, {"chunks": 2}])
+def test_a_query_in_between_or_a_round_in_parts_ends_no_round(options, tmp_path):
+    record = push_and_pull(tmp_path, 3, **options)
     assert [(item.number, len(item.participants)) for item in record] == [(1, NODES), (2, NODES), (3, NODES)]
 
 
