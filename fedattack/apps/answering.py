@@ -239,7 +239,7 @@ class Interview:
                 "one median over the targets, so that they can be compared"
             )
         for player in self._players.values():
-            notes += player.assumed()
+            notes += player.list_assumptions()
         return np.array([*dict.fromkeys(notes)], dtype=np.str_)
 
 

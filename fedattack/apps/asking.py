@@ -70,9 +70,7 @@ class Asker:
         arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}")
         return check_answers(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
 
-    def planted(
-        self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], passes: Sequence[int]
-    ) -> dict[int, Answers]:
+    def plant(self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], passes: Sequence[int]) -> dict[int, Answers]:
         """Ask the same of replies in which something is planted: each client trains further on its own targets.
 
         ``owned`` says by node which these are. Returned is by how often it goes over them, of ``passes`` in ascending
@@ -89,7 +87,7 @@ class Asker:
             found[count] = check_answers(of_case, inquiry.targets, _WHERE)
         return found
 
-    def stepped(
+    def plant_steps(
         self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], together: Sequence[int], out: Path
     ) -> dict[int, Record]:
         """Let clients send one plain step on a few of their own targets in the place of their replies.

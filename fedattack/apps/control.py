@@ -142,7 +142,7 @@ def _train_further(
     """Ask about replies of clients that were trained further on their own targets."""
     inquiry, owned = _inquire(evidence, witnesses)
     found = {}
-    for count, answers in asker.planted(inquiry, owned, passes).items():
+    for count, answers in asker.plant(inquiry, owned, passes).items():
         found[count] = replace(evidence, knowledge=replace(evidence.knowledge, model=None, answers=answers))
     return found
 
@@ -154,7 +154,7 @@ def _step(
     inquiry, owned = _inquire(evidence, witnesses)
     if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
         raise DataError("a plain step stands in the place of a single client's model alone")
-    records = asker.stepped(inquiry, owned, together, folder / (evidence.part.name or "run"))
+    records = asker.plant_steps(inquiry, owned, together, folder / (evidence.part.name or "run"))
     return {count: replace(evidence, record=record) for count, record in records.items()}
 
 

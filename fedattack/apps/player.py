@@ -87,7 +87,7 @@ class Handler:
         )
         context = Context(1, 1, dict(self.node_config), RecordDict(), dict(self.run_config))
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
-        with _bounded():
+        with _limit_time():
             try:
                 return self.app(message, context)
             except SystemExit as cause:
@@ -95,7 +95,7 @@ class Handler:
 
 
 @contextmanager
-def _bounded() -> Iterator[None]:
+def _limit_time() -> Iterator[None]:
     """End the process where what the app does takes too long: nothing else ends a handler that waits."""
     seconds = float(os.environ.get(LONGEST, _SECONDS))
 
@@ -346,7 +346,7 @@ class Player:
                 found[name] = parameter
         return found
 
-    def assumed(self) -> Iterator[str]:
+    def list_assumptions(self) -> Iterator[str]:
         """Say what was put in the place of what nobody sends, and what of the loss is not asked for."""
         if not self.tape.is_whole:
             yield (

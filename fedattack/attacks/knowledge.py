@@ -126,7 +126,7 @@ class PartialRecords:
         """SHA-256 of the examples, labels and domain, by which the truth and scores say what they speak of."""
         return _fingerprint(self.x, self.y, self.domain)
 
-    def completed(self, value: int, rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
+    def complete(self, value: int, rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
         """Return examples (n, d), or those of ``rows``, with the attribute at ``domain[value]`` throughout."""
         x = self.x[rows].copy()
         x[:, list(self.columns)] = self.domain[value]

@@ -64,7 +64,7 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
     for left_out in ((), frozen):
         state = _shapes_of_model(known, left_out)
         if sent == [*state.values()]:
-            return record.renamed(dict(zip(numbers, state, strict=True)))
+            return record.rename(dict(zip(numbers, state, strict=True)))
     return record
 
 
@@ -95,7 +95,7 @@ def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[
         if len(meant) != 1:
             return record
         names[name] = meant[0]
-    return record.renamed(names) if len({*names.values()}) == len(names) else record
+    return record.rename(names) if len({*names.values()}) == len(names) else record
 
 
 def _shortens(short_name: str, name: str) -> bool:
@@ -132,7 +132,7 @@ def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
             raise ModelError(
                 f"{record.path}: the frozen {name} is not that of the run; give the weights that it began with"
             )
-    return record.completed(lacking, [*state]) if lacking else record
+    return record.complete(lacking, [*state]) if lacking else record
 
 
 def check_model(model: nn.Module, record: Record) -> None:

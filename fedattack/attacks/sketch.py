@@ -144,9 +144,9 @@ class SketchedRows(KeptRows[Whole]):
         self._rows_of_block = max(1, int(scratch / 2 / (4 * sketch.width)))
         self._at_once = max(1, int(scratch / 2 / (3 * 4 * sketch.size)))
 
-    def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, Whole]]:
+    def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, Whole]]:
         """See :class:`KeptRows`."""
-        for where, block in self.rows.computed(first, last, generator):
+        for where, block in self.rows.compute(first, last, generator):
             for begin in range(0, len(block), self._rows_of_block):
                 part = block.of(slice(begin, begin + self._rows_of_block))
                 place = slice(where.start + begin, where.start + begin + len(part))

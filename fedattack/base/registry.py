@@ -68,7 +68,7 @@ class Registry(Mapping[str, N], Generic[N]):
         broken: dict[str, str] = {}
         for name, entry in installed_in(self.group).items():
             try:
-                for one in _listed(entry.load()):
+                for one in _as_tuple(entry.load()):
                     if fault := self._fault(one, found):
                         broken[name] = f"{entry.value} {fault}"
                     else:
@@ -89,10 +89,10 @@ class Registry(Mapping[str, N], Generic[N]):
 def stated_in(package: str, attribute: str) -> Iterator[Any]:
     """Yield what the modules of a package state in an attribute; those that lack it state nothing."""
     for module in iter_modules(import_module(package).__path__):
-        yield from _listed(getattr(import_module(f"{package}.{module.name}"), attribute, ()))
+        yield from _as_tuple(getattr(import_module(f"{package}.{module.name}"), attribute, ()))
 
 
-def _listed(stated: Any) -> tuple[Any, ...]:
+def _as_tuple(stated: Any) -> tuple[Any, ...]:
     return stated if isinstance(stated, tuple) else (stated,)
 
 

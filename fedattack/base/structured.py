@@ -78,16 +78,16 @@ def arguments(leaves: Mapping[str, T]) -> tuple[list[Any], dict[str, Any]]:
         for part in way:
             node = node.setdefault(part, {})
         node[last] = leaf
-    grown = {name: _grown(node) for name, node in tree.items()}
+    grown = {name: _grow(node) for name, node in tree.items()}
     positions = [int(name) for name in grown if name.isdigit()]
     args = [grown.pop(str(index), None) for index in range(max(positions, default=-1) + 1)]
     return args, grown
 
 
-def _grown(node: Any) -> Any:
+def _grow(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    parts = {name: _grown(part) for name, part in node.items()}
+    parts = {name: _grow(part) for name, part in node.items()}
     if all(name.startswith(_ITEM) for name in parts):
         return tuple(parts.values())
     return parts

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning.batched import State
 from fedattack.learning.models import check_parameters
-from fedattack.learning.torch_utils import in_mode, seeded, shapes_of, to_tensor
+from fedattack.learning.torch_utils import fix_seed, in_mode, shapes_of, to_tensor
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def distil(
     targets = to_tensor(outputs, dtype=torch.float32, device=device)
     _check(records, targets)
     optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
-    with seeded(seed, device), in_mode(model, training=True):
+    with fix_seed(seed, device), in_mode(model, training=True):
         for batch in _batches(len(records), how, seed, device):
             optimizer.zero_grad()
             predictions = model(records[batch])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedattack.base.errors import ConfigError, ModelError
 from fedattack.base.machine import MEMORY
 from fedattack.learning.losses import MeanLoss, mean_loss
-from fedattack.learning.torch_utils import activations, in_mode, seeded
+from fedattack.learning.torch_utils import activations, fix_seed, in_mode
 from fedattack.learning.training import LocalSGD, LocalTraining, read_gradients, records_of
 from fedattack.privacy import ExampleSampling, check_noise
 
@@ -276,7 +276,7 @@ def _private(
     # Batches, noise and dropout must not be drawn from streams that start alike.
     batches, noises, dropout = np.random.SeedSequence(seed).spawn(3)
     dropout_seed = int(dropout.generate_state(1)[0])
-    with seeded(dropout_seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
+    with fix_seed(dropout_seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
         # The first layer's input needs no gradient, and torch warns of that where a backward pass is hooked.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         wrapped = GradSampleModule(model, loss_reduction="sum")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.base.errors import ConfigError, DataError, ModelError
-from fedattack.learning.torch_utils import different, seeded, shapes_of, to_tensor
+from fedattack.learning.torch_utils import different, fix_seed, shapes_of, to_tensor
 
 FEATURES = 512
 """Features that an update is pooled to at most, if there are not more parameters than that."""
@@ -238,7 +238,7 @@ def train_network(
     check_labels(features, labels, values)
     mean, deviation = standardisation(features)
     generator = torch.Generator().manual_seed(seed)
-    with seeded(seed, torch.device("cpu")):
+    with fix_seed(seed, torch.device("cpu")):
         widths = (features.shape[1], *hidden, values)
         linear = [nn.Linear(before, after) for before, after in pairwise(widths)]
         network = nn.Sequential()

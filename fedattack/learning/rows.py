@@ -21,7 +21,7 @@ from torch.func import grad, vmap
 
 from fedattack.learning.inputs import Examples
 from fedattack.learning.shadows import ShadowModel
-from fedattack.learning.torch_utils import channels_last, seeded
+from fedattack.learning.torch_utils import channels_last, fix_seed
 
 # Examples whose dropout masks are drawn together, as :meth:`ShadowModel.record_gradients` does.
 _DRAWN = 128
@@ -277,7 +277,7 @@ class LayerModel:
             if not list(module.children()):
                 hooks.append(module.register_forward_hook(_noting(name, seen)))
         try:
-            with torch.no_grad(), seeded(0, self.shadow.device):
+            with torch.no_grad(), fix_seed(0, self.shadow.device):
                 self.shadow.call_model({}, x)
         finally:
             for hook in hooks:
@@ -308,11 +308,11 @@ class LayerModel:
     def _are_products(self, start: Tensor, x: Examples, y: Tensor) -> bool:
         device = self.shadow.device
         generator = torch.Generator().manual_seed(0)
-        with seeded(0, device):
+        with fix_seed(0, device):
             expected = self.shadow.record_gradients(start, x, y, generator=generator)
         found = torch.zeros_like(expected)
         try:
-            with seeded(0, device):
+            with fix_seed(0, device):
                 block = self.block(start, x, y, self.shadow.draw_masks((len(x), 1), generator.manual_seed(0)), ())
             block.accumulate(found, torch.eye(len(x), device=device))
         except (RuntimeError, IndexError):
@@ -650,7 +650,7 @@ class KeptRows(ABC, Generic[_B]):
                 yield from blocks
                 continue
             made: list[tuple[slice, _B]] = []
-            for where, block in self.computed(first, min(first + _DRAWN, len(self)), generator):
+            for where, block in self.compute(first, min(first + _DRAWN, len(self)), generator):
                 self.room -= block.bytes
                 if self.room >= 0:
                     made.append((where, block))
@@ -659,7 +659,7 @@ class KeptRows(ABC, Generic[_B]):
                 self._kept[first] = made, generator.get_state()
 
     @abstractmethod
-    def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, _B]]:
+    def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, _B]]:
         """Compute the rows of examples whose masks are drawn together."""
 
 
@@ -736,7 +736,7 @@ class GradientRows(KeptRows[LayerBlock]):
             rows = slice(first, min(first + step, len(self)))
             self._merged.append((rows, whole.of(rows)))
 
-    def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
+    def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
         """See :class:`KeptRows`."""
         shadow = self.model.shadow
         masks = shadow.draw_masks((last - first, 1), generator)
@@ -744,7 +744,7 @@ class GradientRows(KeptRows[LayerBlock]):
             rows = slice(begin, min(begin + self.chunk, last))
             own = tuple(mask[begin - first : rows.stop - first] for mask in masks)
             # what draws its own dropout must draw the same in each pass, and else anew
-            with seeded(generator.initial_seed() + begin, shadow.device):
+            with fix_seed(generator.initial_seed() + begin, shadow.device):
                 into = [matrix[rows] for _, matrix in self._columns] or None
                 block = self.model.block(self.start, self.x[rows], self.y[rows], own, self.multiplied, into)
             yield rows, block

@@ -25,7 +25,7 @@ from fedattack.base.errors import DataError
 from fedattack.learning.inputs import Examples, Inputs, call, examples_of, mean_loss_in
 from fedattack.learning.losses import MeanLoss
 from fedattack.learning.returned import output_in
-from fedattack.learning.torch_utils import has_batch_norm, has_dropout, seeded, to_tensor
+from fedattack.learning.torch_utils import fix_seed, has_batch_norm, has_dropout, to_tensor
 from fedattack.learning.training import LocalSGD, Stepping
 
 CHUNK = 64
@@ -220,7 +220,7 @@ class ShadowModel:
         """Seed the dropout that a model draws itself, if there is any; torch draws it from its global generators."""
         if not self._draws:
             return nullcontext()
-        return seeded(seed, self.device)
+        return fix_seed(seed, self.device)
 
     def _draw_seed(self, generator: torch.Generator) -> int:
         """Draw what :meth:`_drawing` takes; nothing is drawn for a model that draws no dropout itself."""
@@ -347,7 +347,7 @@ class ShadowModel:
             return output_in(self.call_model(parameters, x)).float().sum()
 
         try:
-            with seeded(0, self.device):
+            with fix_seed(0, self.device):
                 vmap(grad(total), in_dims=(None, 0), randomness="different")(trained, examples[:, None])
         except (RuntimeError, NotImplementedError):
             return False

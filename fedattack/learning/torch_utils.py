@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
+def fix_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global generators of the CPU and of one device, and put their states back afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         # torch.manual_seed would seed all other devices as well, whose states are not put back

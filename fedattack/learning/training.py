@@ -16,7 +16,7 @@ from torch.optim.sgd import sgd
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning.inputs import examples_of, mean_loss_in, returned_for
 from fedattack.learning.losses import mean_loss
-from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
+from fedattack.learning.torch_utils import fix_seed, in_mode, to_tensor
 
 OPTIMIZERS = ("SGD", "Adam", "AdamW")
 """What clients train by, as PyTorch calls it."""
@@ -173,7 +173,7 @@ def train_local(
     stepping = Stepping(parameters, how, maximise=maximise)
     order = torch.Generator().manual_seed(seed)
     steps = 0
-    with seeded(seed, device), in_mode(model, training=True):
+    with fix_seed(seed, device), in_mode(model, training=True):
         for _ in range(epochs):
             # summed on the device: reading it at every step would make a GPU wait
             total = torch.zeros((), dtype=torch.float64, device=device)
@@ -306,7 +306,7 @@ def full_gradient(
     model.to(device)
     model.zero_grad()
     total = torch.zeros((), dtype=torch.float64, device=device)
-    with seeded(seed, device), in_mode(model, training=True):
+    with fix_seed(seed, device), in_mode(model, training=True):
         for some_records, some_labels in zip(records.split(chunk), labels.split(chunk), strict=True):
             part = objective(model(some_records), some_labels) * (len(some_labels) / len(records))
             part.backward()

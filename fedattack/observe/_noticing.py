@@ -12,7 +12,7 @@ from fedattack.observe.legacy import ObservedLegacyStrategy
 
 
 @contextmanager
-def noticed(tracker: RoundTracker, names: Sequence[str] | None, *, may_choose: bool) -> Iterator[None]:
+def notice_messages(tracker: RoundTracker, names: Sequence[str] | None, *, may_choose: bool) -> Iterator[None]:
     """Tell a tracker what is noticed.
 
     Parameters

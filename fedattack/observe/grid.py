@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from fedattack.observe._noticing import noticed
+from fedattack.observe._noticing import notice_messages
 from fedattack.observe._recorder import Recorder
 from fedattack.observe._tracker import RoundTracker
 
@@ -134,7 +134,7 @@ class ObservedServerApp(ServerApp):
         recorder.of_run(context.run_id)
         tracker = RoundTracker(recorder, self._names)
         try:
-            with noticed(tracker, self._names, may_choose=self._options.get("view") != "individual"):
+            with notice_messages(tracker, self._names, may_choose=self._options.get("view") != "individual"):
                 self._inner(RecordingGrid(grid, tracker), context)
         except BaseException as cause:
             tracker.close(error=f"the run ended with {type(cause).__name__}: {cause}")

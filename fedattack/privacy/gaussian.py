@@ -37,10 +37,10 @@ def sampled_epsilon(mu: float, rate: float, delta: float) -> float:
     """
     if delta >= rate:
         return 0.0
-    return amplified(epsilon_of(mu, delta / rate), rate)
+    return amplify(epsilon_of(mu, delta / rate), rate)
 
 
-def amplified(epsilon: float, rate: float) -> float:
+def amplify(epsilon: float, rate: float) -> float:
     """Return ln(1 + q(e^ε − 1)), also where e^ε is too large for a float."""
     if math.isinf(epsilon):
         return math.inf

@@ -86,14 +86,14 @@ class Parameter:
     @classmethod
     def of(cls, name: str, array: NDArray[Any]) -> "Parameter":
         """Describe ``array``."""
-        return cls(name, tuple(array.shape), str(array.dtype), "parameter").renamed(name)
+        return cls(name, tuple(array.shape), str(array.dtype), "parameter").rename(name)
 
     @property
     def size(self) -> int:
         """Its number of entries."""
         return math.prod(self.shape)
 
-    def renamed(self, name: str) -> "Parameter":
+    def rename(self, name: str) -> "Parameter":
         """Return the same array under another name, which says whether it is a buffer."""
         buffer = name.rsplit(".", 1)[-1] in _BUFFER_SUFFIXES
         return replace(self, name=name, role="buffer" if buffer else "parameter")

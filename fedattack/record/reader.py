@@ -37,7 +37,7 @@ from fedattack.record.means import mean_of
 from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
-from fedattack.record.singled import Weighing, singled, split
+from fedattack.record.singled import Weighing, find_singled, split
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum
 
@@ -117,15 +117,15 @@ class TensorFile:
             If it is damaged, or does not hold the arrays ``names`` and no others.
         """
         try:
-            opened = safe_open(self.path, framework="numpy")
-            different = sorted(set(opened.keys()) ^ set(names))
+            open_file = safe_open(self.path, framework="numpy")
+            different = sorted(set(open_file.keys()) ^ set(names))
         except (SafetensorError, OSError) as cause:
             raise RecordError(f"{self.path} is no safetensors file ({short(str(cause), 100)})") from None
         if different:
             raise RecordError(
                 f"{self.path} and the index name different arrays: one alone has {short(different[0], 60)}"
             )
-        return opened
+        return open_file
 
 
 def _check_memory(stored: Any) -> None:
@@ -685,7 +685,7 @@ class Record:
         file = TensorFile(self.path / FINAL, source)
         return self.whole(self._read_stored(file, lambda: source["names"], self.shown(source["names"])))
 
-    def renamed(self, names: Mapping[str, str]) -> "Record":
+    def rename(self, names: Mapping[str, str]) -> "Record":
         """Return a view of this record in which parameters have other names; what is on disk stays as it is.
 
         Parameters
@@ -695,12 +695,12 @@ class Record:
         """
         view = copy.copy(self)
         view._new_names = dict(names)
-        view.parameters = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.parameters)
-        view.absent = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.absent)
+        view.parameters = tuple(entry.rename(names.get(entry.name, entry.name)) for entry in self.parameters)
+        view.absent = tuple(entry.rename(names.get(entry.name, entry.name)) for entry in self.absent)
         view.left_out = {names.get(name, name): digest for name, digest in self.left_out.items()}
         return view
 
-    def completed(self, frozen: Mapping[str, NDArray[Any]], order: Sequence[str]) -> "Record":
+    def complete(self, frozen: Mapping[str, NDArray[Any]], order: Sequence[str]) -> "Record":
         """Return a view of this record in which every model has further arrays; what is on disk stays as it is.
 
         Parameters
@@ -719,7 +719,7 @@ class Record:
         return view
 
     def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
-        """Put the arrays of :meth:`completed` beside those that are stored; of a ``reply`` that is no model, zeros."""
+        """Put the arrays of :meth:`complete` beside those that are stored; of a ``reply`` that is no model, zeros."""
         if arrays is None:
             return None
         if self._chosen:
@@ -785,7 +785,7 @@ class Record:
         sums = copy.copy(self)
         sums.view, sums.exchanges = "aggregate", {}
         weighing = Weighing.of(self.manifest["aggregation"])
-        for exchange, seen in singled([Round(line, sums) for line in self.exchanges[round_.number]]):
+        for exchange, seen in find_singled([Round(line, sums) for line in self.exchanges[round_.number]]):
             yield seen.with_arrays(self._rest_of(exchange, seen, weighing))
 
     def _rest_of(self, exchange: Round, seen: Observation, weighing: Weighing) -> Arrays:
@@ -828,7 +828,7 @@ class Record:
     def _read_stored(self, file: TensorFile, names: Callable[[], Collection[str]], keys: Mapping[str, str]) -> Arrays:
         """Arrays of a file that holds ``names`` and no others; ``keys`` are their names in it by those to show."""
 
-        def opened() -> Any:
+        def open_file() -> Any:
             if file.path not in self._verified:
                 file.verify()
                 self._verified.add(file.path)
@@ -836,7 +836,7 @@ class Record:
 
         def read(name: str) -> NDArray[Any]:
             try:
-                arrays = self._open_files.get(file.path, opened)
+                arrays = self._open_files.get(file.path, open_file)
                 if file.size > _LARGE:
                     _check_memory(arrays.get_slice(name))
                 return cast(NDArray[Any], arrays.get_tensor(name))

@@ -91,7 +91,7 @@ def split(observations: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return alike, others
 
 
-def singled(exchanges: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def find_singled(exchanges: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield of the exchanges of a round those whose sum one client alone moved: the exchange, and its reply."""
     for exchange in exchanges:
         asked, _ = split(exchange.all_observations)

@@ -98,10 +98,10 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         below.append(Text.assemble("\n", ("Clients send", "bold"), f" {printable(sent_in_short(run['sent']))}"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
-    return Group(title, *map(_said, in_short(findings)), table, *below)
+    return Group(title, *map(_write_short, in_short(findings)), table, *below)
 
 
-def _said(answer: tuple[Finding, str, str]) -> Text:
+def _write_short(answer: tuple[Finding, str, str]) -> Text:
     finding, question, short = answer
     return Text.assemble(f"{question} ", (printable(short), _STYLES[finding.verdict]))
 

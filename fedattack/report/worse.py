@@ -68,7 +68,7 @@ def find_changes(before: Sequence[Finding], after: Sequence[Finding]) -> list[Ch
     pairs, lost = [], []
     for old in filter(_is_measured, before):
         new = measured.get(old.name)
-        if new is not None and _asked(old) == _asked(new):
+        if new is not None and _subject_of(old) == _subject_of(new):
             pairs.append((old, new))
         elif old.headline:
             lost.append(old.name)
@@ -92,7 +92,7 @@ def _is_measured(finding: Finding) -> bool:
     return None not in (finding.value, finding.low, finding.high, finding.p) and finding.verdict != CANNOT_TELL
 
 
-def _asked(finding: Finding) -> tuple[Any, ...]:
+def _subject_of(finding: Finding) -> tuple[Any, ...]:
     """Return what a finding is about, beside its name."""
     return finding.view, finding.units, finding.series.get("asked")
 

@@ -239,7 +239,7 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
         path = witness_file(folder, call.node)
         if not path.exists():
             make_private(folder)
-        with _locked(path):
+        with _lock_file(path):
             known, size = _open(path, call, watch.keep)
             if call.run != known.run and known.run:
                 raise ConfigError(f"{folder} has witnesses of run {known.run}; give run {call.run} another folder")
@@ -265,7 +265,7 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     """Let one process at a time change a file; a system without such locks (Windows) lets all."""
     try:
         import fcntl

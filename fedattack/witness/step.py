@@ -84,7 +84,7 @@ class Step:
             self.held_out = chosen
             self.stand_in = lambda place, tree: reorder(tree, order, self.count)
 
-    def replaced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def replace_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the latest call with what stands in the place of its leaves."""
         if self.stand_in is None:
             return args, kwargs
@@ -444,7 +444,7 @@ class Reader(TorchFunctionMode):
         before = tensors_of(self.step.calls)
         return any(not any(torch.equal(value, other) for other in before) for value in given)
 
-    def returned(self, module: nn.Module, output: Any) -> None:
+    def note_returned(self, module: nn.Module, output: Any) -> None:
         """Note what a model returned."""
         if self.step is None:
             return

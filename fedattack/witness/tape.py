@@ -414,13 +414,13 @@ def _calls_read(reader: Reader) -> Iterator[None]:
             return original(self, *args, **kwargs)
         step = reader.begin(self, args, kwargs)
         if step is not None:
-            args, kwargs = step.replaced(args, kwargs)
+            args, kwargs = step.replace_leaves(args, kwargs)
         reader.inside = True
         try:
             output = original(self, *args, **kwargs)
         finally:
             reader.inside = False
-        reader.returned(self, output)
+        reader.note_returned(self, output)
         return output
 
     nn.Module.__call__ = call  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ from torch import nn
 
 from fedattack.witness.pretrained import description
 from fedattack.witness.seen import WitnessedModel
-from fedattack.witness.watch import SeenModel, current, ignored, unwatched
+from fedattack.witness.watch import SeenModel, current, is_paused, pause_watching
 
 _PRETRAINED = "fedattack.learning.pretrained:from_description"
 _LARGE = 10**7
@@ -54,7 +54,7 @@ def noting(original: Callable[..., None]) -> Callable[..., None]:
             watch, frame = current(), sys._getframe(1)
             if watch is not None:
                 watch.guard("what a model was made with", _note, self, frame)
-            elif not ignored():
+            elif not is_paused():
                 # Such as a model that a module makes when it is imported.
                 with suppress(Exception):
                     _note(None, self, frame)
@@ -255,7 +255,7 @@ def _rebuilds(made: Made, module: nn.Module) -> bool:
     devices = ["meta", "cpu"] if sum(parameter.numel() for parameter in module.parameters()) < _LARGE else ["meta"]
     for device in devices:
         try:
-            with unwatched(), _same_randomness(), torch.device(device):
+            with pause_watching(), _same_randomness(), torch.device(device):
                 built = function(**arguments)
         except KeyboardInterrupt:
             raise

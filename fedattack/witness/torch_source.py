@@ -324,7 +324,7 @@ class StepReader(Reader):
         watch.note_held_out()
         if begun is not None:
             begun.held_out = step.held_out
-        return step.replaced(args, kwargs)
+        return step.replace_leaves(args, kwargs)
 
     def end_call(self, watch: CallWatch, module: nn.Module, output: Any, begun: Any) -> None:
         """Note what it returned, and wait for a gradient."""
@@ -334,7 +334,7 @@ class StepReader(Reader):
         step = self.step
         calls = self._open.setdefault(step, [])
         calls.append((model, begun))
-        self.returned(module, output)
+        self.note_returned(module, output)
         if step.trains:
             for tensor in tensors_of(output):
                 if tensor.grad_fn is not None:

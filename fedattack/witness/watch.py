@@ -624,7 +624,7 @@ def _end_reading(watch: CallWatch) -> None:
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
+def pause_watching() -> Iterator[None]:
     """Do something in this thread that nobody watches."""
     with _stack(None):
         yield
@@ -639,7 +639,7 @@ def _stack(watch: CallWatch | None) -> Iterator[None]:
         _local.stack.pop()
 
 
-def ignored() -> bool:
+def is_paused() -> bool:
     """Say whether what this thread does is to be noted by nobody."""
     return _local.stack[-1:] == [None]
 

@@ -192,7 +192,7 @@ def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is
     inquiry = Inquiry(part, witnesses_of(part), targets)
     nodes = sorted({reply.node for reply in Record(part.record).rounds[0].observations})
     owned = {node: [*range(24 * row, 24 * row + 16)] for row, node in enumerate(nodes)}
-    by_passes = Asker(app).planted(inquiry, owned, (1, 64))
+    by_passes = Asker(app).plant(inquiry, owned, (1, 64))
     for row, node in enumerate(by_passes[64].nodes.tolist()):
         fell = by_passes[1].losses[row] - by_passes[64].losses[row]
         others = [other for other in range(len(targets)) if other not in owned[node]]
@@ -210,7 +210,7 @@ def test_planting_ends_in_time_and_says_in_how_many_rounds(tmp_path, here, monke
     owned = {reply.node: [0, 1] for reply in record.rounds[0].observations}
     said = []
     asker = Asker(app, Watch(say=lambda kind, text: said.append(text)))
-    answers = asker.planted(inquiry, owned, (1,))[1]
+    answers = asker.plant(inquiry, owned, (1,))[1]
     assert {*answers.seqs.tolist()} == {record.rounds[0].seq}
     assert said == [
         f"{part.label}: after 300 s something is planted in 1 of {len(record)} rounds; the control is of these"

@@ -98,7 +98,7 @@ def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     for row in range(len(partial)):
         owner = truth.attributes.owners[row]
         assert truth.nodes[partial.clients[row]] == owner
-        whole = partial.completed(int(truth.attributes.values[row]), np.array([row]))[0]
+        whole = partial.complete(int(truth.attributes.values[row]), np.array([row]))[0]
         own, labels = data[owner]
         (place,) = np.flatnonzero((own == whole).all(axis=1))
         assert labels[place] == partial.y[row]

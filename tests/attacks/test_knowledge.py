@@ -212,8 +212,8 @@ def test_partial_records_and_nodes_survive_the_disk(tmp_path, prior):
 def test_records_are_completed_without_being_changed():
     known = partial()
     before = known.x.copy()
-    np.testing.assert_array_equal(known.completed(1)[:, [1, 3]], [[0, 1]] * 4)
-    np.testing.assert_array_equal(known.completed(1)[:, [0, 2, 4]], before[:, [0, 2, 4]])
+    np.testing.assert_array_equal(known.complete(1)[:, [1, 3]], [[0, 1]] * 4)
+    np.testing.assert_array_equal(known.complete(1)[:, [0, 2, 4]], before[:, [0, 2, 4]])
     np.testing.assert_array_equal(known.x, before)
 
 

@@ -249,7 +249,7 @@ def test_a_record_of_frozen_weights_is_projected_and_its_means_are_found(frozen,
     folder, weights = frozen
     alone = FORMS["sent-alone"](Record(folder / "record"), tmp_path / "alone")
     whole = Record(folder / "record")
-    view = alone.completed(weights, [parameter.name for parameter in whole.parameters])
+    view = alone.complete(weights, [parameter.name for parameter in whole.parameters])
     assert [parameter.name for parameter in view.parameters] == [parameter.name for parameter in whole.parameters]
     for left, right in zip(view, whole, strict=True):
         for name, array in right.common.items():

@@ -8,7 +8,7 @@ from scipy import optimize, stats
 
 from fedattack.base.errors import ConfigError
 from fedattack.privacy import Epsilon, gaussian_epsilon, laplace_epsilon
-from fedattack.privacy.gaussian import amplified, epsilon_of, sampled_epsilon
+from fedattack.privacy.gaussian import amplify, epsilon_of, sampled_epsilon
 
 DELTA = 1e-5
 
@@ -32,8 +32,8 @@ def test_one_sampled_step_is_that_of_the_privacy_loss_distribution(rate):
     loss = pld.privacy_loss_distribution.from_gaussian_mechanism(0.8, sampling_prob=rate)
     assert exact == pytest.approx(loss.get_epsilon_for_delta(DELTA), rel=1e-4)
     assert sampled_epsilon(1.0, DELTA / 2, DELTA) == 0
-    assert amplified(1e9, 0.5) == pytest.approx(1e9 - math.log(2))
-    assert amplified(math.inf, 0.5) == math.inf
+    assert amplify(1e9, 0.5) == pytest.approx(1e9 - math.log(2))
+    assert amplify(math.inf, 0.5) == math.inf
 
 
 @pytest.mark.slow

@@ -49,6 +49,12 @@ def test_names_of_clients_come_back_as_they_are_but_for_that(tmp_path):
     assert rows == [["client", "targets"], [names[0], "1"], ["ü x", "1"], [names[2], "1"]]
 
 
+def test_tables_are_for_their_owner_alone(tmp_path):
+    write_tables(tmp_path, [listing()])
+    assert (tmp_path / "tables").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "tables/sia-clients.csv").stat().st_mode & 0o077 == 0
+
+
 def test_tables_of_an_earlier_report_do_not_survive(tmp_path):
     write_tables(tmp_path, [listing(), listing("records")])
     for name in ("mine.csv", "notes.txt"):

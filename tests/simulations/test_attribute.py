@@ -109,7 +109,7 @@ def test_one_hot_columns_are_blanked_together(tmp_path):
     assert partial.columns == (1, 2, 3)
     assert not partial.x[:, 1:].any()
     np.testing.assert_array_equal(partial.domain, np.eye(3))
-    completed = np.stack([partial.completed(value) for value in range(3)])
+    completed = np.stack([partial.complete(value) for value in range(3)])
     own = completed[truth.attributes.values, np.arange(len(partial))]
     np.testing.assert_array_equal(own, plan.data.x_train[np.concatenate(plan.division.parts)])
 

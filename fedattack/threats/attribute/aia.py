@@ -337,10 +337,10 @@ class _LinearModel:
         """Find whether the model and the attribute are so; ``None`` if not."""
         if not model.gaussian or len(model.partial.domain) != 2 or model.size > _UNKNOWNS:
             return None
-        base = _derivative(model, model.partial.completed(0))
+        base = _derivative(model, model.partial.complete(0))
         if base is None:
             return None
-        other = _derivative(model, model.partial.completed(1))
+        other = _derivative(model, model.partial.complete(1))
         if other is None or np.ptp(other - base, axis=0).max() > 1e-6 * np.abs(other).max():
             return None
         return cls(base, (other - base).mean(axis=0), model.partial.y.astype(np.float64))

@@ -152,7 +152,7 @@ class InversionCase(Case):
         unheld, labels = self.truth.evaluation
         attacked = []
         for places, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
-            replies = [self.reconstructed(self.batches[place][0]) for place in places]
+            replies = [self.reconstruct(self.batches[place][0]) for place in places]
             attacked.append(AttackedClient(self.true_records(rows), self._cells(self.held.y[rows]), replies))
         rng = np.random.default_rng((self.seed, _EXCHANGING))
         return exchange(attacked, (self.scale(unheld), self._cells(labels)), RECOGNISED, rng, draws)
@@ -192,7 +192,7 @@ class InversionCase(Case):
         _, sizes = np.unique(self.sizes, return_counts=True)
         return float(gammaln(sizes + 1).sum() - gammaln(np.array([*alike.values()]) + 1).sum())
 
-    def reconstructed(self, number: int) -> Images:
+    def reconstruct(self, number: int) -> Images:
         """Return the scaled reconstructions of a batch."""
         return self.scale(self.scores.arrays["images"][self.scores.arrays["batches"] == number])
 
@@ -203,7 +203,7 @@ class InversionCase(Case):
     @cached_property
     def results(self) -> list[Compared]:
         """The reconstructions of each batch."""
-        return [compare(self.reconstructed(number), self.true_records(rows)) for number, _, rows in self.batches]
+        return [compare(self.reconstruct(number), self.true_records(rows)) for number, _, rows in self.batches]
 
     @cached_property
     def guesses(self) -> dict[str, list[Compared]]:
@@ -231,7 +231,7 @@ class InversionCase(Case):
             after = self.batches[index + 1 :] + self.batches[:index]
             others = [number for number, other, _ in after if other != client]
             if others:
-                nulls.append(compare(self.reconstructed(others[0]), self.true_records(rows)))
+                nulls.append(compare(self.reconstruct(others[0]), self.true_records(rows)))
             else:
                 nulls.append(self.guesses[RANDOM][index])
         return nulls

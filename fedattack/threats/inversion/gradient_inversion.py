@@ -503,7 +503,7 @@ class _Problem:
         x = self._low + self._span * shares
         order = []
         if self._deals:
-            order.append(dealt(parts, self._sizes))
+            order.append(draw_counts(parts, self._sizes))
         moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
         moved = scale_values(moved, self._scale[batches])
         if self._how.method == "cos":
@@ -564,7 +564,7 @@ class _Variable:
         self.at = self.at - share * self._rate * mean / (square.sqrt() + _TINY)
 
 
-def dealt(logarithms: Tensor, sizes: Tensor) -> Tensor:
+def draw_counts(logarithms: Tensor, sizes: Tensor) -> Tensor:
     """Return how much each example counts in the loss of each mini-batch, (…, mini-batches, n).
 
     What belongs to a mini-batch sums to one. An example's parts, each times the size of the mini-batch, do so nearly

@@ -43,7 +43,7 @@ def test_the_blanked_inputs_are_not_looked_at_and_the_seed_decides():
     again, same = impute(partial, auxiliary, seed=3)
     assert name == same
     np.testing.assert_array_equal(first, again)
-    filled = PartialRecords(**(vars(partial) | {"x": partial.completed(1)}))
+    filled = PartialRecords(**(vars(partial) | {"x": partial.complete(1)}))
     np.testing.assert_array_equal(impute(filled, auxiliary, seed=3)[0], first)
 
 

@@ -12,7 +12,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     ClientModel,
     ReplyBatch,
     Search,
-    dealt,
+    draw_counts,
     rungs,
     total_variation,
 )
@@ -278,12 +278,12 @@ def test_the_parts_of_the_true_order_give_what_the_client_sent(size):
 
 def test_parts_are_shares_of_examples_and_of_mini_batches():
     sizes = torch.tensor([3, 3, 1])
-    parts = dealt(torch.randn(4, 2, 3, 7, generator=torch.Generator().manual_seed(0)), sizes)
+    parts = draw_counts(torch.randn(4, 2, 3, 7, generator=torch.Generator().manual_seed(0)), sizes)
     torch.testing.assert_close(parts.sum(dim=-1), torch.ones(4, 2, 3))
     torch.testing.assert_close((parts * sizes[:, None]).sum(dim=-2), torch.ones(4, 2, 7), atol=0.02, rtol=0)
     true = torch.eye(3).repeat_interleave(sizes, dim=0).T
-    torch.testing.assert_close(dealt(50 * true, sizes), true / sizes[:, None])
-    torch.testing.assert_close(dealt(torch.zeros(3, 7), sizes), torch.full((3, 7), 1 / 7))
+    torch.testing.assert_close(draw_counts(50 * true, sizes), true / sizes[:, None])
+    torch.testing.assert_close(draw_counts(torch.zeros(3, 7), sizes), torch.full((3, 7), 1 / 7))
 
 
 def shuffled(seed, training):
