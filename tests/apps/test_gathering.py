@@ -369,7 +369,7 @@ SPOILS = {
 }
 
 
-@pytest.mark.parametrize(("message", "spoil"), SPOILS.items(), ids=str)
+@pytest.mark.parametrize(("message", "spoil"), SPOILS.items(), ids=range(len(SPOILS)))
 def test_what_does_not_belong_there_ends_in_one_line_and_leaves_nothing(world, spoil, message):
     spoil(world)
     with pytest.raises((FedAttackError, OSError), match=message.strip()) as caught:

@@ -101,11 +101,12 @@ class ExactCase(ClientsCase):
 
     def named(self, array: str) -> NDArray[Any]:
         """Return an array of the scores for what :attr:`found` holds."""
-        values = self.scores.arrays[array]
+        values: NDArray[Any] = self.scores.arrays[array]
         if self.is_sum:
             return values
         asked = np.array([client in self.asked for client in self.node_clients], dtype=np.bool_)
-        return values[asked[self.scores.arrays["whose"]]]
+        named: NDArray[Any] = values[asked[self.scores.arrays["whose"]]]
+        return named
 
     def compare(self, x: Floats, others: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return for each example (n, inputs) the nearest of others, and how far apart their numbers are (n, inputs).
