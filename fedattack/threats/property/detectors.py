@@ -13,18 +13,18 @@ are chosen on examples apart. What Σ and the means are taken from is the mode:
     gradient for each auxiliary record, and no shadow update is drawn. Several small steps are nearly linear: gradients
     are then taken along the mean client's path. Densities come from clients made of the gradients of unseen examples.
 ``exact``
-    Shadow clients are trained as clients are, in batches. Where their updates do not fit into memory, the detector is
-    one of sketches of them.
+    Shadow clients are trained as clients are, in batches.
 
-Of the gradients of examples only products are computed, block by block (:mod:`fedattack.learning.rows`). They are kept
-as far as there is memory, and computed again in each pass otherwise.
+A row of all parameters for each shadow client may be more than there is memory for. Of this matrix only products are
+then computed, block by block (:mod:`fedattack.learning.rows`). So it is always for the gradients of examples, which are
+kept as far as there is memory. The detector is the same but for rounding.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from fedattack.learning.inputs import Examples, examples_of, one_after_another
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.rows import (
     PASSES,
+    Block,
     Centred,
     GradientRows,
     LayerModel,
@@ -50,7 +51,7 @@ from fedattack.learning.rows import (
     numbers_kept,
 )
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.torch_utils import fix_seed, to_tensor
 from fedattack.record.sketch import SketchPlan
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.options import Mode
@@ -87,7 +88,8 @@ _BESIDE = 8
 _SPANNED = 0.75
 _AT_A_TIME = 0.1
 _LOST = 0.15
-# Sketches of updates: which share of the memory, and the least numbers in one.
+# Sketches of updates: from how many parameters, which share of the memory, and the least numbers in one.
+_SKETCHED_FROM = 1_000_000
 _SKETCHED = 0.5
 _NARROWEST = 1_000
 
@@ -128,10 +130,6 @@ class DetectorSetting:
     device: str
     memory: float = MEMORY
     sketch: Sketch | None = None
-
-    def count_columns(self, shadow: ShadowModel) -> int:
-        """Return how many numbers stand for an update: parameters, or sums of a recorded sketch."""
-        return self.sketch.width if self.sketch else shadow.size
 
 
 @dataclass(frozen=True)
@@ -175,6 +173,14 @@ class Detector:
 
 Features = tuple[list[Array], list[Array]]
 """Projections (clients, k) with and without the property, one array for each size of client."""
+
+
+class _ShadowSource(Protocol):
+    """Where updates' means, covariance and projections are taken from."""
+
+    def spaces(self) -> "Iterator[_Space]": ...
+
+    def project(self, question: int, part: Part, directions: Tensor) -> Features: ...
 
 
 @dataclass(frozen=True)
@@ -225,23 +231,25 @@ def fit_detectors(
     """
     loss = mean_loss(trust_given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
-    columns = setting.count_columns(shadow)
+    columns = _count_columns(setting, shadow)
     if bytes_needed(setting, columns, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
-    recorded = [setting.sketch] if setting.sketch else []
-    own = _sketch_updates(setting, shadow, columns)
-    shadows: _Linear | _Exact
+    width = sketch_width(setting, shadow.size)
+    own = None
+    if width:
+        own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names)
+    shadows: _ShadowSource
     if setting.mode == "linear":
         shadows = _Linear(setting, shadow, common, number)
     else:
-        shadows = _Exact(setting, shadow, common, number, sketches=recorded + own)
+        shadows = _Exact(setting, shadow, common, number, sketch=setting.sketch or own)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
         detector = _fit(shadows, question, space, shares)
-        for sketch in own:
-            detector = replace(detector, weights=sketch.back(detector.weights))
+        if own is not None:
+            detector = _of_updates(detector, own)
         detectors.append(detector)
     if not check:
         return detectors
@@ -249,24 +257,29 @@ def fit_detectors(
         return [replace(detector, checked=detector.accuracy) for detector in detectors]
     # the gradients and what is made for the check need not be in memory together
     del shadows, space
-    checker = _Exact(setting, shadow, common, number, sketches=recorded, count=_CHECKED)
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED, sketch=setting.sketch)
     return [_check_detector(checker, question, detector, shares) for question, detector in enumerate(detectors)]
 
 
-def _sketch_updates(setting: DetectorSetting, shadow: ShadowModel, columns: int) -> list[Sketch]:
-    """Return the sketch that makes updates, or what was recorded of them, fit into memory; none if they fit."""
-    width = sketch_width(setting, columns)
-    if not width:
-        return []
-    sizes, names = dict(shadow.sizes), shadow.names
+def _count_columns(setting: DetectorSetting, shadow: ShadowModel) -> int:
+    """Return how many columns there are of what is multiplied with: parameters, or sums of a recorded sketch."""
     if setting.sketch:
-        sizes, names = {"sketch": columns}, ("sketch",)
-    return [Sketch(SketchPlan(sizes, width, setting.seed), names)]
+        return setting.sketch.width
+    return shadow.size
+
+
+def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
+    """Turn a detector of sketches into one of updates."""
+    return replace(detector, weights=sketch.back(detector.weights))
 
 
 def sketch_width(setting: DetectorSetting, size: int) -> int:
-    """Return how many numbers sketches of shadow updates of ``size`` numbers have; 0 where these fit into memory."""
-    if setting.mode == "linear" or bytes_needed(setting, size, random=False) <= setting.memory:
+    """Return how many numbers sketches of updates have; 0 where updates themselves are used.
+
+    Shadow clients are trained again in every pass over updates that do not fit into memory. With a large model, of
+    which not even a chunk of updates fits, that would take hours, and one pass over sketches takes its place.
+    """
+    if setting.sketch or setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
         return 0
     vectors = 6 * len(setting.auxiliary) + 2 * (STEPS + _BESIDE)
     # Odd, so that sums do not follow the sides of layers.
@@ -318,10 +331,10 @@ def steps_within(memory: float, size: int) -> int:
     return int(np.clip(_SPANNED * memory / (4 * size) - _BESIDE, 2, STEPS))
 
 
-def _fit(shadows: "_Linear | _Exact", question: int, space: _Space, shares: Array) -> Detector:
+def _fit(shadows: _ShadowSource, question: int, space: _Space, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
-    having, lacking = map(np.concatenate, shadows.project(question, "choose", space.basis))
-    best = max(space.coefficients(), key=lambda c: _separation(having @ c, lacking @ c))
+    chosen_on = _join_sizes(shadows.project(question, "choose", space.basis))
+    best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
     plus, minus = shadows.project(question, "test", weights[None])
     scale, offset = _log_odds(plus, minus, shares)
@@ -352,6 +365,12 @@ def _check_detector(checker: "_Exact", question: int, detector: Detector, shares
     sides = checker.project(question, "test", weights)
     with_it, without = (_affine(side, 1.0, detector.offset) for side in sides)
     return replace(detector, checked=_accuracy(with_it, without, shares))
+
+
+def _join_sizes(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
+    """Put the clients of all sizes together."""
+    plus, minus = sides
+    return np.concatenate(plus), np.concatenate(minus)
 
 
 def _each(statistic: Callable[[Array], Any], side: Sequence[Array]) -> Array:
@@ -432,8 +451,14 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = examples_of(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
-        self.columns = setting.count_columns(shadow)
+        self.columns = _count_columns(setting, shadow)
         self.fits = bytes_needed(setting, self.columns, random=shadow.random) <= setting.memory
+        self.steps = steps_within(setting.memory, self.columns)
+
+    def room(self, questions: int) -> float:
+        """Return the bytes that are left beside the Krylov spaces of some questions for what passes over rows keep."""
+        spanned = 4.0 * self.columns * (self.steps + _BESIDE) * questions
+        return max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
 
     def numbers(self, *stream: int) -> np.random.Generator:
         """Make a generator of one use's batches, the same in all rounds: clients keep their examples."""
@@ -508,16 +533,21 @@ def _checked_batches(drawn: object, shape: tuple[int, int], allowed: NDArray[np.
 
 
 class _Exact(_Base):
-    """Shadow clients, trained; what is kept of their updates is sketched by each of ``sketches`` in turn."""
+    """Shadow clients, trained."""
 
-    def __init__(self, *args: Any, sketches: Sequence[Sketch], count: int | None = None) -> None:
+    def __init__(self, *args: Any, count: int | None = None, sketch: Sketch | None = None) -> None:
         super().__init__(*args)
-        self.sketches = sketches
         self.count = count
-        self.is_held = self.fits or bool(sketches)
+        self.sketch = sketch
+        if sketch is not None and self.setting.sketch is None:
+            # What is kept is of the sketches' size.
+            self.fits, self.steps = True, STEPS
 
     def spaces(self) -> Iterator[_Space]:
         for question in range(len(self.setting.questions)):
+            if not self.fits:
+                yield self._space_in_parts(question)
+                continue
             plus = torch.cat(list(self._updates(question, "train", True)))
             minus = torch.cat(list(self._updates(question, "train", False)))
             mean_plus, mean_minus = plus.mean(dim=0), minus.mean(dim=0)
@@ -527,57 +557,135 @@ class _Exact(_Base):
             matrix = torch.cat([plus, minus])
             del plus, minus
             weights = torch.full((len(matrix),), 1 / len(matrix), device=matrix.device)
-            yield from _krylov(Whole(matrix), weights, (mean_plus - mean_minus)[None], STEPS)
+            yield from _krylov(Whole(matrix), weights, (mean_plus - mean_minus)[None], self.steps)
+
+    def _space_in_parts(self, question: int) -> _Space:
+        room = self.room(1)
+        rows = _JoinedRows(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
+        sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
+        group = torch.cat(sides).to(self.start.device)
+        means = group_means(rows, group, 2, self.columns)
+        weights = torch.full((len(rows),), 1 / len(rows), device=means.device)
+        (space,) = _krylov(Centred(rows, means, group), weights, (means[0] - means[1])[None], self.steps)
+        return space
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
-        plus, minus = (self._project_side(question, part, has, directions) for has in (True, False))
-        return plus, minus
+        sides = []
+        for has in (True, False):
+            if self.fits:
+                sides.append([_host(updates @ directions.T) for updates in self._updates(question, part, has)])
+            else:
+                rows = _ShadowRows(self, question, part, has, 0.0)
+                sides.append(np.split(_project(rows, directions), np.cumsum(rows.counts)[:-1]))
+        return sides[0], sides[1]
 
-    def _project_side(self, question: int, part: Part, has: bool, directions: Tensor) -> list[Array]:
-        if self.is_held:
-            return [_host(updates @ directions.T) for updates in self._updates(question, part, has)]
-        projected = []
-        for blocks in self._train(question, part, has):
-            projected.append(np.concatenate([_host(updates @ directions.T) for updates in blocks]))
-        return projected
+    def streams(self, question: int, part: Part, has: bool) -> tuple[np.random.Generator, torch.Generator]:
+        """Make the generators of clients' batches and of their training."""
+        stream = (_PARTS.index(part), question, has)
+        return self.numbers(*stream), self.masks(0, *stream)
+
+    def clients(self, part: Part) -> list[int]:
+        """How many shadow clients to make of each size."""
+        return self.counts(self.count or len(self.rows[part]))
 
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
-        """Yield the updates of the clients of each size, or their sketches."""
-        for blocks in self._train(question, part, has):
-            yield torch.cat(list(blocks))
+        if self.sketch is not None:
+            rows = _ShadowRows(self, question, part, has, 0.0)
+            sketches = self.start.new_empty((len(rows), self.sketch.width))
+            for where, block in rows.blocks():
+                sketches[where] = block.matrix
+            yield from sketches.split(rows.counts)
+            return
+        numbers, masks = self.streams(question, part, has)
+        behaviour = self.behaviour(question, has)
+        for batches in self.batches(question, has, part, self.clients(part), numbers):
+            x, y = self.records(question, batches)
+            updates = self.shadow.updates(
+                self.start, x, y, self.setting.training, generator=masks, maximise=behaviour == "ascend"
+            )
+            if behaviour == "invert":
+                updates = -updates
+            yield updates
 
-    def _train(self, question: int, part: Part, has: bool) -> Iterator[Iterator[Tensor]]:
-        """Train the clients of each size, whose updates come a few at a time."""
-        stream = (_PARTS.index(part), question, has)
-        masks = self.masks(0, *stream)
-        counts = self.counts(self.count or len(self.rows[part]))
-        for batches in self.batches(question, has, part, counts, self.numbers(*stream)):
-            yield self._train_clients(question, self.behaviour(question, has), batches, masks)
 
-    def _train_clients(
-        self, question: int, behaviour: Behaviour, batches: NDArray[np.int64], masks: torch.Generator
-    ) -> Iterator[Tensor]:
-        looked_up = len(batches)
-        together: int | None = None
-        if self.sketches or not self.fits:
-            looked_up = CHUNK
-            together = int(np.clip(_AT_A_TIME * self.setting.memory / (4 * self.shadow.size * TRAINED), 1, CHUNK))
-        for first in range(0, len(batches), looked_up):
-            x, y = self.records(question, batches[first : first + looked_up])
-            for made in self.shadow.update_parts(
-                self.start,
+class _ShadowRows:
+    """Updates of shadow clients or their sketches, made again in each pass but for what fits into ``room`` bytes."""
+
+    def __init__(self, exact: _Exact, question: int, part: Part, has: bool, room: float) -> None:
+        self.exact = exact
+        self.question = question
+        self.part: Part = part
+        self.has = has
+        self.room = room
+        self.counts = exact.clients(part)
+        # by the first row: updates, and the state in which the draws of their training leave the generator
+        self._kept: dict[int, tuple[list[Tensor], Tensor]] = {}
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def blocks(self) -> Iterator[tuple[slice, Whole]]:
+        exact = self.exact
+        numbers, masks = exact.streams(self.question, self.part, self.has)
+        at = 0
+        for batches in exact.batches(self.question, self.has, self.part, self.counts, numbers):
+            for first in range(0, len(batches), CHUNK):
+                for updates in self._chunk(at, batches[first : first + CHUNK], masks):
+                    yield slice(at, at + len(updates)), Whole(updates)
+                    at += len(updates)
+
+    def _chunk(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterable[Tensor]:
+        """Return the updates of clients whose steps are drawn together."""
+        if at in self._kept:
+            updates, state = self._kept[at]
+            masks.set_state(state)
+            return updates
+        made = self._train(at, batches, masks)
+        taken = 4.0 * self.exact.columns * len(batches)
+        if taken > self.room:
+            return made
+        self.room -= taken
+        self._kept[at] = list(made), masks.get_state()
+        return self._kept[at][0]
+
+    def _train(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterator[Tensor]:
+        exact, shadow = self.exact, self.exact.shadow
+        behaviour = exact.behaviour(self.question, self.has)
+        together = int(np.clip(_AT_A_TIME * exact.setting.memory / (4 * shadow.size * TRAINED), 1, CHUNK))
+        x, y = exact.records(self.question, batches)
+        # what draws its own dropout must draw the same in each pass
+        with fix_seed(at, shadow.device):
+            for updates in shadow.update_parts(
+                exact.start,
                 x,
                 y,
-                self.setting.training,
+                exact.setting.training,
                 generator=masks,
                 maximise=behaviour == "ascend",
                 together=together,
             ):
-                for sketch in self.sketches:
-                    made = sketch.of(made)
+                made = updates
+                if exact.sketch is not None:
+                    made = exact.sketch.of(updates)
                 if behaviour == "invert":
                     made = -made
                 yield made
+
+
+@dataclass(frozen=True)
+class _JoinedRows:
+    """Rows with the property, and after them rows without."""
+
+    plus: _ShadowRows
+    minus: _ShadowRows
+
+    def __len__(self) -> int:
+        return len(self.plus) + len(self.minus)
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        yield from self.plus.blocks()
+        for where, block in self.minus.blocks():
+            yield slice(len(self.plus) + where.start, len(self.plus) + where.stop), block
 
 
 def _project(rows: Rows, directions: Tensor) -> Array:
@@ -604,7 +712,6 @@ class _Linear(_Base):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.steps = steps_within(self.setting.memory, self.columns)
         # How many questions' Krylov spaces are in memory together.
         self._together = len(self.setting.questions)
         if not self.fits:
@@ -661,8 +768,7 @@ class _Linear(_Base):
     @cached_property
     def _rooms(self) -> tuple[float, float]:
         """Bytes for what is kept of all the gradients or sketches to train on, and of each other one."""
-        spanned = 4.0 * self.columns * (self.steps + _BESIDE) * self._together
-        room = max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
+        room = self.room(self._together)
         train, choose, test = map(len, self.rows.values())
         extra = sum(question.extra_count for question in self.setting.questions) * self._masks_of("train")
         others = extra + self._several * (choose + test * (2 * _points(self.setting) - 1))

@@ -9,6 +9,7 @@ a changing group of clients is a linear equation in each client's features. Four
 4. a joint likelihood.
 """
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +31,7 @@ from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model, flatten_arrays
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
-from fedattack.base.machine import let_go, shown_size
+from fedattack.base.machine import shown_size
 from fedattack.base.structured import padded_alike
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import trust_given
@@ -85,10 +86,20 @@ _AXES = ("methods", "questions", "windows", "clients", "rounds", "sizes", "shown
 
 @dataclass(frozen=True)
 class _Sums:
-    """What the rounds that had an aggregate give; ``starts`` and ``sums`` are on disk.
+    """What the record gives: who took part with which weight, the common models and the sums.
 
-    Of m participants client i has the weight m·n_i/Σn_j in ``A`` (rounds, clients), and n_i in ``counts``, 0 where
-    absent. ``starts`` (rounds, size) are the common models, ``sums`` those of the updates or of their sketches.
+    Attributes
+    ----------
+    rounds
+        Numbers of the rounds that had an aggregate.
+    A
+        (rounds, clients): weights of the clients in a round's sum. With m participants the weight of client i is
+        m·n_i/Σn_j, which is 1 where all have equally many examples.
+    counts
+        (rounds, clients): example counts, 0 where absent.
+    starts, sums
+        (rounds, size) in float32, on disk: the common models, and the sums of the updates, or (rounds, width) their
+        sketches.
     """
 
     rounds: list[int]
@@ -190,7 +201,7 @@ class Prolin(ProlinOptions, Attack):
             fitted = _Fitted.empty(len(properties), rounds)
             for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
                 fitted.add(detectors, partial(_products, sums.sums, memory=self.memory))
-                let_go(sums.starts)
+                _let_go(sums.starts)
                 progress(row + 1, steps)
         windows = _windows(rounds)
         evidence, answers = [], []
@@ -260,19 +271,19 @@ class Prolin(ProlinOptions, Attack):
     def _note_detectors(self, setting: DetectorSetting, sums: _Sums, fitted: "_Fitted") -> list[str]:
         """Note what detectors were fitted on, and which of them say nothing."""
         notes = []
-        size = sums.starts.shape[1]
-        if setting.sketch is not None:
-            notes.append(setting.sketch.describe_use("detectors were fitted"))
-            size = setting.sketch.width
-        width = sketch_width(setting, size)
+        sketch, size = setting.sketch, sums.starts.shape[1]
+        width, given_size = sketch_width(setting, size), size
+        if sketch is not None:
+            notes.append(sketch.describe_use("detectors were fitted"))
+            given_size = sketch.width
+        steps = STEPS
         if width:
             notes.append(
                 f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
-                f"because all shadow updates, of {shown_size(4 * size)} each, do not fit into {shown_size(self.memory)}"
+                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(self.memory)}"
             )
-        steps = STEPS
-        if setting.mode == "linear":
-            steps = steps_within(self.memory, size)
+        else:
+            steps = steps_within(self.memory, given_size)
         if steps < STEPS:
             notes.append(
                 f"detectors are sought in {steps} dimensions in place of {STEPS}, which do not fit into "
@@ -356,9 +367,16 @@ def _stack_attribute(detectors: Sequence[Detector], name: str) -> Array:
 
 @dataclass(frozen=True)
 class _QuestionEvidence:
-    """What one question's detectors make of the sums, named as in :mod:`fedattack.threats.property.disaggregation`.
+    """What one question's detectors make of the sums.
 
-    ``lasting`` is the share of a feature's variance that lasts over the rounds, with and without the property.
+    Attributes
+    ----------
+    A, G, v, densities
+        As in :mod:`fedattack.threats.property.disaggregation`.
+    products, offsets
+        Of the detectors with all rounds' sums, for BASELINE.
+    lasting
+        Which share of a feature's variance lasts over the rounds, with and without the property.
     """
 
     A: Array
@@ -547,8 +565,8 @@ def _read_sums(
             sums[row] = present * np.concatenate([sketched[name] for name in parameters])
         else:
             sums[row] = present * (flatten_arrays(round_.aggregate or {}, parameters) - before)
-        let_go(starts)
-        let_go(sums)
+        _let_go(starts)
+        _let_go(sums)
         numbers.append(round_.number)
     return _Sums(numbers, A, counts, starts, sums)
 
@@ -561,8 +579,15 @@ def _products(sums: NDArray[np.float32], weights: NDArray[np.float32], *, memory
     step = max(1, int(_ON_DISK * memory // (4 * sums.shape[1])))
     for first in range(0, len(sums), step):
         parts.append(sums[first : first + step] @ weights)
-        let_go(sums)
+        _let_go(sums)
     return np.concatenate(parts)
+
+
+def _let_go(array: NDArray[np.float32]) -> None:
+    """Give back the memory in which the system keeps what was read of an array on disk."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _fault(round_: Round) -> str:
@@ -577,19 +602,25 @@ def _fault(round_: Round) -> str:
         return "the model that was sent has other arrays than that of the first round"
     if round_.sketch is None and not _alike(round_.common, summed):
         return "the aggregate has other arrays than the model that was sent"
-    if None in counts:
-        return "a participant's example count is unknown, and with it its weight"
-    if not all(count is not None and 1 <= count < np.inf for count in counts):
-        return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
-    if not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
-        return "the aggregate is not finite, or the model that was sent is not"
-    return ""
+    why = _fault_of_counts(counts)
+    if not why and not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
+        why = "the aggregate is not finite, or the model that was sent is not"
+    return why
 
 
 def _fits_first_round(round_: Round, common: Arrays) -> bool:
     """Say whether the model that was sent has the arrays of that of the first round."""
     known = {parameter.name: parameter.shape for parameter in round_.parameters}
     return {name: array.shape for name, array in common.items()} == known
+
+
+def _fault_of_counts(counts: Sequence[float | None]) -> str:
+    """Say why participants' example counts are no weights; empty if they are."""
+    if None in counts:
+        return "a participant's example count is unknown, and with it its weight"
+    if not all(map(_is_count, counts)):
+        return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
+    return ""
 
 
 def _alike(common: Arrays, aggregate: Arrays) -> bool:
@@ -600,6 +631,10 @@ def _alike(common: Arrays, aggregate: Arrays) -> bool:
         if aggregate[name].dtype.kind not in "biuf":
             return False
     return True
+
+
+def _is_count(count: float | None) -> bool:
+    return count is not None and bool(np.isfinite(count)) and count >= 1
 
 
 def _is_finite(array: NDArray[Any]) -> bool:

@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression
 from fedattack.attacks import ModelKnowledge, Targets
 from fedattack.attacks.sketch import Sketch
 from fedattack.base.errors import NeedsError
-from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
@@ -52,11 +51,9 @@ def make(
     model: ModelKnowledge = SMALL,
     auxiliary: int = 2_000,
     seed: int = 0,
-    memory: float = MEMORY,
 ) -> DetectorSetting:
     known = blobs(auxiliary, np.random.default_rng(5))
-    asked_of = questions(asked, known, odd_record())
-    return DetectorSetting(model, training, known, asked_of, mode, sizes, seed, "cpu", memory)
+    return DetectorSetting(model, training, known, questions(asked, known, odd_record()), mode, sizes, seed, "cpu")
 
 
 def fit(setting: DetectorSetting, *, start=None, number: int = 3, shares=ALONE, check: bool = False) -> Detector:
@@ -228,6 +225,18 @@ def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, 
     same_but_for_rounding(expected, found)
 
 
+@pytest.mark.parametrize(("model", "memory"), [(SMALL, 150e3), (DROPPING, 400e3)], ids=["plain", "dropout"])
+@pytest.mark.slow
+def test_shadow_clients_that_are_not_in_memory_make_the_same_detector(model, memory):
+    """Some of their updates are kept, and the others are trained again in each pass."""
+    usual = make("membership", "exact", model=model, auxiliary=150)
+    little = replace(usual, memory=memory)
+    size = len(start_of(model))
+    assert steps_within(memory, size) == STEPS
+    assert bytes_needed(little, size, random=model is DROPPING) > memory
+    same_but_for_rounding(*(fit(setting, start=start_of(model), check=True) for setting in (usual, little)))
+
+
 @pytest.mark.parametrize("asked", PROPERTIES)
 def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
     """Of half as many numbers as an update; it is a detector of updates all the same."""
@@ -257,35 +266,26 @@ def test_a_detector_of_recorded_sketches_is_nearly_as_good(asked, model):
     assert found.checked == pytest.approx(found.accuracy, abs=0.07)
 
 
+@pytest.mark.parametrize("mode", ["linear", "exact"])
 @pytest.mark.slow
-def test_sketches_of_gradients_that_are_not_in_memory_make_the_same_detector():
-    """They are computed again in each pass."""
-    usual = make("membership", auxiliary=100)
+def test_sketches_that_are_not_in_memory_make_the_same_detector(mode):
+    """Those of gradients are computed again in each pass, and those of updates as far as they are not kept."""
+    usual = make("membership", mode, auxiliary=100)
     shadow = ShadowModel(SMALL.build(), usual.auxiliary.x[0], mean_loss(SMALL.loss))
     usual = replace(usual, sketch=Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names))
     little = replace(usual, memory=45e3)
     assert steps_within(little.memory, usual.sketch.width) == STEPS
     assert bytes_needed(little, usual.sketch.width, random=False) > little.memory
-    same_but_for_rounding(*(fit(setting, check=True) for setting in (usual, little)))
+    same_but_for_rounding(*(fit(setting, check=mode == "linear") for setting in (usual, little)))
 
 
-def test_recorded_sketches_of_shadow_updates_that_do_not_fit_are_sketched_again(monkeypatch):
-    setting = make("inversion", "exact", auxiliary=400)
-    shadow = ShadowModel(SMALL.build(), setting.auxiliary.x[0], mean_loss(SMALL.loss))
-    setting = replace(setting, sketch=Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names))
-    monkeypatch.setattr(detectors, "sketch_width", lambda setting, size: size // 2 | 1)
-    detector = fit(setting)
-    assert detector.weights.shape == (setting.sketch.width,)
-    assert detector.accuracy > 0.9
-
-
-def test_updates_are_sketched_where_they_do_not_fit():
-    setting = make("membership", "exact", auxiliary=200, memory=5e9)
-    assert [sketch_width(setting, size) for size in (22_000, 644_000)] == [0, 0]
+def test_sketches_are_for_large_models_whose_updates_do_not_fit():
+    setting = make("membership", "exact", auxiliary=200)
+    assert [sketch_width(setting, size) for size in (22_000, 644_000, 8_000_000)] == [0, 0, 0]
     width = sketch_width(setting, 11_200_000)
-    assert 100_000 < width < 500_000
+    assert 100_000 < width < 300_000
     assert width % 2
-    assert sketch_width(replace(setting, memory=300e6), 644_000) > 10_000
+    assert sketch_width(replace(setting, memory=300e6), 8_000_000) > 10_000
     assert sketch_width(replace(setting, mode="linear"), 11_200_000) == 0
 
 
@@ -406,7 +406,7 @@ def test_auxiliary_records_that_are_all_alike_break_nothing(mode):
 @pytest.mark.parametrize("mode", ["linear", "exact"])
 def test_the_same_seed_gives_the_same_detector_and_another_round_other_draws(mode):
     setting = make("membership", mode, model=DROPPING, auxiliary=400)
-    one, two, other, seeded = (
+    one, two, other, fix_seed = (
         fit(setting, number=3),
         fit(setting, number=3),
         fit(setting, number=4),
@@ -417,7 +417,7 @@ def test_the_same_seed_gives_the_same_detector_and_another_round_other_draws(mod
     assert (one.offset, one.accuracy) == (two.offset, two.accuracy)
     np.testing.assert_array_equal(one.plus_sample, two.plus_sample)
     assert one.weights.tobytes() != other.weights.tobytes()
-    assert one.weights.tobytes() != seeded.weights.tobytes()
+    assert one.weights.tobytes() != fix_seed.weights.tobytes()
 
 
 @pytest.mark.slow

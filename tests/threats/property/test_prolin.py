@@ -223,28 +223,25 @@ def test_the_exact_mode_agrees_with_the_linear_one(inversion, found):
     np.testing.assert_allclose(exact.arrays["accuracy"].mean(), found.arrays["accuracy"].mean(), atol=0.02)
 
 
-@pytest.mark.parametrize(
-    ("asked", "changes", "words"),
-    [
-        (
-            "inversion",
-            {"training": LocalSGD(epochs=1, batch_size=4, lr=0.002, optimizer="AdamW")},
-            "a step of AdamW is no multiple of a gradient; take --option shadows=exact",
-        ),
-        (
-            "ascent",
-            {"training": LocalSGD(epochs=1, batch_size=0, lr=0.05), "model": NORMALISED},
-            "with batch norm .* take --option shadows=exact",
-        ),
-    ],
-)
 @pytest.mark.slow
-def test_what_is_not_linear_is_attacked_exactly_alone(asked, changes, words, tmp_path):
-    folder = write_property_run(tmp_path, asked=asked, rounds=15, **changes)
+def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_path):
+    training = LocalSGD(epochs=1, batch_size=4, lr=0.002, optimizer="AdamW")
+    folder = write_property_run(tmp_path, asked="inversion", training=training, rounds=15)
     scores = attack(folder)
     assert scores.facts["mode"] == "exact"
     assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
-    with pytest.raises(NeedsError, match=words):
+    with pytest.raises(NeedsError, match=r"a step of AdamW is no multiple of a gradient; take --option shadows=exact"):
+        attack(folder, {"shadows": "linear"})
+
+
+@pytest.mark.slow
+def test_batch_norm_is_attacked_exactly_and_not_linearly(tmp_path):
+    training = LocalSGD(epochs=1, batch_size=0, lr=0.05)
+    folder = write_property_run(tmp_path, asked="ascent", model=NORMALISED, training=training, rounds=15)
+    scores = attack(folder)
+    assert scores.facts["mode"] == "exact"
+    assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
+    with pytest.raises(NeedsError, match=r"with batch norm .* take --option shadows=exact"):
         attack(folder, {"shadows": "linear"})
 
 
@@ -301,9 +298,8 @@ def test_clients_that_always_appear_together_are_warned_of(tmp_path):
         assert pair[0] == pytest.approx(pair[1])
 
 
-def counting(count: float | None) -> Callable[[Exchange], dict]:
-    """Clients send their counts in plaintext, and any number may come."""
-    return lambda item: {"replies": [replace(item.replies[0], num_examples=count), *item.replies[1:]]}
+def no_count(item: Exchange) -> list[Reply]:
+    return [replace(item.replies[0], num_examples=None), *item.replies[1:]]
 
 
 @pytest.mark.parametrize(
@@ -312,19 +308,13 @@ def counting(count: float | None) -> Callable[[Exchange], dict]:
         (lambda item: {"aggregate": None}, "there is no aggregate"),
         (lambda item: {"replies": [replace(seen, status="missing") for seen in item.replies]}, "there is no aggregate"),
         (lambda item: {"common": None}, "the model that was sent is unknown"),
-        (counting(None), "a participant's example count is unknown"),
-        (counting(float("nan")), "weights must be 1 or more"),
-        (counting(float("inf")), "weights must be 1 or more"),
-        (counting(0.5), "weights must be 1 or more"),
+        (lambda item: {"replies": no_count(item)}, "a participant's example count is unknown"),
         (
             lambda item: {"aggregate": {name: array * np.nan for name, array in item.aggregate.items()}},
             "the aggregate is not finite",
         ),
-        (
-            lambda item: {"common": {name: array * np.float32(np.nan) for name, array in item.common.items()}},
-            "or the model that was sent is not",
-        ),
     ],
+    ids=["no aggregate", "nobody answered", "no model", "no count", "not finite"],
 )
 @pytest.mark.slow
 def test_rounds_that_cannot_be_used_are_left_out_with_a_note(inversion, found_without, tmp_path, change, words):
@@ -338,6 +328,36 @@ def test_rounds_that_cannot_be_used_are_left_out_with_a_note(inversion, found_wi
     assert all(words in note for note in scores.notes)
     assert scores.facts["rounds"] == [number for number in range(1, 21) if number not in (5, 12)]
     same_scores(replace(scores, notes=()), found_without)
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf"), -8.0, 0.5])
+@pytest.mark.slow
+def test_example_counts_that_are_none_leave_the_round_out(inversion, tmp_path, count):
+    """Clients send their counts in plaintext, and any number may come."""
+    spoilt = rewrite(
+        Record(inversion / "record"),
+        tmp_path / "spoilt",
+        lambda item: (
+            replace(item, replies=[replace(item.replies[0], num_examples=count), *item.replies[1:]])
+            if item.number == 12
+            else item
+        ),
+    )
+    scores = attack(inversion, record=spoilt)
+    assert 12 not in scores.facts["rounds"]
+    assert any("round 12 left out" in note for note in scores.notes)
+    assert named(scores, "PROLIN") == [1, 6]
+
+
+@pytest.mark.slow
+def test_a_round_whose_model_is_not_finite_is_left_out(inversion, tmp_path):
+    def spoil(item):
+        broken = {name: array * np.float32(np.nan) for name, array in item.common.items()}
+        return replace(item, common=broken) if item.number == 12 else item
+
+    scores = attack(inversion, record=rewrite(Record(inversion / "record"), tmp_path / "spoilt", spoil))
+    assert any("round 12 left out" in note for note in scores.notes)
+    assert named(scores, "PROLIN") == named(scores, "posterior") == [1, 6]
 
 
 @pytest.mark.slow
@@ -418,6 +438,13 @@ def test_options_that_make_no_sense_are_refused_in_one_line(options, words):
     with pytest.raises(ConfigError, match=words) as refusal:
         PROLIN.with_options(options)
     assert "\n" not in str(refusal.value)
+
+
+def test_options_leave_the_registered_attack_alone():
+    chosen = PROLIN.with_options({"shadows": "exact", "workers": "2"})
+    assert (chosen.shadows, chosen.workers) == ("exact", 2)
+    assert (PROLIN.shadows, PROLIN.workers) == (None, 0)
+    assert PROLIN.with_options({}) is PROLIN
 
 
 def test_what_is_asked_must_be_known_and_possible(inversion):
