@@ -104,6 +104,7 @@ LEFT_OUT = {
 """Keys that differ from run to run."""
 
 _VARYING = (
+    (re.compile(r"<style>.*?</style>", re.DOTALL), "STYLE"),  # how pages look is looked at
     (re.compile(r"\d{4}-\d\d-\d\d(T| )?[\d:.+Z]*( UTC)?"), "DATE"),
     (re.compile(r"\b[0-9a-f]{32,64}\b"), "HASH"),
     (re.compile(r"\b[0-9a-f]{8,16}…"), "HASH"),

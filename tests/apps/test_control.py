@@ -139,7 +139,7 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
         found = read(*args, **kwargs)
         return [replace(one, truth=replace(one.truth, nodes={})) for one in found]
 
-    monkeypatch.setattr(room.Asker, "planted", lambda *args: asked.append(args))
+    monkeypatch.setattr(room.Asker, "plant", lambda *args: asked.append(args))
     monkeypatch.setattr(room, "_headlines", lambda evidence, names: {"sia": headline(part, done.trusted)})
     monkeypatch.setattr(room, "read_evidence", nobodys)
     lines = []
@@ -174,7 +174,7 @@ def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monk
         planted.append((owned, ask(asker, inquiry, owned, passes)))
         return planted[-1][1]
 
-    monkeypatch.setattr(room.Asker, "planted", noted)
+    monkeypatch.setattr(room.Asker, "plant", noted)
     monkeypatch.setattr(room, "PASSES", ((1, 64),))
     control(app, [part], [witnesses_of(part)], done.trusted, Watch())
     ((owned, by_passes),) = planted

@@ -216,7 +216,7 @@ def test_of_a_configuration_only_what_its_class_has_is_noted(tmp_path):
         config.label2id = {PLANTED: 0, "healthy": 1}
         config.task_specific_params = {"login": PLANTED}
         model.peft_config["default"].revision = PLANTED
-        batch = next(iter(task.load_data(0)[0]))
+        batch = task.collate(task.load_data(0)[0][:8])
         model(**batch).loss.backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         return model
