@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 _WORTH_SAYING = 20.0
 
 # From a simulation's last round to its end. With it, what was said of 13 runs on two cores was between 16% too little
-# and 14% too much (``python -m tests.benchmarks.forecast``).
+# and 14% too much.
 _ENDING = 5.0
 
 # Rounds after the first one that are timed. The first has the start of Flower in it.
