@@ -26,6 +26,7 @@ from fedattack.defences.mods import DefenceMod
 from fedattack.defences.wrapper import defended
 from fedattack.observe.bridge import numpy_client_bridge
 from tests.observe import apps
+from tests.refusals import refused
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 SPARSE = {"defence": "sparsify", "defence-strength": 0.5}
@@ -253,9 +254,8 @@ def record_of(arrays) -> ArrayRecord:
     ],
 )
 def test_what_cannot_be_defended_is_not_sent(inner, settings, error, message):
-    with pytest.raises(error, match=message) as problem:
+    with refused(error, message):
         DefenceMod()(message_of(), context_of(settings), inner)
-    assert "\n" not in str(problem.value)
 
 
 def test_a_gradient_is_an_update_itself():

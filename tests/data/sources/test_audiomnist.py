@@ -80,9 +80,8 @@ def test_the_first_takes_are_read(tmp_path):
 
 def test_audiomnist_that_is_missing_or_damaged_is_refused(tmp_path):
     def refused(message: str) -> None:
-        with pytest.raises(DataError, match=message) as caught:
+        with refused(DataError, message):
             load_dataset("audiomnist", root=tmp_path)
-        assert "\n" not in str(caught.value)
 
     write_audiomnist(tmp_path)
     folder = tmp_path / "audiomnist"

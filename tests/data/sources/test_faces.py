@@ -79,9 +79,8 @@ def test_lfw_is_a_dataset_whose_records_keep_their_attributes(tmp_path):
 
 def test_lfw_that_is_missing_or_damaged_is_refused(tmp_path):
     def refused(message: str) -> None:
-        with pytest.raises(DataError, match=message) as caught:
+        with refused(DataError, message):
             load_dataset("lfw", root=tmp_path)
-        assert "\n" not in str(caught.value)
 
     refused("expected lfw_home/lfw_funneled; run `fedattack download lfw`")
     write_lfw(tmp_path)
@@ -186,9 +185,8 @@ def test_celeba_is_read_up_to_a_number_of_pictures(tmp_path, monkeypatch):
 
 def test_celeba_that_is_missing_or_damaged_is_refused(tmp_path, monkeypatch):
     def refused(message: str) -> None:
-        with pytest.raises(DataError, match=message) as caught:
+        with refused(DataError, message):
             load_dataset("celeba", root=tmp_path)
-        assert "\n" not in str(caught.value)
 
     with monkeypatch.context() as patched:
         write_celeba(tmp_path, patched)
