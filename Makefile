@@ -48,7 +48,6 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.prolin
 	$(VENV)/bin/python -m tests.benchmarks.plain_loops
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
-	$(VENV)/bin/python -m tests.benchmarks.deployment
 	$(VENV)/bin/python -m tests.benchmarks.scale --seconds 120
 
 calibration: $(DEV) ## How often reports cry wolf, see what is there, and state intervals that hold (hours); CI runs a short version.

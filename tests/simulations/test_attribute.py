@@ -1,11 +1,8 @@
 """What a study of a sensitive column gives to clients and attacker, and what a run of it records."""
 
-import itertools
-
 import numpy as np
 import pytest
 
-from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.attacks import ATTACKS, Scores, read_knowledge
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
@@ -93,20 +90,6 @@ def test_one_hot_columns_are_blanked_together(tmp_path):
     np.testing.assert_array_equal(own, plan.data.x_train[np.concatenate(plan.division.parts)])
 
 
-def test_clients_train_on_squared_errors_of_their_own_records():
-    plan = study()
-    start = dump_arrays(plan.models.build())
-    sent, count, _ = FedAvgClient(plan, 2).fit([array.copy() for array in start], {"server-round": 1})
-    x, y = (
-        plan.data.x_train[plan.division.parts[2]].astype(np.float64),
-        plan.data.y_train[plan.division.parts[2]].astype(np.float64),
-    )
-    error = x @ start[0][0] + start[1][0] - y
-    np.testing.assert_allclose(sent[0][0], start[0][0] - 0.05 * 2 / 30 * x.T @ error, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(sent[1][0], start[1][0] - 0.05 * 2 * error.mean(), rtol=1e-5, atol=1e-6)
-    assert count == 30
-
-
 def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
     plan, null = study(), study(permute_sensitive=True)
     shuffled, real = [], []
@@ -121,28 +104,6 @@ def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
     left, right = (prepare_in(tmp_path / str(place), one)[1].attributes for place, one in enumerate((plan, null)))
     np.testing.assert_array_equal(left.values, right.values)
     assert plan.data.x_train[:, 1].tolist() == null.data.x_train[:, 1].tolist(), "the data stay as they are"
-
-
-def test_clients_are_divided_by_a_column():
-    by_sex = study(partition="column:sex", clients=4, records_per_client=0, auxiliary=60)
-    assert len(by_sex.division.auxiliary) == 60
-    assert [set(by_sex.data.x_train[part, 1].tolist()) for part in by_sex.division.parts] == [{0.0}] * 2 + [{1.0}] * 2
-    by_age = study(partition="column:age", records_per_client=0, auxiliary=60)
-    ages = [by_age.data.x_train[part, 0] for part in by_age.division.parts]
-    assert all(younger.max() <= older.min() for younger, older in itertools.pairwise(ages))
-    users = study(
-        dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=0,
-        auxiliary=500,
-    )  # fmt: skip
-    of = users.data.groups["user"]
-    assert sorted(int(user) for part in users.division.parts for user in np.unique(of[part])) == list(range(10))
-    few = study(
-        dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=7
-    )
-    assert [len(part) for part in few.division.parts] == [7] * 10
-    assert [np.unique(of[part]).tolist() for part in few.division.parts] == [
-        np.unique(of[part]).tolist() for part in users.division.parts
-    ]
 
 
 def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():

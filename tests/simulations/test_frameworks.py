@@ -96,19 +96,6 @@ def test_on_flower_and_ray_a_run_is_what_it_is_in_this_process(kind, tmp_path, m
         np.testing.assert_allclose(there.final[name], array, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.flower
-@pytest.mark.long
-def test_on_flower_and_ray_secagg_sums_what_is_projected_here(tmp_path):
-    config = DEFAULTS | {"clients": 20, "records-per-client": 10, "batch-size": 10, "lr": 0.1, "device": "cpu"}
-    config |= {"property": "inversion", "positives": 0.2, "fraction": 0.2, "rounds": 3}
-    here, there = run_here(tmp_path / "here", config), run_on_flower(tmp_path / "there", config | {"secagg": True})
-    assert check_record(there.path).whole
-    assert [item.keys() for item in by_client(here)] == [item.keys() for item in by_client(there)]
-    for left, right in zip(there, here, strict=True):
-        for key, array in right.aggregate.items():
-            np.testing.assert_allclose(left.aggregate[key], array, atol=1e-5)
-
-
 def test_the_attack_runs_over_what_the_app_records(tmp_path):
     record = run_here(tmp_path, FEDSGD)
     scores = ATTACKS["sia"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")

@@ -5,7 +5,6 @@ from scipy import stats
 from tests.benchmarks.calibration.coverage import (
     RARE,
     TWO,
-    Setting,
     _row,
     draw_rates,
     rows,
@@ -68,7 +67,3 @@ def test_rates_are_drawn_with_the_stated_mean_and_spread():
         seen.add(setting.shape)
     assert TWO in seen
     assert len(seen) == 3
-
-
-def test_unequal_runs_take_the_sizes_in_turn():
-    assert Setting(TWO, 0.5, 0.1, 5, (50, 100, 1000)).sizes.tolist() == [50, 100, 1000, 50, 100]
