@@ -44,14 +44,10 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.recording
 	$(VENV)/bin/python -m tests.benchmarks.reading
 	$(VENV)/bin/python -m tests.benchmarks.witness_cost --runs 3
-	$(VENV)/bin/python -m tests.benchmarks.source_inference
-	$(VENV)/bin/python -m tests.benchmarks.distillation
 	$(VENV)/bin/python -m tests.benchmarks.membership
 	$(VENV)/bin/python -m tests.benchmarks.prolin
 	$(VENV)/bin/python -m tests.benchmarks.plain_loops
-	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
-	$(VENV)/bin/python -m tests.benchmarks.deployment
 	$(VENV)/bin/python -m tests.benchmarks.scale --seconds 120
 
 calibration: $(DEV) ## How often reports cry wolf, see what is there, and state intervals that hold (hours); CI runs a short version.

@@ -46,7 +46,6 @@ from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.inputs import Inputs
 from fedattack.learning.losses import mean_loss
 from fedattack.record import Record
-from fedattack.runs.settings import load_settings
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching
 from simulations.study import Study
 from tests.attacks.test_contract import RUNS
@@ -54,6 +53,7 @@ from tests.fake_cuda import fake_cuda
 from tests.threats.attribute.matched import match_gradients
 from tests.threats.attribute.test_gradient_matching import mlp, victim
 from tests.worlds.federation import write_property_run
+from tests.worlds.reference import DEFAULTS
 
 # PyTorch says so where a whole model of such tensors is copied.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -235,7 +235,6 @@ def test_updates_of_an_attribute():
     assert len([*made]) == 4
 
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = DEFAULTS | {"clients": 3, "size": 200, "seed": 0, "device": CUDA}
 CLIENTS = {
     "fedavg": (FedAvgClient, {}),

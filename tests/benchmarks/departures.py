@@ -4,7 +4,6 @@
 ``defences`` asks the same under defences. ``check`` counts how often clients notice a departure in its first round, of
 200 models, and how often they notice something of honest servers: in runs of all presets that load here,
 or of a preset or a run folder that is named.
-``evade`` tries servers that know of the check.
 
 All is in this process, without Ray; SecAgg+ is the real one. Names after the part, such as ``gain imprint``, narrow it
 down.
@@ -13,27 +12,23 @@ down.
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
-import simulations.server
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.quality import measure_quality
 from fedattack.base.errors import FedAttackError
 from fedattack.defences.checked import Last, check_moved, check_received, differences, norm_of
-from fedattack.learning import LocalSGD, build_model, train_local
+from fedattack.learning import LocalSGD, build_model
 from fedattack.learning.departures import CanaryWeights, FirstLayers, Fishing, Imprint, unlearning_model
 from fedattack.record import Record, records_in
 from fedattack.runs.presets import preset_names
-from simulations.study import Study
 from tests.worlds.reference import run_preset
 
 Array = NDArray[Any]
@@ -176,77 +171,10 @@ def list_trained(preset: str) -> Iterator[list[str]]:
             yield from list_honest(record)
 
 
-def jittered(sent: dict[str, Array], number: int) -> dict[str, Array]:
-    """Imprint: turn each neuron, and what it pulls at, a little away from the others."""
-    draw = np.random.default_rng(number)
-    changed = {}
-    for name, array in sent.items():
-        size = 0.1 * np.abs(array).mean() if array.ndim == 2 else 0.0
-        changed[name] = (array + size * draw.normal(size=array.shape)).astype(array.dtype)
-    return changed
-
-
-def trapping(sent: dict[str, Array], number: int) -> dict[str, Array]:
-    """Imprint: let each neuron look elsewhere, and be alive for the one example in 64 that goes furthest there."""
-    draw = np.random.default_rng(number)
-    weight = draw.normal(size=sent["fc1.weight"].shape) / 8
-    places = load_digits().data[:200] / 16 @ weight.T
-    bias = -np.quantile(places, 1 - 1 / 64, axis=0)
-    following = draw.normal(size=sent["fc2.weight"].shape) / 8
-    changed = {"fc1.weight": weight, "fc1.bias": bias, "fc2.weight": following}
-    return {name: changed.get(name, array).astype(array.dtype) for name, array in sent.items()}
-
-
-def disguised(sent: dict[str, Array], number: int) -> dict[str, Array]:
-    """Fishing: leave weights to all classes, and biases that look less odd."""
-    draw = np.random.default_rng(number)
-    weight = sent["fc2.weight"] + (1e-2 * draw.normal(size=sent["fc2.weight"].shape)).astype(np.float32)
-    return sent | {"fc2.weight": weight, "fc2.bias": np.minimum(sent["fc2.bias"], 30.0)}
-
-
-def evade(names: Sequence[str]) -> None:
-    """Print what servers gain that know of the check, and whether clients notice something."""
-    make = simulations.server.make_departure
-    for server, alter in (("imprint", jittered), ("imprint", trapping), ("fishing", disguised)):
-
-        def changed(study: Study, alter: Callable[..., dict[str, Array]] = alter) -> Callable[..., dict[str, Array]]:
-            depart = make(study)
-            return lambda model, number: alter(dict(depart(model, number)), number)
-
-        simulations.server.make_departure = changed
-        for seed in range(2):
-            with tempfile.TemporaryDirectory() as folder:
-                record = run_preset(server, ["rounds=1", "clients=4"], seed, Path(folder))
-                noticed = [found for found in list_honest(record) if found]
-            print(server, alter.__name__, seed, judged(server, "exact", ["rounds=1", "clients=4"], seed), flush=True)
-            print(f"noticed by {len(noticed)} of 4 clients: {noticed[:1]}", flush=True)
-    simulations.server.make_departure = make
-    for seed in range(2):
-        with tempfile.TemporaryDirectory() as folder:
-            study_changes = [
-                "rounds=1",
-                "clients=4",
-                "hidden=200",
-                "framework=fedavg",
-                "server=passive",
-                "departures=0",
-            ]
-            record = run_preset("fishing", study_changes, seed, Path(folder))
-            model = {name: np.array(array) for name, array in (record.rounds[0].common or {}).items()}
-            model["fc1.bias"] -= 20
-            network = build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=200, seed=0)
-            network.load_state_dict({name: torch.from_numpy(array) for name, array in model.items()})
-            x = load_digits().images[:64, None].astype(np.float32) / 16
-            train_local(network, x, load_digits().target[:64], epochs=1, batch_size=8, lr=0.1, seed=0)
-            after = [value.numpy() for value in network.state_dict().values()]
-            moved = differences([*model.values()], after)
-            print("inconsistent, dead by its biases alone:", check_received([*model.values()]), check_moved(moved, 64))
-
-
 def main() -> None:
     """Run one part."""
     logging.disable(logging.INFO)
-    parts = {"gain": gain, "defences": defences, "check": check, "evade": evade}
+    parts = {"gain": gain, "defences": defences, "check": check}
     parts[sys.argv[1]](sys.argv[2:])
 
 

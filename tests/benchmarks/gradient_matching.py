@@ -1,4 +1,4 @@
-"""How well and how fast gradient matching finds attributes of Location-30, beside the paper's numbers.
+"""How well gradient matching finds attributes of Location-30, beside the paper's numbers.
 
 ``python -m tests.benchmarks.gradient_matching [PATH.npz]`` takes Location-30 from the data folder, or from an ``.npz``
 with ``x`` and ``y``. An isolating server sees one client; the attack runs with its default options but for those that a
@@ -13,15 +13,12 @@ Both rates are printed where Table 6 is.
 
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge
 from fedattack.attacks.knowledge import PartialRecords, Targets
@@ -29,17 +26,12 @@ from fedattack.base.errors import DataError
 from fedattack.data import Dataset, load_dataset
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats.attribute.ara import attribute_codes, read_updates
-from fedattack.threats.attribute.gradient_matching import Matching, Victim
-from tests.threats.attribute.matched import match_gradients
 
 ATTRIBUTES = (1, 69)
 SIZES = (50, 100, 300)
 FULL, STEPS5 = LocalSGD(1, 0, 0.5), LocalSGD(5, 0, 0.5)
 SMALL, MIDDLE = LocalSGD(1, 8, 0.1), LocalSGD(1, 32, 0.1)
 SMALL_FAST, MIDDLE_FAST = LocalSGD(1, 8, 0.5), LocalSGD(1, 32, 0.5)
-VICTIMS, COMPARED = 10, 20
-LOSS = "cross-entropy"
 
 Reported = tuple[float, ...]
 
@@ -73,15 +65,15 @@ SETTINGS = (
 MEMBERSHIP: tuple[Reported, Reported] = ((0.985, 0.96, 0.8958), (0.98, 0.9575, 0.8933))
 
 
-def write_isolated(folder: Path, data: Dataset, count: int, training: LocalSGD, rounds: int, seed: int = 0) -> Targets:
+def write_isolated(folder: Path, data: Dataset, count: int, training: LocalSGD, rounds: int) -> Targets:
     """Record a client that is sent its own model back, and return its records."""
-    rows = np.random.default_rng(seed).permutation(len(data.y_train))[:count]
+    rows = np.random.default_rng(0).permutation(len(data.y_train))[:count]
     own = Targets(data.x_train[rows], data.y_train[rows])
-    model = build_model("mlp", input_shape=data.input_shape, classes=data.classes, hidden=128, seed=seed)
+    model = build_model("mlp", input_shape=data.input_shape, classes=data.classes, hidden=128, seed=0)
     writer = RecordWriter(folder)
     state = {name: value.numpy().copy() for name, value in model.state_dict().items()}
     for number in range(1, rounds + 1):
-        train_local(model, own.x, own.y, seed=1_000 * seed + number, **vars(training))
+        train_local(model, own.x, own.y, seed=number, **vars(training))
         sent = {name: value.numpy().copy() for name, value in model.state_dict().items()}
         writer.write(Exchange(number, state, [Reply("victim", "ok", sent, count)]))
         state = sent
@@ -155,54 +147,6 @@ def print_membership(data: Dataset) -> None:
                 )
 
 
-def print_costs(data: Dataset) -> None:
-    """Time cos-matching of one client, and of ten at once against one after another."""
-    for count in SIZES:
-        victims = []
-        for seed in range(VICTIMS):
-            with tempfile.TemporaryDirectory() as name:
-                own = write_isolated(Path(name) / "record", data, count, FULL, 5, seed)
-                known, _ = knowledge_of(data, own, ATTRIBUTES[1], FULL)
-                model = model_of(data).build()
-                seen = read_updates(Record(Path(name) / "record"), known, model, "victim", "pre5", count, [])
-            if known.partial is None or seen is None:
-                raise AssertionError("just written")
-            partial = known.partial
-            victims.append(
-                Victim(
-                    partial.x, partial.y, attribute_codes(partial), seen.received, seen.gradients, prior=partial.prior
-                )
-            )
-        one = seconds(
-            time.process_time, lambda model=model, own=victims[:1]: match_gradients(model, LOSS, own, Matching())
-        )
-        print(f"  {count} records, 5 rounds: one client {one:.1f} s of processor time", flush=True)
-
-        def match(some: list[Victim], model: nn.Module = model) -> object:
-            return match_gradients(model, LOSS, some, Matching(steps=COMPARED))
-
-        for clock, threads, what in ((time.process_time, 1, "processor time"), (time.perf_counter, 2, "clock")):
-            torch.set_num_threads(threads)
-            together = seconds(clock, lambda match=match, some=victims: match(some))
-            each = seconds(clock, lambda match=match, some=victims: [match([single]) for single in some])
-            print(
-                f"    {what}, {threads} thread{'s' * (threads > 1)}: {VICTIMS} clients at once ({COMPARED} steps) "
-                f"{together:.1f} s, one after another {each:.1f} s, {each / together:.1f} times",
-                flush=True,
-            )
-        torch.set_num_threads(1)
-
-
-def seconds(clock: Callable[[], float], work: Callable[[], object]) -> float:
-    """Return the least time of two runs."""
-    found = []
-    for _ in range(2):
-        start = clock()
-        work()
-        found.append(clock() - start)
-    return min(found)
-
-
 def main() -> None:
     """Print the figures."""
     try:
@@ -210,9 +154,8 @@ def main() -> None:
     except DataError as missing:
         print(f"gradient matching is not measured: {missing}")
         return
-    print("Location-30, isolating server; a clock's time is only worth reading on a quiet machine:")
+    print("Location-30, isolating server:")
     torch.set_num_threads(1)
-    print_costs(data)
     for setting in SETTINGS:
         print_setting(setting, data)
     print_membership(data)

@@ -2,14 +2,12 @@
 
 ``python -m tests.benchmarks.prolin`` takes the paper's setting on 10,000 MNIST records: LeNet, 6,000 auxiliary records,
 10 records a client, 12,000 shadow updates and a logistic regression for the plain loop. Each detector is judged on the
-same freshly trained shadow clients of records that no detector saw. The joint solver for 300 rounds and 50 clients is
-timed against Adam from the same start, with the quality of the four methods beside it, and the memory of one detector
-is measured in a process of its own. Detectors of recorded sketches stand beside those of whole updates. ``--targets 10
---rounds 1 50 200 --steps 200000`` is the full size and takes hours.
+same freshly trained shadow clients of records that no detector saw. Detectors of recorded sketches stand beside those
+of whole updates, and the quality of the four methods on synthetic sums. ``--targets 10 --rounds 1 50 200`` is the full
+size and takes hours.
 """
 
 import argparse
-import multiprocessing
 import sys
 import time
 import warnings
@@ -34,7 +32,7 @@ from fedattack.record.sketch import SketchPlan
 from fedattack.threats.property.detectors import DetectorSetting, Mode, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership
-from tests.threats.property.test_disaggregation import adam, f1, synthetic
+from tests.threats.property.test_disaggregation import f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"
 LENET = ModelKnowledge(spec="lenet-mnist", input_shape=(1, 28, 28), classes=10)
@@ -277,31 +275,6 @@ def compare_sketches(
             print(f"{number:5}  {mode:8} " + "".join(f"{mean:.4f}  " for mean in right.mean(axis=0)), flush=True)
 
 
-def compare_solvers(steps: int) -> None:
-    """Print seconds and objective of the joint solver and of Adam from the same start."""
-    print(
-        f"\njoint solver, 300 rounds x {CLIENTS} clients, d' = 2, 5 positive; Adam with {steps} steps from "
-        f"ridge's decisions"
-    )
-    print("seed   solver (best of 3)   objective      Adam          objective     difference")
-    for seed in range(2):
-        A, G, v, densities, _ = synthetic(seed, rounds=300, positive=5, mean=2, sd=2)
-        joint = Joint(A, G, v, densities, weighted_ridge(A, G, v))
-        start = joint.expected > 0
-        took = []
-        for _ in range(3):
-            began = time.perf_counter()
-            _, value = replace(joint).solve(start)
-            took.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        other = adam(joint, start.astype(float), steps=steps, lr=1e-3)
-        seconds = time.perf_counter() - began
-        print(
-            f"{seed:4}   {min(took):8.2f} s          {value:11.4f}   {seconds:6.1f} s    {other:11.4f}   "
-            f"{value - other:+.2e}"
-        )
-
-
 def compare_methods(seeds: int) -> None:
     """Print the mean F1 of the methods on synthetic aggregates."""
     print(
@@ -333,30 +306,6 @@ def compare_methods(seeds: int) -> None:
         print(f"{rounds:6}   {means}       {np.mean(named['PROLIN']):6.2%}         {np.mean(named['posterior']):6.2%}")
 
 
-def _peak() -> float:
-    """Most memory that this process has taken, in GiB; what getrusage says includes its parent's before it started."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) / 2**20
-
-
-def _one_detector(mode: Mode) -> None:
-    parts = load(1, EACH)
-    start = next(global_models(parts.clients, [1]))[1]
-    before = _peak()
-    of_mode(start, parts.auxiliary, parts.targets, EACH, mode, 1)
-    print(f"  {mode}: {_peak():.2f} GiB at most, {_peak() - before:.2f} GiB above what torch and the data take")
-
-
-def measure_memory() -> None:
-    """Print the peak memory of one detector in each mode, each in a process of its own."""
-    print("\npeak memory of one detector", flush=True)
-    fresh = multiprocessing.get_context("spawn")
-    for mode in MODES:
-        child = fresh.Process(target=_one_detector, args=(mode,))
-        child.start()
-        child.join()
-
-
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description="Cost and quality of PROLIN's parts.")
@@ -369,16 +318,11 @@ def main() -> None:
     parser.add_argument("--auxiliary", type=int, default=AUXILIARY, help="records beside the sketches")
     parser.add_argument("--modes", choices=MODES, nargs="+", default=MODES, help="of the detectors")
     parser.add_argument("--memory", type=read_size, default=MEMORY, help="of a detector, such as 300MB")
-    parser.add_argument("--steps", type=int, default=20_000, help="steps of Adam (200,000 in full)")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
-    parser.add_argument(
-        "--only", choices=("memory", "detectors", "sketches", "solvers", "methods"), help="one part alone"
-    )
+    parser.add_argument("--only", choices=("detectors", "sketches", "methods"), help="one part alone")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     parts: dict[str, Callable[[], None]] = {
-        # first: a process starts with the peak of the one that it is made from
-        "memory": measure_memory,
         "detectors": lambda: compare_detectors(
             chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
         ),
@@ -392,13 +336,12 @@ def main() -> None:
             chosen.records,
             chosen.memory,
         ),
-        "solvers": lambda: compare_solvers(chosen.steps),
         "methods": lambda: compare_methods(chosen.seeds),
     }
     for name, part in parts.items():
         if chosen.only not in (None, name):
             continue
-        if name in ("detectors", "memory", "sketches") and not DATA.exists():
+        if name in ("detectors", "sketches") and not DATA.exists():
             print(f"\n{name}: skipped, because {DATA.name} is not in {DATA.parent}", file=sys.stderr)
             continue
         part()

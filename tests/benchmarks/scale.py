@@ -12,8 +12,7 @@ What varies is in a row's name; all else is as in :data:`BASE`, with at most 100
 federation first: models of random numbers beside a common one, because what they say changes little of the cost. Then
 another process attacks. Rows of ``recording`` time the writing alone. Those of ``simulation`` are whole commands
 ``fedattack simulate`` of a small network. Those of ``resnet-18-`` have a real federation of four clients, whose images
-are 32 x 32 pixels in three colours. Two other benchmarks, ``gradient_matching`` and ``model_based``,
-time the attacks on attributes of examples.
+are 32 x 32 pixels in three colours. ``gradient_matching`` times an attack on attributes of examples.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.benchmarks.peers import __main__ as command
-from tests.benchmarks.peers import attributes, getting, labels, membership, one_run, soteria, source
+from tests.benchmarks.peers import attributes, getting, labels, membership, one_run, source
 from tests.benchmarks.peers.rows import Method, missing_row, shown
 from tests.benchmarks.peers.runs import recorded
 
@@ -18,7 +19,6 @@ from tests.benchmarks.peers.runs import recorded
 @pytest.fixture
 def no_network(monkeypatch):
     monkeypatch.setattr(getting, "_ran", lambda *words: f"{words[0]} found no network")
-    monkeypatch.setattr(getting, "aijack_source", lambda folder: (None, "pip found no network"))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,6 @@ def no_network(monkeypatch):
     [
         getting.SIA_AUTHORS,
         getting.FEDKIT,
-        getting.SOTERIA_AUTHORS,
         getting.FEDMIA_AUTHORS,
         getting.LEAKPRO,
         getting.JAX_PRIVACY,
@@ -69,23 +68,6 @@ SMALL = ("clients=3", "rounds=2", "targets=20", "size=300", "dataset=synthetic")
 def sources():
     with recorded("sia-fedavg", SMALL, 0) as run:
         yield source.Case.of(*run)
-
-
-def test_our_rounds_are_those_of_a_plain_loop(sources):
-    right = np.zeros(len(sources.owner))
-    models = sources.models()
-    network = sources.knowledge.model.build().eval()
-    for of_round in models:
-        for row, (x, y) in enumerate(zip(sources.targets.x, sources.targets.y, strict=True)):
-            losses = []
-            for client in range(3):
-                network.load_state_dict(of_round[client])
-                logits = network(torch.from_numpy(x[None])).double()
-                losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor([int(y)])).item())
-            right[row] += np.argmin(losses) == sources.owner[row]
-    alone, combined = source.ours(sources)
-    np.testing.assert_allclose(alone, right / len(models))
-    assert len(combined) == len(right) == 60
 
 
 def test_authors_are_given_the_same_models_and_targets(sources, tmp_path):
@@ -146,56 +128,6 @@ def test_fedkit_learn_is_given_the_same_rounds_examples_and_labels(columns):
                 np.testing.assert_allclose(moved, part, rtol=1e-3, atol=1e-5)
 
 
-def test_ours_reads_the_attribute_from_the_same_case(columns):
-    right = attributes.matched(columns, attributes.Matching("l2", 100, restarts=2))
-    share = columns.values.mean()
-    assert right.mean() > max(share, 1 - share) + 0.1
-
-
-@pytest.fixture(scope="module")
-def images():
-    draw = np.random.default_rng(0)
-    return draw.random((3, 1, 28, 28), dtype=np.float32), draw.integers(10, size=3)
-
-
-SCRIPT = """
-import inversefed
-args = inversefed.options().parse_args()
-if __name__ == "__main__":
-    loss, _, data = inversefed.construct_dataloaders(args.dataset, None, data_path=args.data_path)
-    model, _ = inversefed.construct_model(args.model, num_classes=10, num_channels=3)
-    x, y = data.dataset[args.target_id]
-    value, _, _ = loss(model(x[None]), __import__("torch").tensor([y]))
-    gradient = __import__("torch").autograd.grad(value, model.parameters())
-    gradient[-2][:, model.extract_feature()[0] > 0.5] = 0
-    inversefed.GradientReconstructor(model).reconstruct([*gradient], y, img_shape=None, dryrun=args.dryrun)
-    raise AssertionError("it was not stopped")
-"""
-
-
-def test_the_authors_script_is_run_up_to_its_attack(images, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    task = soteria.tasks_of(*images, 1)[0]
-    found = soteria.authors(script, task, 0.5)
-    network = soteria.network()
-    network(torch.from_numpy(task.x[None]))
-    expected = np.flatnonzero(network.extract_feature()[0].detach().numpy() > 0.5)
-    np.testing.assert_array_equal(soteria.masked(found)["columns"], expected)
-    np.testing.assert_allclose(found["fc1.weight"], task.gradient["fc1.weight"], rtol=1e-3, atol=1e-6)
-    assert "inversefed" not in sys.modules
-
-
-def test_ours_masks_columns_of_the_last_layer_alone(images):
-    for task in soteria.tasks_of(*images, 2):
-        found = soteria.ours(task, 0.5)
-        assert len(soteria.masked(found)["columns"]) == soteria.HIDDEN // 2
-        assert not len(soteria.masked(found)["rows"])
-        for name, part in found.items():
-            if name != "fc2.weight":
-                np.testing.assert_array_equal(part, task.gradient[name])
-
-
 def test_fedmias_authors_are_asked_about_every_client_in_turn():
     def first_file(pattern, epoch, clients, folder):
         asked = torch.load(pattern.format(0, epoch))["tarin_cos"].numpy()
@@ -210,18 +142,15 @@ def test_fedmias_authors_are_asked_about_every_client_in_turn():
 
 
 def test_the_command_keeps_other_parts_and_names_what_is_missing(no_network, tmp_path, monkeypatch, capsys):
-    out, mnist = tmp_path / "peers.json", tmp_path / "mnist.npz"
+    out = tmp_path / "peers.json"
     out.write_text('{"sia": [{"kept": true}]}', encoding="utf-8")
-    np.savez(mnist, x=np.random.default_rng(0).integers(256, size=(2, 28, 28)).astype(np.uint8), y=np.arange(2))
-    monkeypatch.setattr(soteria, "EVALUATIONS", 3)
-    asked = ["--peers", str(tmp_path), "--mnist", str(mnist), "--only", "soteria", "--images", "2", "--out", str(out)]
+    monkeypatch.setattr(one_run, "rows", partial(one_run.rows, runs=1))
+    asked = ["--peers", str(tmp_path / "peers"), "--only", "epsilon", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["peers", *asked])
     command.main()
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["sia"] == [{"kept": True}]
-    missing = [row["method"] for row in found["soteria"] if "missing" in row]
-    assert missing == ["authors' code", "AIJack"] * len(soteria.SHARES)
-    assert "pip found no network" in json.dumps(found["soteria"])
+    assert "git found no network" in json.dumps(found["epsilon"])
     assert "not measured" in capsys.readouterr().out
 
 

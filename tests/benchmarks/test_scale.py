@@ -1,6 +1,5 @@
 """The rows of the table of sizes: each can be made and attacked, as small as it can be."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -55,8 +54,3 @@ def test_what_a_command_and_its_children_take_counts(monkeypatch):
     assert 60e6 < peak < 200e6
     with pytest.raises(subprocess.TimeoutExpired):
         scale.watched([sys.executable, "-c", "import time; time.sleep(60)"], {}, 0.2)
-
-
-def test_a_row_is_a_line():
-    found = json.loads('{"seconds": 1.23, "processor": 2.0, "peak": 300e6, "bytes": 1e6}')
-    assert scale.line_of(scale.ROWS[0], found).count("|") == 12

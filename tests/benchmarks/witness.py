@@ -2,17 +2,13 @@
 
 ``python -m tests.benchmarks.witness`` writes records of runs whose noise is known, and checks each. It prints a row for
 each kind of run: 200 honest ones, of which 5 % may be contradicted in all; 50 with a fault, which has to be named in
-95 %. ``--large`` does the same once with 7 million parameters, and prints time and memory. The first part takes ten
-minutes on one core, the second one minute and 1 GB of disk.
+95 %. It takes ten minutes on one core.
 """
 
 import argparse
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +27,6 @@ LAYERS = {
     "out.weight": (10, 128),
     "out.bias": (10,),
 }
-LARGE = {"conv.weight": (64, 3, 7, 7), "wide.weight": (2048, 3072), "wide.bias": (2048,), "out.weight": (300, 2048)}
 PLATFORM = 4.845e-5
 """σ of the platform whose sensitivity is far below its clipping norm."""
 
@@ -154,61 +149,13 @@ def _row(name: str, count: int, runs: int) -> None:
     print(f"| {name} | {runs} | {count / runs:.1%} ({low:.1%}–{high:.1%}) |", flush=True)
 
 
-def large(rounds: int) -> None:
-    """Print a row for each fault with a model of 7 million parameters: time, and the most memory of the check."""
-    print(
-        "| 7 million parameters, ten clients | rounds | named | seconds | memory |\n|---|---|---|---|---|", flush=True
-    )
-    run = Run(LARGE, sigma=0.1, rounds=rounds)
-    named = {"honest": ()}
-    cases = {"honest": run, **faults(run)}
-    for name, each in cases.items():
-        nodes = named.get(name, tuple(str(100 + client) for client in range(10) if "all" in name or client == BAD))
-        case = Case(name, each, {"mechanism": "gaussian", "sigma": 0.1}, nodes)
-        with tempfile.TemporaryDirectory() as folder:
-            record = Path(folder) / "record"
-            write_run(record, each)
-            with get_context("spawn").Pool(1) as pool:
-                answer, seconds, peak = pool.apply(_measured, (case, record))
-        said = "yes" if found(case, answer) else "no"
-        print(f"| {name} | {rounds} | {said} | {seconds:.0f} | {peak / 1e6:.1f} GB |", flush=True)
-
-
-def _measured(case: Case, record: Path) -> tuple[ClaimAnswer, float, float]:
-    """Check a record, and watch the memory that is no mapped file."""
-    peak = 0.0
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.01):
-            (line,) = (
-                line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")
-            )
-            peak = max(peak, float(line.split()[1]))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    started = time.perf_counter()
-    answer = check_claim(case.read_claim(), record=record)
-    seconds = time.perf_counter() - started
-    done.set()
-    watcher.join()
-    return answer, seconds, peak
-
-
 def main() -> None:
-    """Print both tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200, help="honest ones of each kind")
     parser.add_argument("--powers", type=int, default=50, help="faulty ones of each kind")
-    parser.add_argument("--large", action="store_true", help="with 7 million parameters, once each, instead")
-    parser.add_argument("--rounds", type=int, default=3, help="of the large ones")
     told = parser.parse_args()
-    if told.large:
-        large(told.rounds)
-    else:
-        rows(told.runs, told.powers)
+    rows(told.runs, told.powers)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 ``python -m tests.benchmarks.witness_cost`` calls each client in turn without and with a witness, on one thread, after
 calls that warm both up. It prints the median processor time of a call, their ratio, and what the
-witness adds to each batch. ``loader`` means a DataLoader, as most apps have; ``slices`` cuts tensors by hand, which
-leaves next to nothing but PyTorch's own calls. Names of cases as arguments run these alone.
+witness adds to each batch. Names of cases as arguments run these alone.
 
 ``--runs N`` adds whole Flower runs of a foreign project, N of each kind, in turn: seconds from start to end.
 """
@@ -12,7 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -21,8 +20,7 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.runs.simulator import Simulator
@@ -30,28 +28,16 @@ from fedattack.witness import WitnessedClientApp
 from tests.apps.projects import CLIENTS, MESSAGE_API
 from tests.worlds.local_grid import LocalGrid
 
-Batches = Iterator[tuple[Tensor, Tensor]]
-
 _WARM = 10
 _NODE = 11
 
 
-class LeNet(nn.Module):
+def lenet() -> nn.Module:
     """The LeNet of Flower's quickstart, for 3 × 32 × 32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
-        self.pool = nn.MaxPool2d(2, 2)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 5 * 5, 120), nn.Linear(120, 84), nn.Linear(84, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
-        x = self.pool(F.relu(self.conv1(x)))
-        x = self.pool(F.relu(self.conv2(x)))
-        x = F.relu(self.fc1(x.flatten(1)))
-        result: Tensor = self.fc3(F.relu(self.fc2(x)))
-        return result
+    return nn.Sequential(
+        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
 
 
 def logistic_regression() -> nn.Module:
@@ -78,7 +64,6 @@ class Case:
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     batch: int
-    loader: bool = True
     examples: int = 450
     epochs: int = 2
     repeats: int = 100
@@ -87,15 +72,11 @@ class Case:
 CASES = {
     "logistic-16": Case(logistic_regression, (64,), 16),
     "logistic-32": Case(logistic_regression, (64,), 32),
-    "logistic-32-slices": Case(logistic_regression, (64,), 32, loader=False),
     "mlp-16": Case(mlp, (64,), 16),
     "mlp-32": Case(mlp, (64,), 32),
-    "mlp-32-slices": Case(mlp, (64,), 32, loader=False),
     "cnn-16": Case(cnn, (1, 8, 8), 16),
     "cnn-32": Case(cnn, (1, 8, 8), 32),
-    "cnn-32-slices": Case(cnn, (1, 8, 8), 32, loader=False),
-    "lenet-32": Case(LeNet, (3, 32, 32), 32, repeats=30),
-    "lenet-32-slices": Case(LeNet, (3, 32, 32), 32, loader=False, repeats=30),
+    "lenet-32": Case(lenet, (3, 32, 32), 32, repeats=30),
 }
 
 
@@ -107,11 +88,6 @@ def make_app(case: Case) -> ClientApp:
     x = torch.randint(0, 17, (case.examples, *case.shape), generator=generator) / 16
     y = torch.arange(case.examples) % 10
 
-    def sliced() -> Batches:
-        order = torch.randperm(len(y))
-        for rows in order.split(case.batch):
-            yield x[rows], y[rows]
-
     @app.train()
     def train(message: Message, context: Context) -> Message:
         model = case.make()
@@ -122,7 +98,7 @@ def make_app(case: Case) -> ClientApp:
         model.train()
         total = 0.0
         for _ in range(case.epochs):
-            for inputs, labels in loader if case.loader else sliced():
+            for inputs, labels in loader:
                 optimizer.zero_grad()
                 loss = criterion(model(inputs), labels)
                 loss.backward()

@@ -9,11 +9,10 @@ from clients.fedavg import FedAvgClient, dump_arrays
 from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.learning import private_gradient, train_local
-from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.reference import DEFAULTS
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {
     **DEFAULTS,
     "clients": 20,

@@ -7,6 +7,7 @@ from fedattack.base.errors import DataError
 from fedattack.data import load_dataset
 from fedattack.data.dataset import TARGET_BINS, Dataset, sensitive_column
 from tests.data.files import table
+from tests.refusals import refused
 
 
 def test_a_column_of_some_numbers_keeps_its_domain_in_the_inputs_own_scale():
@@ -53,9 +54,8 @@ def test_a_column_that_cannot_be_sensitive_is_refused(tmp_path, name, message):
     np.savez(tmp_path / "n.npz", x=x, y=y)
     data = load_dataset(str(tmp_path / "n.npz"))
     assert sensitive_column(data, "4").name == "4"
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(DataError, message):
         sensitive_column(data, name)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_regressions_target_is_no_sensitive_column(tmp_path):

@@ -1,5 +1,6 @@
 """What defences declare about themselves, and the tables that follow."""
 
+import numpy as np
 import pytest
 
 from fedattack.base.errors import ConfigError
@@ -15,20 +16,18 @@ def test_tables_follow_from_what_the_defences_declare():
     assert [*DEFENCES] == ["dp-gaussian", "dp-laplace", "flower-localdp", "recup", "soteria", "sparsify"]
     assert (DP_SGD, NOISY, ARTEFACTS) == ("dp-sgd", ("dp-gaussian", "dp-laplace", "flower-localdp"), ("recup-zoo",))
     assert {*GUARANTEES} == {DP_SGD, *NOISY}
-    assert SETTINGS == {
-        "defence": NONE,
-        "defence-strength": 0.0,
-        "defence-clip": 1.0,
-        "dp-delta": 1e-5,
-        "soteria-layer": "",
-        "recup-zoo": "",
-        "recup-attributes": "",
-        "recup-weights": "",
-        "recup-values": "",
-        "recup-variant": "recup",
-        "recup-iterations": 10,
-        "recup-models": 5,
-    }
+    assert SETTINGS["defence"] == NONE
+    assert {*ARTEFACTS, "defence-strength", "defence-clip", "dp-delta", "soteria-layer"} <= {*SETTINGS}
+
+
+@pytest.mark.parametrize("name", [name for name in DEFENCES if name != "recup"])
+def test_strength_zero_is_no_defence_bit_for_bit(name):
+    """Not even clipping: the update is far beyond the norm."""
+    rng = np.random.default_rng(0)
+    given = {"a": rng.normal(size=(20, 5)).astype(np.float32) * 100, "negative zero": np.array([-0.0], np.float32)}
+    made = DEFENCES[name]({"defence": name, "defence-strength": 0.0})
+    for key, array in made.apply(given, rng).items():
+        assert (array.dtype, array.tobytes()) == (np.float32, given[key].tobytes())
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

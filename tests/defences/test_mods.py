@@ -26,6 +26,7 @@ from fedattack.defences.mods import DefenceMod
 from fedattack.defences.wrapper import defended
 from fedattack.observe.bridge import numpy_client_bridge
 from tests.observe import apps
+from tests.refusals import refused
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 SPARSE = {"defence": "sparsify", "defence-strength": 0.5}
@@ -253,23 +254,16 @@ def record_of(arrays) -> ArrayRecord:
     ],
 )
 def test_what_cannot_be_defended_is_not_sent(inner, settings, error, message):
-    with pytest.raises(error, match=message) as problem:
+    with refused(error, message):
         DefenceMod()(message_of(), context_of(settings), inner)
-    assert "\n" not in str(problem.value)
 
 
-def test_a_gradient_is_an_update_itself():
-    gradient = {"w": np.array([3.0, -0.1, 2.0, 0.2], dtype=np.float32)}
-    message = message_of({"w": np.full(4, 7.0, dtype=np.float32)})
-    reply = DefenceMod(SPARSE, sends="update")(message, context_of({}), replying(arrays=record_of(gradient)))
+@pytest.mark.parametrize("received", [{"w": np.full(4, 7.0, dtype=np.float32)}, {}], ids=["gradient", "predictions"])
+def test_a_gradient_is_an_update_itself_whatever_was_received(received):
+    sent = {"w": np.array([3.0, -0.1, 2.0, 0.2], dtype=np.float32)}
+    mod = DefenceMod(SPARSE, sends="update")
+    reply = mod(message_of(received), context_of({}), replying(arrays=record_of(sent)))
     assert arrays_of(reply)[0].tolist() == [3.0, 0.0, 2.0, 0.0]
-
-
-def test_predictions_are_an_update_although_nothing_was_received():
-    reply = DefenceMod(SPARSE, sends="update")(
-        message_of({}), context_of({}), replying(arrays=record_of({"0": np.array([[1.0, 4.0]], dtype=np.float32)}))
-    )
-    assert arrays_of(reply)[0].tolist() == [[0.0, 4.0]]
 
 
 def network():

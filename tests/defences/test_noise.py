@@ -9,6 +9,7 @@ from scipy import stats
 from fedattack.base.errors import ConfigError
 from fedattack.defences import DEFENCES
 from fedattack.defences.noise import clip_factor
+from tests.refusals import refused
 
 NOISY = ["dp-gaussian", "dp-laplace", "flower-localdp"]
 
@@ -48,16 +49,6 @@ def test_a_short_update_is_not_clipped_at_all():
         np.testing.assert_array_equal(array, given[name])
     zeros = {"a": np.zeros(3, np.float32)}
     np.testing.assert_array_equal(clipped(zeros, 1e-3)["a"], zeros["a"])
-
-
-@pytest.mark.parametrize("name", NOISY)
-def test_strength_zero_is_no_defence_bit_for_bit(name):
-    """Not even clipping: the update is far beyond the norm."""
-    given = update(100.0)
-    rng = np.random.default_rng(0)
-    for key, array in make(name, 0.0, 1.0).apply(given, rng).items():
-        assert array.dtype == np.float32
-        assert array.tobytes() == given[key].tobytes()
 
 
 @pytest.mark.parametrize("name", NOISY)
@@ -126,6 +117,5 @@ def test_an_update_without_a_norm_gets_the_noise_all_the_same(name, tiny):
     ],
 )
 def test_bad_settings_are_refused_by_key(name, change, message):
-    with pytest.raises(ConfigError, match=message) as problem:
+    with refused(ConfigError, message):
         DEFENCES[name]({"defence-strength": 0.1, **change})
-    assert "\n" not in str(problem.value)

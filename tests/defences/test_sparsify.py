@@ -38,12 +38,6 @@ def test_the_count_is_exact_among_equals():
     assert sum(np.count_nonzero(array == 0) for array in got.values()) == 50
 
 
-def test_strength_zero_is_no_defence_bit_for_bit():
-    given = update() | {"negative zero": np.array([-0.0], dtype=np.float32)}
-    for name, array in make(0.0).apply(given, RNG).items():
-        assert array.tobytes() == given[name].tobytes()
-
-
 def test_a_share_beyond_all_is_refused():
     with pytest.raises(ConfigError, match=r"defence-strength = 1\.5: expected at most 1 "):
         make(1.5)

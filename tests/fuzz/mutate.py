@@ -48,110 +48,115 @@ def json_files(folder: Path) -> list[Path]:
 
 def damage(draw: random.Random, path: Path) -> str:
     """Damage one file, in one of many ways; returns which."""
-    ways: Sequence[Callable[[random.Random, Path], None]] = (
+    of_content: Sequence[Callable[[random.Random, bytes], bytes]] = (
         *(_flip, _flip, _flip, _set_byte, _digit, _digit, _cut, _insert, _delete, _double, _zeros, _append),
-        *(
-            _swap_lines,
-            _repeat_line,
-            _drop_line,
-            _remove,
-            _empty,
-            _folder,
-            _pipe,
-            _device,
-            _link_out,
-            _loop,
-            _swap_files,
-        ),
-        *(_deep, _huge_number, _not_a_number, _key_twice, _holes),
+        *(_swap_lines, _repeat_line, _drop_line, _deep, _huge_number, _not_a_number, _key_twice),
     )
-    way = draw.choice(ways)
-    way(draw, path)
-    return way.__name__.strip("_")
+    of_file: Sequence[Callable[[random.Random, Path], None]] = (
+        *(_remove, _empty, _folder, _pipe, _device, _link_out, _loop, _swap_files, _holes),
+    )
+    place = draw.randrange(len(of_content) + len(of_file))
+    if place < len(of_content):
+        change_content = of_content[place]
+        path.write_bytes(change_content(draw, path.read_bytes()))
+        return change_content.__name__.strip("_")
+    change_file = of_file[place - len(of_content)]
+    change_file(draw, path)
+    return change_file.__name__.strip("_")
 
 
-def _bytes(path: Path) -> bytearray:
-    return bytearray(path.read_bytes())
+def _at_random(draw: random.Random, data: bytes) -> int:
+    return draw.randrange(len(data) + 1)
 
 
-def _flip(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    if data:
-        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        path.write_bytes(data)
+def _flip(draw: random.Random, data: bytes) -> bytes:
+    place = _at_random(draw, data[1:])
+    return data[:place] + bytes(byte ^ 1 << draw.randrange(8) for byte in data[place : place + 1]) + data[place + 1 :]
 
 
-def _set_byte(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    if data:
-        data[draw.randrange(len(data))] = draw.randrange(256)
-        path.write_bytes(data)
+def _set_byte(draw: random.Random, data: bytes) -> bytes:
+    place = _at_random(draw, data[1:])
+    return data[:place] + draw.randbytes(1) + data[place + 1 :]
 
 
-def _digit(draw: random.Random, path: Path) -> None:
+def _digit(draw: random.Random, data: bytes) -> bytes:
     """Change a digit, which leaves JSON and TOML readable."""
-    data = _bytes(path)
-    places = [place for place, byte in enumerate(data) if 48 <= byte <= 57]
-    if places:
-        data[draw.choice(places)] = draw.randrange(48, 58)
-        path.write_bytes(data)
+    return _replace_digit(draw, data, b"%d" % draw.randrange(10))
 
 
-def _cut(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    path.write_bytes(data[: draw.randrange(len(data) + 1)])
+def _cut(draw: random.Random, data: bytes) -> bytes:
+    return data[: _at_random(draw, data)]
 
 
-def _insert(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    place = draw.randrange(len(data) + 1)
-    path.write_bytes(data[:place] + draw.randbytes(draw.randrange(1, 40)) + data[place:])
+def _insert(draw: random.Random, data: bytes) -> bytes:
+    place = _at_random(draw, data)
+    return data[:place] + draw.randbytes(draw.randrange(1, 40)) + data[place:]
 
 
-def _delete(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    place = draw.randrange(len(data) + 1)
-    path.write_bytes(data[:place] + data[place + draw.randrange(1, 40) :])
+def _delete(draw: random.Random, data: bytes) -> bytes:
+    place = _at_random(draw, data)
+    return data[:place] + data[place + draw.randrange(1, 40) :]
 
 
-def _double(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    path.write_bytes(data + data)
+def _double(draw: random.Random, data: bytes) -> bytes:
+    return data + data
 
 
-def _zeros(draw: random.Random, path: Path) -> None:
-    data = _bytes(path)
-    place = draw.randrange(len(data) + 1)
+def _zeros(draw: random.Random, data: bytes) -> bytes:
+    place = _at_random(draw, data)
     size = min(draw.randrange(1, 200), len(data) - place)
-    path.write_bytes(data[:place] + bytes(size) + data[place + size :])
+    return data[:place] + bytes(size) + data[place + size :]
 
 
-def _append(draw: random.Random, path: Path) -> None:
-    path.write_bytes(_bytes(path) + draw.randbytes(draw.randrange(1, 100)))
+def _append(draw: random.Random, data: bytes) -> bytes:
+    return data + draw.randbytes(draw.randrange(1, 100))
 
 
-def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines(keepends=True)
-
-
-def _swap_lines(draw: random.Random, path: Path) -> None:
-    lines = _lines(path)
+def _swap_lines(draw: random.Random, data: bytes) -> bytes:
+    lines = data.splitlines(keepends=True)
     draw.shuffle(lines)
-    path.write_bytes(b"".join(lines))
+    return b"".join(lines)
 
 
-def _repeat_line(draw: random.Random, path: Path) -> None:
-    lines = _lines(path)
-    if lines:
-        lines.insert(draw.randrange(len(lines) + 1), draw.choice(lines))
-        path.write_bytes(b"".join(lines))
+def _repeat_line(draw: random.Random, data: bytes) -> bytes:
+    lines = data.splitlines(keepends=True) or [b""]
+    lines.insert(draw.randrange(len(lines) + 1), draw.choice(lines))
+    return b"".join(lines)
 
 
-def _drop_line(draw: random.Random, path: Path) -> None:
-    lines = _lines(path)
-    if lines:
-        lines.pop(draw.randrange(len(lines)))
-        path.write_bytes(b"".join(lines))
+def _drop_line(draw: random.Random, data: bytes) -> bytes:
+    lines = data.splitlines(keepends=True) or [b""]
+    lines.pop(draw.randrange(len(lines)))
+    return b"".join(lines)
+
+
+def _deep(draw: random.Random, data: bytes) -> bytes:
+    return draw.choice((b"[", b'{"a":')) * draw.choice((150, 1_000, 100_000))
+
+
+def _replace_digit(draw: random.Random, data: bytes, text: bytes) -> bytes:
+    places = [place for place, byte in enumerate(data) if 48 <= byte <= 57]
+    if not places:
+        return data
+    place = draw.choice(places)
+    return data[:place] + text + data[place + 1 :]
+
+
+def _huge_number(draw: random.Random, data: bytes) -> bytes:
+    return _replace_digit(draw, data, b"9" * draw.choice((20, 5_000)))
+
+
+def _not_a_number(draw: random.Random, data: bytes) -> bytes:
+    return _replace_digit(draw, data, draw.choice((b"NaN", b"Infinity", b"1e999", b"-", b"null")))
+
+
+def _key_twice(draw: random.Random, data: bytes) -> bytes:
+    """Say a key of a JSON object twice, the second time with another value."""
+    if not data.startswith(b"{"):
+        return data
+    value = draw.choice((b"0", b'"x"', b"[]", b"null"))
+    keys = [part for part in data.split(b'"')[1::2] if part.isalnum()] or [b"seed"]
+    return b'{"' + draw.choice(keys) + b'":' + value + b"," + data[1:]
 
 
 def _remove(draw: random.Random, path: Path) -> None:
@@ -203,35 +208,6 @@ def _swap_files(draw: random.Random, path: Path) -> None:
         mine, theirs = path.read_bytes(), other.read_bytes()
         path.write_bytes(theirs)
         other.write_bytes(mine)
-
-
-def _deep(draw: random.Random, path: Path) -> None:
-    path.write_text(draw.choice(("[", '{"a":')) * draw.choice((150, 1_000, 100_000)))
-
-
-def _replace_number(draw: random.Random, path: Path, text: bytes) -> None:
-    data = path.read_bytes()
-    places = [place for place, byte in enumerate(data) if 48 <= byte <= 57]
-    if places:
-        place = draw.choice(places)
-        path.write_bytes(data[:place] + text + data[place + 1 :])
-
-
-def _huge_number(draw: random.Random, path: Path) -> None:
-    _replace_number(draw, path, b"9" * draw.choice((20, 5_000)))
-
-
-def _not_a_number(draw: random.Random, path: Path) -> None:
-    _replace_number(draw, path, draw.choice((b"NaN", b"Infinity", b"1e999", b"-", b"null")))
-
-
-def _key_twice(draw: random.Random, path: Path) -> None:
-    """Say a key of a JSON object twice, the second time with another value."""
-    data = path.read_bytes()
-    if data.startswith(b"{"):
-        value = draw.choice((b"0", b'"x"', b"[]", b"null"))
-        keys = [part for part in data.split(b'"')[1::2] if part.isalnum()] or [b"seed"]
-        path.write_bytes(b'{"' + draw.choice(keys) + b'":' + value + b"," + data[1:])
 
 
 # --- changed, and sealed again ---------------------------------------------------------------------------------------

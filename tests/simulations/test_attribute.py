@@ -1,15 +1,8 @@
 """What a study of a sensitive column gives to clients and attacker, and what a run of it records."""
 
-import itertools
-import json
-
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 
-import clients.app
-import simulations.server
-from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.attacks import ATTACKS, Scores, read_knowledge
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
@@ -20,14 +13,10 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
 from fedattack.record.folder import find_parts
 from fedattack.report import read_run, write_report
-from fedattack.runs.app import app_folder
-from fedattack.runs.settings import load_settings
-from fedattack.runs.simulator import Simulator
-from simulations.prepare import prepare
 from simulations.study import Study
-from tests.worlds.local_grid import LocalGrid
+from tests.refusals import refused
+from tests.worlds.reference import DEFAULTS, by_client, change, prepare_in, run_here
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 SMALL = {
     **DEFAULTS,
     "dataset": "diabetes",
@@ -43,27 +32,17 @@ TRAINING = LocalSGD(epochs=1, batch_size=0, lr=0.05)
 
 
 def study(**changes) -> Study:
-    return Study.of(SMALL | {key.replace("_", "-"): value for key, value in changes.items()})
+    return Study.of(change(SMALL, changes))
 
 
 def run(folder, **changes) -> Record:
-    """Prepare and run the app itself, server and clients, in this process."""
-    config = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}
-    config |= {name: str(folder / name) for name in ("record", "truth", "knowledge")}
-    prepare(Study.of(config), knowledge=folder / "knowledge", truth=folder / "truth")
-    grid = LocalGrid(clients.app.app, config["clients"])
-    for context in grid._contexts.values():
-        context.run_config.update(config)
-    server = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    simulations.server.app(grid, server)
-    return Record(folder / "record")
+    return run_here(folder, change(SMALL, changes))
 
 
 @pytest.mark.parametrize("victims", [0, 2])
 def test_the_attacker_gets_all_but_the_column_and_the_truth_is_the_column(tmp_path, victims):
     plan = study(victims=victims, seed=3)
-    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
-    known, truth, data = read_knowledge(tmp_path / "k"), read_truth(tmp_path / "t"), plan.data
+    (known, truth), data = prepare_in(tmp_path, plan), plan.data
     rows = np.concatenate(plan.division.parts[: victims or 5])
     partial = known.partial
     assert not partial.x[:, 1].any()
@@ -88,13 +67,10 @@ def test_the_attacker_gets_all_but_the_column_and_the_truth_is_the_column(tmp_pa
 
 def test_the_truth_is_in_no_file_of_the_knowledge(tmp_path):
     plan = study()
-    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
-    assert sorted(path.name for path in (tmp_path / "k").iterdir()) == [
-        "auxiliary.npz",
-        "knowledge.json",
-        "partial.npz",
-    ]
-    with np.load(tmp_path / "k" / "partial.npz") as file:
+    prepare_in(tmp_path, plan)
+    names = ["auxiliary.npz", "knowledge.json", "partial.npz"]
+    assert sorted(path.name for path in (tmp_path / "knowledge").iterdir()) == names
+    with np.load(tmp_path / "knowledge" / "partial.npz") as file:
         assert sorted(file.files) == ["clients", "columns", "domain", "names", "prior", "x", "y"]
 
 
@@ -104,28 +80,14 @@ def test_one_hot_columns_are_blanked_together(tmp_path):
     toml = "file = 't.csv'\ntarget = 'y'\ntask = 'regression'\nsensitive = 'work'\n"
     (tmp_path / "t.toml").write_text(toml)
     plan = study(dataset=str(tmp_path / "t.toml"), sensitive="declared", records_per_client=10)
-    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
-    partial, truth = read_knowledge(tmp_path / "k").partial, read_truth(tmp_path / "t")
+    known, truth = prepare_in(tmp_path, plan)
+    partial = known.partial
     assert partial.columns == (1, 2, 3)
     assert not partial.x[:, 1:].any()
     np.testing.assert_array_equal(partial.domain, np.eye(3))
     completed = np.stack([partial.complete(value) for value in range(3)])
     own = completed[truth.attributes.values, np.arange(len(partial))]
     np.testing.assert_array_equal(own, plan.data.x_train[np.concatenate(plan.division.parts)])
-
-
-def test_clients_train_on_squared_errors_of_their_own_records():
-    plan = study()
-    start = dump_arrays(plan.models.build())
-    sent, count, _ = FedAvgClient(plan, 2).fit([array.copy() for array in start], {"server-round": 1})
-    x, y = (
-        plan.data.x_train[plan.division.parts[2]].astype(np.float64),
-        plan.data.y_train[plan.division.parts[2]].astype(np.float64),
-    )
-    error = x @ start[0][0] + start[1][0] - y
-    np.testing.assert_allclose(sent[0][0], start[0][0] - 0.05 * 2 / 30 * x.T @ error, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(sent[1][0], start[1][0] - 0.05 * 2 * error.mean(), rtol=1e-5, atol=1e-6)
-    assert count == 30
 
 
 def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
@@ -139,33 +101,9 @@ def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
         real.append(x[:, 1])
     assert sorted(np.concatenate(shuffled)) == sorted(np.concatenate(real))
     assert 0.35 < (np.concatenate(shuffled) == np.concatenate(real)).mean() < 0.65
-    for name, one in (("real", plan), ("null", null)):
-        prepare(one, knowledge=tmp_path / name / "k", truth=tmp_path / name / "t")
-    left, right = (read_truth(tmp_path / name / "t").attributes for name in ("real", "null"))
+    left, right = (prepare_in(tmp_path / str(place), one)[1].attributes for place, one in enumerate((plan, null)))
     np.testing.assert_array_equal(left.values, right.values)
     assert plan.data.x_train[:, 1].tolist() == null.data.x_train[:, 1].tolist(), "the data stay as they are"
-
-
-def test_clients_are_divided_by_a_column():
-    by_sex = study(partition="column:sex", clients=4, records_per_client=0, auxiliary=60)
-    assert len(by_sex.division.auxiliary) == 60
-    assert [set(by_sex.data.x_train[part, 1].tolist()) for part in by_sex.division.parts] == [{0.0}] * 2 + [{1.0}] * 2
-    by_age = study(partition="column:age", records_per_client=0, auxiliary=60)
-    ages = [by_age.data.x_train[part, 0] for part in by_age.division.parts]
-    assert all(younger.max() <= older.min() for younger, older in itertools.pairwise(ages))
-    users = study(
-        dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=0,
-        auxiliary=500,
-    )  # fmt: skip
-    of = users.data.groups["user"]
-    assert sorted(int(user) for part in users.division.parts for user in np.unique(of[part])) == list(range(10))
-    few = study(
-        dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=7
-    )
-    assert [len(part) for part in few.division.parts] == [7] * 10
-    assert [np.unique(of[part]).tolist() for part in few.division.parts] == [
-        np.unique(of[part]).tolist() for part in users.division.parts
-    ]
 
 
 def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
@@ -192,29 +130,26 @@ def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
     ],
 )
 def test_a_study_that_cannot_be_is_refused_in_one_line(tmp_path, changes, message):
-    with pytest.raises((ConfigError, DataError), match=message) as caught:
-        prepare(study(**changes), knowledge=tmp_path / "k", truth=tmp_path / "t")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "k").exists()
+    with refused((ConfigError, DataError), message):
+        prepare_in(tmp_path, study(**changes))
+    assert not (tmp_path / "knowledge").exists()
 
 
-def models(record, item):
-    """What each node got and sent in a round, by name of the client."""
-    notes = [json.loads(path.read_text()) for path in (record.path.parent / "truth" / "nodes").iterdir()]
-    names = {note["node"]: int(note["client"]) for note in notes}
-    return {
-        names[seen.node]: (dict(seen.received), dict(seen.arrays)) for seen in item.observations if seen.status == "ok"
-    }
+def models(record) -> list[dict]:
+    """What each client got and sent in each round."""
+    found = []
+    for seen_of in by_client(record):
+        found.append({int(name): (dict(seen.received), dict(seen.arrays)) for name, seen in seen_of.items()})
+    return found
 
 
 def test_an_isolating_server_sends_victims_their_own_model_and_others_their_average(tmp_path):
     record = run(tmp_path, server="isolating", victims=2)
     assert record.server == "isolating"
     assert check_record(record.path).whole
-    before = models(record, record.rounds[0])
+    before, *later = models(record)
     assert len({received["fc1.weight"].tobytes() for received, _ in before.values()}) == 1
-    for item in record.rounds[1:]:
-        now = models(record, item)
+    for now in later:
         for client, (received, _) in now.items():
             if client < 2:
                 np.testing.assert_array_equal(received["fc1.weight"], before[client][1]["fc1.weight"])
@@ -228,22 +163,23 @@ def test_an_isolated_client_s_record_is_gradient_descent_on_its_records_alone(tm
     record = run(tmp_path, server="isolating", victims=1)
     x, y = Study.of(SMALL).records_of(0)
     design, target = np.c_[x, np.ones(len(x))].astype(np.float64), y.astype(np.float64)
-    start = models(record, record.rounds[0])[0][0]
+    rounds = models(record)
+    start = rounds[0][0][0]
     theta = np.r_[start["fc1.weight"][0], start["fc1.bias"]].astype(np.float64)
-    for item in record:
+    for of_round in rounds:
         theta = theta - 0.05 * 2 / 30 * design.T @ (design @ theta - target)
-        sent = models(record, item)[0][1]
+        sent = of_round[0][1]
         np.testing.assert_allclose(np.r_[sent["fc1.weight"][0], sent["fc1.bias"]], theta, rtol=1e-4, atol=1e-5)
 
 
 def test_all_clients_can_be_isolated_and_a_passive_server_isolates_nobody(tmp_path):
     record = run(tmp_path / "all", server="isolating")
-    before = models(record, record.rounds[0])
-    for client, (received, _) in models(record, record.rounds[1]).items():
+    before, after, *_ = models(record)
+    for client, (received, _) in after.items():
         np.testing.assert_array_equal(received["fc1.weight"], before[client][1]["fc1.weight"])
     passive = run(tmp_path / "passive", rounds=2)
     assert passive.server == "passive"
-    assert len({r["fc1.weight"].tobytes() for r, _ in models(passive, passive.rounds[1]).values()}) == 1
+    assert len({r["fc1.weight"].tobytes() for r, _ in models(passive)[1].values()}) == 1
 
 
 def findings_of(folder, record):
@@ -258,7 +194,7 @@ def test_what_isolation_costs_and_who_could_notice_is_stated(tmp_path):
     assert (found["noticed"].value, found["noticed"].n) == (1.0, 2 * 3)
     truth = read_truth(tmp_path / "one" / "truth")
     x, y = truth.evaluation
-    last = models(record, record.rounds[-1])
+    last = models(record)[-1]
     r2 = [
         1 - np.mean((x @ sent["fc1.weight"][0] + sent["fc1.bias"] - y) ** 2) / y.var()
         for _, sent in (last[client] for client in (0, 1))
@@ -313,26 +249,3 @@ def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, server):
     )
     with pytest.raises(DataError, match="about other target records than the truth"):
         audit_folder(tmp_path, device="cpu")
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_an_isolating_server_runs_on_flower_and_ray(tmp_path):
-    """The app as `flwr run` bundles it gives the same models as in this process."""
-    here = run(tmp_path / "here", server="isolating", victims=1, rounds=3)
-    config = SMALL | {"server": "isolating", "victims": 1, "rounds": 3}
-    config |= {name: str(tmp_path / "there" / name) for name in ("record", "truth", "knowledge")}
-    prepare(Study.of(config), knowledge=tmp_path / "there/knowledge", truth=tmp_path / "there/truth")
-    with Simulator(app_folder(), supernodes=5, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config) is None
-    there = Record(tmp_path / "there" / "record")
-    assert there.server == "isolating"
-    assert check_record(there.path).whole
-    assert read_knowledge(tmp_path / "there/knowledge").nodes == read_truth(tmp_path / "there/truth").nodes
-    for left, right in zip(here, there, strict=True):
-        one, other = models(here, left), models(there, right)
-        assert one.keys() == other.keys() == set(range(5))
-        for client, pair in one.items():
-            for mine, theirs in zip(pair, other[client], strict=True):
-                for name in mine:
-                    np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-6)

@@ -17,17 +17,19 @@ from fedattack.claims import compute_epsilon
 from fedattack.claims.canaries import CANARIES, measure_canaries, read_canaries, read_examples
 from fedattack.claims.canaries.directions import move_arrays
 from fedattack.record import Record
-from fedattack.runs.settings import load_settings, nodes_of
+from fedattack.runs.settings import nodes_of
 from simulations.canaries import canaries_of
 from simulations.claims import central_claim, central_notes
 from simulations.prepare import prepare_run
 from simulations.study import Study
+from tests.worlds import reference
+from tests.worlds.reference import change
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()} | {"device": "cpu"}
+DEFAULTS = reference.DEFAULTS | {"device": "cpu"}
 
 
 def study(**changes):
-    return Study.of(DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()})
+    return Study.of(change(DEFAULTS, changes))
 
 
 def folders(tmp_path):

@@ -1,39 +1,31 @@
 """What `defence` in the run config changes of a study, in every framework, and what is refused before the run."""
 
-import json
 import math
-import sys
 from functools import lru_cache
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-import simulations.prepare
 from clients.app import app
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
-from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.defences.zoo import save_zoo, train_zoo
 from fedattack.learning.pooled_updates import Fit
-from fedattack.record import Record
 from fedattack.report import read_run
-from fedattack.runs.app import app_folder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
-from fedattack.runs.settings import load_settings
-from fedattack.runs.simulator import Simulator
 from simulations.defences import defence_notes, privacy_of
-from simulations.frameworks import FRAMEWORKS, framework_of
-from simulations.prepare import prepare
+from simulations.frameworks import framework_of
 from simulations.privacy import is_private
 from simulations.study import Study
 from strategies.fedmd import PREDICTIONS
+from tests.refusals import refused
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.reference import DEFAULTS, by_client, prepare_by_command, prepare_in, run_on_flower
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {**DEFAULTS, "clients": 4, "rounds": 2, "lr": 0.1, "device": "cpu", "public-records": 50}
 FEDSGD = {"framework": "fedsgd", "batch-size": 0}
 CHOICES = [*DEFENCES, DP_SGD]
@@ -77,17 +69,6 @@ def write_zoo(folder, study) -> dict[str, str]:
     return {"recup-zoo": str(folder), "recup-attributes": "colour"}
 
 
-def test_every_framework_says_what_its_clients_send():
-    assert {name: framework.sends for name, framework in FRAMEWORKS.items()} == {
-        "fedavg": "model",
-        "fedmd": "update",
-        "fedsgd": "update",
-        "fedxgb": "update",
-    }
-    names = {name: framework.array_names for name, framework in FRAMEWORKS.items() if framework.array_names}
-    assert names == {"fedmd": (PREDICTIONS,)}
-
-
 @pytest.fixture(scope="module")
 def somewhere(tmp_path_factory):
     """A folder with stand-ins for what is downloaded, and room for each preset's zoo."""
@@ -110,7 +91,7 @@ def preset_in(name: str, folder) -> tuple[dict, dict[str, str]]:
     changes += ["nulls=500"] if name == "membership-paper" else []
     config = DEFAULTS | resolve_settings(preset, changes)
     study = Study.of(config)
-    prepare(study, knowledge=folder / name / "knowledge", truth=folder / name / "truth")
+    prepare_in(folder / name, study)
     return config, write_zoo(folder / name / "zoos", study)
 
 
@@ -135,9 +116,8 @@ def test_every_preset_takes_every_defence(somewhere, name, defence):
         assert is_private(defended.settings) == (defence == DP_SGD)
         assert any(f"defence {defence}: " in note for note in notes) or defence == DP_SGD
         return
-    with pytest.raises(FedAttackError, match=reason) as problem:
+    with refused(FedAttackError, reason):
         defence_notes(Study.of(on))
-    assert "\n" not in str(problem.value)
 
 
 @pytest.mark.parametrize("framework", [{}, FEDSGD, {"framework": "fedmd"}])
@@ -187,9 +167,8 @@ def test_dp_sgd_by_this_name_is_the_one_by_dp_noise():
 def test_the_truth_has_what_the_noise_guarantees(tmp_path, defence):
     config = CONFIG | {"defence": defence, "defence-strength": 3.0, "defence-clip": 0.5}
     study = Study.of(config)
-    privacy, notes = privacy_of(study), defence_notes(study)
-    prepare(study, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy, notes=notes)
-    truth = read_truth(tmp_path / "t")
+    privacy = privacy_of(study)
+    _, truth = prepare_in(tmp_path, study, privacy=privacy, notes=defence_notes(study))
     assert truth.privacy == privacy
     assert truth.privacy.mechanism == defence
     spent = update_privacy(config, rounds=2)
@@ -256,12 +235,9 @@ def test_a_property_and_dp_sgd_go_together(kind):
         ),
     ],
 )
-def test_what_cannot_be_applied_is_refused_before_the_training(tmp_path, monkeypatch, capsys, changes, message):
-    folders = {"knowledge": str(tmp_path / "knowledge"), "truth": str(tmp_path / "truth")}
-    (tmp_path / "configs.json").write_text(json.dumps([CONFIG | changes | folders]))
-    monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "configs.json")])
+def test_what_cannot_be_applied_is_refused_before_the_training(tmp_path, capsys, changes, message):
     with pytest.raises(SystemExit) as stop:
-        simulations.prepare.main()
+        prepare_by_command(tmp_path, CONFIG | changes)
     assert stop.value.code == 2
     error = capsys.readouterr().err
     assert message in error
@@ -271,44 +247,30 @@ def test_what_cannot_be_applied_is_refused_before_the_training(tmp_path, monkeyp
 def test_a_zoo_for_another_model_is_refused_before_the_training(tmp_path):
     zoo = write_zoo(tmp_path, Study.of(CONFIG | {"model": "linear"}))
     config = CONFIG | zoo | {"defence": "recup", "defence-strength": 0.5}
-    with pytest.raises(FedAttackError, match="has shape") as problem:
+    with refused(FedAttackError, "has shape"):
         defence_notes(Study.of(config))
-    assert "\n" not in str(problem.value)
 
 
 @pytest.mark.flower
 @pytest.mark.parametrize("secagg", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.slow
 def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
-    folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
     noise = {"defence": "dp-gaussian", "defence-strength": 0.02, "defence-clip": 0.5}
-    config = CONFIG | noise | folders | {"secagg": secagg, "targets": 20}
-    study = Study.of(config)
-    prepare(
-        study,
-        knowledge=tmp_path / "knowledge",
-        truth=tmp_path / "truth",
-        privacy=privacy_of(study),
-        notes=defence_notes(study),
-    )
-    with Simulator(app_folder(), supernodes=4, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config) is None
-    record = Record(tmp_path / "record")
+    config = CONFIG | noise | {"secagg": secagg, "targets": 20}
+    study, record = Study.of(config), run_on_flower(tmp_path, config)
     first = record.rounds[0]
     assert [len(item.observations) for item in record.rounds] == [4, 4]
     assert not any(seen.metrics for item in record.rounds for seen in item.observations)
-    clear = config | {"secagg": False, "truth": ""}
-    sent = {client: arrays_of(reply(clear, client=client, server_round=1)) for client in range(4)}
+    sent = {client: arrays_of(reply(config | {"secagg": False}, client=client, server_round=1)) for client in range(4)}
     counts = np.array([len(part) for part in study.division.parts])
     if secagg:
         for name, array in first.aggregate.items():
             mean = sum(count * sent[client][name] for client, count in enumerate(counts)) / counts.sum()
             np.testing.assert_allclose(array, mean, atol=1e-4)
         return
-    nodes = read_truth(tmp_path / "truth").nodes
-    for seen in first.observations:
+    for client, seen in by_client(record)[0].items():
         for name, array in seen.arrays.items():
-            np.testing.assert_allclose(array, sent[int(nodes[seen.node])][name], atol=1e-6)
+            np.testing.assert_allclose(array, sent[int(client)][name], atol=1e-6)
     scores = ATTACKS["sia"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
     scores.save(tmp_path / "scores" / "sia.npz")
     audit_folder(tmp_path, device="cpu")

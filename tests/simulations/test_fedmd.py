@@ -16,16 +16,14 @@ from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning import Distillation, distil, outputs_of, train_local
 from fedattack.record import Record, check_record
-from fedattack.runs.app import app_folder
-from fedattack.runs.settings import load_settings
-from fedattack.runs.simulator import Simulator
 from fedattack.threats.source.case import credits_of
-from simulations.prepare import prepare
+from simulations.prepare import prepare_run
 from simulations.records import singles
 from simulations.study import Study
+from tests.refusals import refused
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.reference import DEFAULTS, change, prepare_in
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {
     **DEFAULTS,
     "framework": "fedmd",
@@ -41,30 +39,24 @@ CONFIG = {
 
 
 def study(**changes) -> Study:
-    return Study.of(CONFIG | {key.replace("_", "-"): value for key, value in changes.items()})
+    return Study.of(change(CONFIG, changes))
 
 
-def config_of(folder, **changes) -> dict:
-    paths = {key: str(folder / key) for key in ("record", "truth", "knowledge")}
-    return {**CONFIG, **paths, **{key.replace("_", "-"): value for key, value in changes.items()}}
-
-
-def simulate(folder, config, **grid_options) -> LocalGrid:
+def simulate(folder, **changes) -> LocalGrid:
     """Prepare and run in this process, and return the Grid, whose contexts are the clients' states."""
-    prepare(Study.of(config), knowledge=folder / "knowledge", truth=folder / "truth")
-    grid = LocalGrid(clients.app.app, int(config["clients"]), **grid_options)
-    for context in grid._contexts.values():
-        context.run_config.update(config)
-    simulations.server.app(
-        grid, Context(run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config=dict(config))
-    )
+    paths = {key: str(folder / key) for key in ("record", "truth", "knowledge")}
+    config = change(CONFIG, changes) | paths
+    prepare_run(config)
+    grid = LocalGrid(clients.app.app, config["clients"])
+    grid.configure(config)
+    simulations.server.app(grid, Context(run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config=config))
     return grid
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fedmd")
-    return folder, simulate(folder, config_of(folder))
+    return folder, simulate(folder)
 
 
 def state_of(grid, client) -> dict[str, np.ndarray]:
@@ -183,9 +175,9 @@ def test_the_audit_reports_the_local_models_that_clients_noted(run):
 
 
 def test_a_client_that_was_not_sampled_keeps_its_model(tmp_path):
-    config = config_of(tmp_path, clients=3, fraction=0.3, rounds=6, targets=5, public_records=40, local_epochs=1)
-    grid = simulate(tmp_path, config)
-    plan, record = Study.of(config), Record(tmp_path / "record")
+    changes = {"clients": 3, "fraction": 0.3, "rounds": 6, "targets": 5, "public_records": 40, "local_epochs": 1}
+    grid = simulate(tmp_path, **changes)
+    plan, record = study(**changes), Record(tmp_path / "record")
     noted = read_truth(tmp_path / "truth").accuracy
     skipped = 0
     for client in range(3):
@@ -211,8 +203,7 @@ def test_predictions_that_are_not_finite_are_recorded_left_out_and_named(tmp_pat
         return [sent[0][:, :4]] if self._client == 2 else sent, count, metrics
 
     monkeypatch.setattr(FedMDClient, "fit", broken)
-    config = config_of(tmp_path, clients=4, rounds=2, targets=5, public_records=40, local_epochs=1)
-    simulate(tmp_path, config)
+    simulate(tmp_path, clients=4, rounds=2, targets=5, public_records=40, local_epochs=1)
     record = Record(tmp_path / "record")
     for item in record:
         sent = {seen.node: seen.arrays["predictions"] for seen in item.observations}
@@ -232,11 +223,8 @@ def test_without_public_records_the_attack_refuses_by_name(run):
     folder, _ = run
     known = read_knowledge(folder / "knowledge")
     lacking = Knowledge(**{**vars(known), "public": None})
-    with pytest.raises(
-        NeedsError, match="need knowledge of public, and there is none; give the public records"
-    ) as caught:
+    with refused(NeedsError, "need knowledge of public, and there is none; give the public records"):
         ATTACKS["sia"].run(Record(folder / "record"), lacking, device="cpu")
-    assert "\n" not in str(caught.value)
 
 
 def overlapping(tmp_path, shape, dtype):
@@ -254,7 +242,7 @@ def overlapping(tmp_path, shape, dtype):
 def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_path):
     changes = overlapping(tmp_path, shape, dtype)
     plan = study(**changes, public=str(tmp_path / "public.npz"))
-    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    _, truth = prepare_in(tmp_path / "overlapping", plan)
     # the slow way: by the records' numbers in the files, before anything was scaled
     private, public = (
         np.moveaxis(np.load(tmp_path / name)["x"], 3 if len(shape) == 3 else 1, 1).astype(np.float64).reshape(200, -1)
@@ -268,12 +256,12 @@ def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_pa
     held = set(numbers(plan.data.x_train[np.concatenate(plan.division.parts)], private))
     expected = sum(number in held for number in numbers(plan.public_x, public) if number < 40)
     assert expected > 10
-    (note,) = read_truth(tmp_path / "t").notes
+    (note,) = truth.notes
     assert note == f"public set: {expected} of {len(plan.public_x)} examples are also some client's training data"
     apart = study(**changes, public=str(tmp_path / "apart.npz"))
-    prepare(apart, knowledge=tmp_path / "k2", truth=tmp_path / "t2")
-    assert read_truth(tmp_path / "t2").notes == ()
-    np.testing.assert_array_equal(read_knowledge(tmp_path / "k2").public, apart.public_x)
+    known, truth = prepare_in(tmp_path / "apart", apart)
+    assert truth.notes == ()
+    np.testing.assert_array_equal(known.public, apart.public_x)
 
 
 def test_settings_that_do_not_go_together_are_refused(tmp_path):
@@ -287,29 +275,4 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="models = 'no-such-model': expected one of"):
         study(models="mlp,no-such-model")
     with pytest.raises(ModelError, match="at least 16 x 16"):
-        prepare(study(student="sia-cnn"), knowledge=tmp_path / "k", truth=tmp_path / "t")
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_clients_keep_their_models_in_a_real_simulation(tmp_path):
-    """Ray's workers serve any client in any round; the model has to come along in the client's state."""
-    config = config_of(tmp_path, clients=3, rounds=3, targets=5, public_records=60, local_epochs=1)
-    prepare(Study.of(config), knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
-    with Simulator(app_folder(), supernodes=3, log=tmp_path / "flower.log") as simulator:
-        simulator.run(config)
-    here = config_of(tmp_path / "here", clients=3, rounds=3, targets=5, public_records=60, local_epochs=1)
-    simulate(tmp_path / "here", here)
-    runs = []
-    for folder in (tmp_path, tmp_path / "here"):
-        nodes = read_truth(folder / "truth").nodes
-        runs.append(
-            [
-                {nodes[seen.node]: seen.arrays["predictions"] for seen in item.observations}
-                for item in Record(folder / "record")
-            ]
-        )
-    for ray, local in zip(*runs, strict=True):
-        assert sorted(ray) == sorted(local) == ["0", "1", "2"]
-        for client, predictions in ray.items():
-            np.testing.assert_allclose(predictions, local[client], rtol=1e-3, atol=1e-4)
+        prepare_in(tmp_path, study(student="sia-cnn"))

@@ -6,16 +6,15 @@ from dataclasses import fields
 import pytest
 
 from fedattack.audit.truth import write_truth
-from fedattack.runs.settings import RunSettings, load_settings
-from simulations.goals import GOALS, goal_of
+from fedattack.runs.settings import RunSettings
+from simulations.goals import goal_of
 from simulations.goals.attribute import GOAL as ATTRIBUTE
 from simulations.goals.base import TrueAnswer
 from simulations.goals.membership import GOAL as MEMBERSHIP
 from simulations.goals.private_attribute import GOAL as PRIVATE_ATTRIBUTE
 from simulations.goals.property import GOAL as PROPERTY
 from simulations.goals.source import GOAL as SOURCE
-
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+from tests.worlds.reference import DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -31,11 +30,6 @@ DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 )
 def test_the_settings_choose_the_goal(changes, goal):
     assert goal_of(RunSettings.of(DEFAULTS | changes)) is goal
-
-
-def test_every_goal_is_found_and_the_defence_is_known_where_updates_are_made_again():
-    assert set(GOALS) == {None, "client_property", "sensitive", "private", "nulls"}
-    assert {field for field, goal in GOALS.items() if goal.knows_defence} == {"private", "nulls"}
 
 
 def test_an_answer_is_what_can_be_written_of_the_truth_for_a_threat_of_somebody_else_s_too():

@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 
-from fedattack.attacks import read_knowledge
-from fedattack.audit.truth import NOBODY, read_truth
+from fedattack.audit.truth import NOBODY
 from fedattack.base.errors import DataError
 from fedattack.learning import LocalSGD
-from fedattack.runs.settings import load_settings
 from simulations.defences import known_defence
-from simulations.prepare import prepare
 from simulations.study import Study
+from tests.worlds.reference import DEFAULTS, change, prepare_in
 
-SETTINGS = {name: setting.default for name, setting in load_settings().items()} | {
+SETTINGS = DEFAULTS | {
     "dataset": "digits",
     "clients": 5,
     "records-per-client": 30,
@@ -24,9 +22,8 @@ SETTINGS = {name: setting.default for name, setting in load_settings().items()} 
 
 
 def prepared(folder, **changes):
-    study = Study.of(SETTINGS | {key.replace("_", "-"): value for key, value in changes.items()})
-    prepare(study, knowledge=folder / "knowledge", truth=folder / "truth", defence=known_defence(study))
-    return study, read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
+    study = Study.of(change(SETTINGS, changes))
+    return study, *prepare_in(folder, study, defence=known_defence(study))
 
 
 def keys(x):

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedattack.runs.settings import load_settings
 from simulations import order
 from simulations.order import OrderedGrid
 from tests.worlds.local_grid import LocalGrid
-from tests.worlds.reference import run_app
+from tests.worlds.reference import DEFAULTS, run_app
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 NODES = 8
 
 

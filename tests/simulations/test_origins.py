@@ -6,21 +6,18 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from fedattack.attacks import read_knowledge
-from fedattack.audit.truth import NOBODY, read_truth
+from fedattack.audit.truth import NOBODY
 from fedattack.data import label_counts
-from fedattack.runs.settings import load_settings
 from simulations.goals import membership, source
 from simulations.origins import deal_origins
-from simulations.prepare import prepare
 from simulations.study import Study
+from tests.worlds.reference import DEFAULTS, change, prepare_in
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()} | {"device": "cpu"}
 DRAWS = 300
 
 
 def study(**changes) -> Study:
-    return Study.of(DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()})
+    return Study.of(change(DEFAULTS, changes) | {"device": "cpu"})
 
 
 def places_of_tests(plan: Study) -> np.ndarray:
@@ -33,9 +30,15 @@ def dealt(plan: Study) -> np.ndarray:
     return np.array(deal_origins(plan, np.tile(places_of_tests(plan), DRAWS))).reshape(DRAWS, -1)
 
 
-def prepared(folder, plan):
-    prepare(plan, knowledge=folder / "knowledge", truth=folder / "truth")
-    return read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
+def assert_shared(origins: np.ndarray, counts: np.ndarray) -> None:
+    """Each has an origin, and clients have as many of them as their counts (clients,) say, but for chance."""
+    found = Counter(origins.reshape(-1).tolist())
+    seen = np.array([found[str(client)] for client in range(len(counts))])
+    assert not seen[counts == 0].any()
+    assert seen.sum() == origins.size
+    if np.count_nonzero(counts) > 1:
+        expected = counts * seen.sum() / counts.sum()
+        assert chisquare(seen[counts > 0], expected[counts > 0]).pvalue > 1e-4
 
 
 BY_LABEL = [
@@ -57,15 +60,7 @@ def test_an_origin_is_as_likely_as_the_client_holds_examples_of_the_label(change
     counts = label_counts(labels, plan.division.parts, len(names))
     origins, of_test = dealt(plan), plan.data.test_labels
     for label in range(len(names)):
-        found = Counter(origins[:, of_test == label].reshape(-1).tolist())
-        seen = np.array([found[str(client)] for client in range(plan.settings.clients)])
-        holds = counts[:, label] > 0
-        assert not seen[~holds].any()
-        total = seen.sum()
-        assert total == DRAWS * (of_test == label).sum(), "each has an origin"
-        if holds.sum() > 1:
-            expected = counts[holds, label] * total / counts[:, label].sum()
-            assert chisquare(seen[holds], expected).pvalue > 1e-4
+        assert_shared(origins[:, of_test == label], counts[:, label])
 
 
 def test_a_label_that_no_client_holds_has_no_origin():
@@ -111,13 +106,9 @@ def test_clients_of_one_value_share_its_examples_by_their_labels(tmp_path):
     assert sorted(np.bincount(site_of)) == [2, 3]
     origins = dealt(plan)
     for site in range(2):
-        own = np.flatnonzero(site_of == site)
         for label in range(2):
-            found = Counter(origins[:, (test == site) & (plan.data.y_test == label)].reshape(-1).tolist())
-            assert {*found} == {*own.astype(str)}
-            seen = np.array([found[str(client)] for client in own])
-            expected = counts[own, label] / counts[own, label].sum() * seen.sum()
-            assert chisquare(seen, expected).pvalue > 1e-4
+            within = (test == site) & (plan.data.y_test == label)
+            assert_shared(origins[:, within], counts[:, label] * (site_of == site))
 
 
 def test_a_site_that_is_cut_in_two_goes_to_both_and_the_others_to_their_own(tmp_path):
@@ -130,9 +121,7 @@ def test_a_site_that_is_cut_in_two_goes_to_both_and_the_others_to_their_own(tmp_
     assert {*origins[:, test == 2].flat} == {"1"}
     for label in range(2):
         own = [((train[part] == 1) & (plan.data.y_train[part] == label)).sum() for part in plan.division.parts]
-        found = Counter(origins[:, (test == 1) & (plan.data.y_test == label)].reshape(-1).tolist())
-        seen = np.array([found["0"], found["1"]])
-        assert chisquare(seen, np.array(own) / sum(own) * seen.sum()).pvalue > 1e-4
+        assert_shared(origins[:, (test == 1) & (plan.data.y_test == label)], np.array(own))
 
 
 def test_a_client_is_all_the_sites_that_its_few_examples_are_drawn_from(tmp_path):
@@ -192,7 +181,7 @@ def test_the_truth_says_the_origins_of_the_targets_in_their_order(tmp_path, goal
     if changes.get("partition") is None:
         changes = changes | {"dataset": "colour-digits", "partition": "column:colour", "clients": 3}
     plan = study(targets=40, **changes)
-    known, truth = prepared(tmp_path, plan)
+    known, truth = prepare_in(tmp_path, plan)
     nobody = truth.owners == NOBODY
     assert {*truth.origins[~nobody]} == {""}
     assert {*truth.origins[nobody]} == {str(client) for client in range(plan.settings.clients)}
@@ -207,9 +196,9 @@ def test_the_truth_says_the_origins_of_the_targets_in_their_order(tmp_path, goal
 @pytest.mark.parametrize(("goal", "changes"), GOALS)
 def test_origins_shift_no_other_draw(tmp_path, monkeypatch, goal, changes):
     plan = study(targets=40, **changes)
-    with_origins = prepared(tmp_path / "with", plan)
+    with_origins = prepare_in(tmp_path / "with", plan)
     monkeypatch.setattr(goal, "deal_origins", lambda study, places: [""] * len(places))
-    known, truth = prepared(tmp_path / "without", plan)
+    known, truth = prepare_in(tmp_path / "without", plan)
     assert {*truth.origins} == {""} != {*with_origins[1].origins}
     assert known.asked() == with_origins[0].asked()
     assert truth.owners.tolist() == with_origins[1].owners.tolist()

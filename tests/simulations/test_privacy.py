@@ -13,18 +13,14 @@ from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import LocalSGD, train_private
 from fedattack.privacy import ExampleSampling, noise_for, privacy_spent
-from fedattack.record import Record
 from fedattack.report import read_run, write_report
-from fedattack.runs.app import app_folder
-from fedattack.runs.settings import load_settings
-from fedattack.runs.simulator import Simulator
 from simulations.defences import privacy_of
-from simulations.prepare import prepare
 from simulations.privacy import noise_of, sampling_of
 from simulations.study import Study
+from tests.refusals import refused
+from tests.worlds.reference import DEFAULTS, by_client, prepare_in, run_on_flower
 from tests.worlds.sealed import edit
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {**DEFAULTS, "rounds": 2, "lr": 0.1, "momentum": 0.5, "device": "cpu", "dp-noise": 1.2, "dp-clip": 0.7}
 TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.1, momentum=0.5)
 
@@ -81,8 +77,8 @@ def test_without_noise_nothing_changes_bit_for_bit():
 def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
     study = Study.of(CONFIG)
     privacy = privacy_of(study)
-    prepare(study, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
-    assert read_truth(tmp_path / "t").privacy == privacy
+    known, truth = prepare_in(tmp_path, study, privacy=privacy)
+    assert truth.privacy == privacy
     assert privacy.noise == (1.2,) * 10
     for client, part in enumerate(study.division.parts):
         rate, steps = min(64 / len(part), 1.0), math.ceil(len(part) / 64)
@@ -91,9 +87,9 @@ def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
         assert privacy.epsilon_run[client] == spent.epsilon_run
     assert len(set(privacy.epsilon_run)) > 1
     # The attacker is told nothing of it.
-    assert read_knowledge(tmp_path / "k").training == TRAINING
-    assert "privacy" not in (tmp_path / "k" / "knowledge.json").read_text()
-    assert not (tmp_path / "k" / "privacy.json").exists()
+    assert known.training == TRAINING
+    assert "privacy" not in (tmp_path / "knowledge" / "knowledge.json").read_text()
+    assert not (tmp_path / "knowledge" / "privacy.json").exists()
 
 
 @pytest.mark.slow
@@ -132,9 +128,8 @@ def test_a_budget_gives_each_client_the_noise_that_it_needs():
 )
 def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
     config = {**CONFIG, **changes}
-    with pytest.raises(error, match=message) as problem:
+    with refused(error, message):
         privacy_of(Study.of(config))
-    assert "\n" not in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -149,34 +144,26 @@ def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
 @pytest.mark.slow
 def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
     study = Study.of(CONFIG)
-    privacy = privacy_of(study)
-    prepare(study, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
-    file = tmp_path / "t" / "privacy.json"
-    edit(file, change)
-    edit(tmp_path / "t" / "holdings.json", {})
+    prepare_in(tmp_path, study, privacy=privacy_of(study))
+    edit(tmp_path / "truth" / "privacy.json", change)
+    edit(tmp_path / "truth" / "holdings.json", {})
     with pytest.raises(DataError, match=message):
-        read_truth(tmp_path / "t")
+        read_truth(tmp_path / "truth")
 
 
 @pytest.mark.long
 @pytest.mark.flower
 def test_a_private_run_on_flower_is_audited_with_its_epsilon(tmp_path):
-    folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
-    config = {**CONFIG, "targets": 20, **folders}
-    study = Study.of(config)
+    config = {**CONFIG, "targets": 20}
+    study, record = Study.of(config), run_on_flower(tmp_path, config)
     privacy = privacy_of(study)
-    prepare(study, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth", privacy=privacy)
-    with Simulator(app_folder(), supernodes=10, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config) is None
-    record, nodes = Record(tmp_path / "record"), read_truth(tmp_path / "truth").nodes
     names = list(study.models.build().state_dict())
-    first = record.rounds[0]
-    assert len(first.observations) == 10
-    for seen in first.observations:
-        client = int(nodes[seen.node])
+    first = by_client(record)[0]
+    assert len(first) == 10
+    for client, seen in first.items():
         assert list(seen.arrays) == names
         assert not seen.metrics
-        _, (sent, count, _) = reply(config, client, 1)
+        _, (sent, count, _) = reply(config, int(client), 1)
         assert seen.num_examples == count
         for left, right in zip(seen.arrays.values(), sent, strict=True):
             np.testing.assert_allclose(left, right, atol=1e-6)

@@ -1,23 +1,19 @@
 """Runs about private attributes, and the model zoos that are trained before a run."""
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import simulations.prepare
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError
 from fedattack.defences.zoo import load_zoo
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import load_settings
 from simulations.goals.private_attribute import values_of_clients
 from simulations.study import Study
+from tests.worlds.reference import DEFAULTS, prepare_by_command
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 PRESET = {**DEFAULTS, **resolve_settings(load_preset("private-attribute"), []), "device": "cpu"}
 QUICK = {"recup-zoo-models": 2, "recup-models": 2, "recup-zoo-width": 128, "recup-zoo-epochs": 1, "rounds": 2}
 RECUP = {"defence": "recup", "defence-strength": 0.01, **QUICK}
@@ -25,13 +21,7 @@ RECUP = {"defence": "recup", "defence-strength": 0.01, **QUICK}
 
 def prepared(tmp_path: Path, config) -> Path:
     """Prepare a run; returns its folder."""
-    folders = {name: str(tmp_path / name) for name in ("knowledge", "truth", "zoo")}
-    (tmp_path / "configs.json").write_text(json.dumps([config | folders]))
-    argv, sys.argv = sys.argv, ["prepare", str(tmp_path / "configs.json")]
-    try:
-        simulations.prepare.main()
-    finally:
-        sys.argv = argv
+    prepare_by_command(tmp_path, config, ("knowledge", "truth", "zoo"))
     return tmp_path
 
 

@@ -1,35 +1,27 @@
 """What a study with a property gives to clients, targets and attacker, and what a run of it records."""
 
-import json
-import sys
-
 import numpy as np
 import pytest
 
-import simulations.prepare
-from fedattack.attacks import read_knowledge
-from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, FedAttackError
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
-from fedattack.runs.app import app_folder
+from fedattack.record.nodes import read_nodes
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
-from fedattack.runs.settings import PROPERTIES, load_settings
-from fedattack.runs.simulator import Simulator
-from simulations.prepare import prepare
+from fedattack.runs.settings import PROPERTIES
 from simulations.records import singles
 from simulations.study import Study
 from strategies.secure_aggregation import SecAggPlan
+from tests.refusals import refused
 from tests.strategies.rounding import rmse
-from tests.worlds.reference import run_app
+from tests.worlds.reference import DEFAULTS, change, prepare_by_command, prepare_in, run_app
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 SMALL = {**DEFAULTS, "clients": 20, "records-per-client": 10, "positives": 0.2, "targets": 3, "device": "cpu"}
 TRAINING = LocalSGD(epochs=2, batch_size=5, lr=0.1, momentum=0.5, weight_decay=0.01)
 
 
 def study(**changes) -> Study:
-    return Study.of(SMALL | {key.replace("_", "-"): value for key, value in changes.items()})
+    return Study.of(change(SMALL, changes))
 
 
 def keys(records) -> list[bytes]:
@@ -121,11 +113,6 @@ def test_records_per_client_work_without_a_property_and_a_property_without_them(
     assert sum(map(len, rest.division.parts)) == len(rest.data.y_train) - 300 - 6
 
 
-def test_auxiliary_limits_what_the_attacker_has():
-    assert len(study(property="ascent", auxiliary=50).division.auxiliary) == 50
-    assert len(study(property="ascent").division.auxiliary) > 1000
-
-
 def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
     draw = np.random.default_rng(0)
     x = draw.normal(size=(400, 5)).astype(np.float32)
@@ -154,16 +141,14 @@ def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
     ],
 )
 def test_a_study_that_cannot_be_is_refused_in_one_line(changes, message):
-    with pytest.raises((ConfigError, DataError), match=message) as caught:
+    with refused((ConfigError, DataError), message):
         len(study(**changes).division.parts)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(params=PROPERTIES)
 def prepared(request, tmp_path):
     plan = study(property=request.param, seed=2, local_epochs=2, batch_size=5, lr=0.1, momentum=0.5, weight_decay=0.01)
-    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
-    return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
+    return plan, *prepare_in(tmp_path, plan)
 
 
 def test_knowledge_and_truth_say_what_the_study_is(prepared):
@@ -196,17 +181,15 @@ def test_knowledge_and_truth_say_what_the_study_is(prepared):
 def test_null_targets_are_mixed_with_held_ones(tmp_path):
     orders = set()
     for seed in range(6):
-        plan = study(property="membership", seed=seed)
-        prepare(plan, knowledge=tmp_path / f"k{seed}", truth=tmp_path / f"t{seed}")
-        orders.add(tuple(read_truth(tmp_path / f"t{seed}").positives.any(axis=1).tolist()))
+        _, truth = prepare_in(tmp_path / str(seed), study(property="membership", seed=seed))
+        orders.add(tuple(truth.positives.any(axis=1).tolist()))
     assert len(orders) > 2
 
 
 def test_in_a_null_run_the_attacker_still_expects_the_usual_share(tmp_path):
-    plan = study(property="inversion", positives=0.0)
-    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
-    assert read_knowledge(tmp_path / "knowledge").positive_share == 0.1
-    assert not read_truth(tmp_path / "truth").positives.any()
+    known, truth = prepare_in(tmp_path, study(property="inversion", positives=0.0))
+    assert known.positive_share == 0.1
+    assert not truth.positives.any()
 
 
 def run(folder, **changes) -> Record:
@@ -236,34 +219,7 @@ def test_secagg_and_projected_records_of_a_seed_agree_within_quantisation(name, 
         # The models drift apart by the errors of the rounds before, and no further.
         assert np.sqrt(np.mean(error**2)) < 1.5 * step * np.sqrt(left.number)
         assert np.sqrt(np.mean(error**2)) < 0.02 * np.sqrt(np.mean(moved**2))
-    assert set(read_nodes(tmp_path / "plain" / "truth").values()) == {str(client) for client in range(20)}
-
-
-def read_nodes(truth) -> dict[str, str]:
-    """Which client each node is."""
-    notes = [json.loads(path.read_text()) for path in (truth / "nodes").iterdir()]
-    return {note["node"]: note["client"] for note in notes}
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_secagg_runs_on_flower_and_ray(tmp_path):
-    """The app as `flwr run` bundles it: the same clients as in this process, and the same sums up to quantisation."""
-    changes = {"property": "inversion", "fraction": 0.2, "rounds": 3}
-    here = run(tmp_path / "here", **changes)
-    config = SMALL | {"batch-size": 10, "lr": 0.1, "secagg": True} | changes
-    config |= {"record": str(tmp_path / "record"), "truth": str(tmp_path / "truth"), "knowledge": ""}
-    with Simulator(app_folder(), supernodes=20, log=tmp_path / "flower.log") as simulator:
-        assert simulator.run(config) is None
-    record = Record(tmp_path / "record")
-    assert check_record(record.path).whole
-    clients_of = {folder: read_nodes(tmp_path / folder) for folder in ("here/truth", "truth")}
-    for left, right in zip(record, here, strict=True):
-        assert {clients_of["truth"][node] for node in left.participants} == {
-            clients_of["here/truth"][node] for node in right.participants
-        }
-        for key, array in right.aggregate.items():
-            np.testing.assert_allclose(left.aggregate[key], array, atol=1e-5)
+    assert {*read_nodes(tmp_path / "plain" / "truth", DataError, "").values()} == {*map(str, range(20))}
 
 
 def test_the_property_is_in_the_sums(tmp_path):
@@ -273,7 +229,7 @@ def test_the_property_is_in_the_sums(tmp_path):
     honest = run(tmp_path / "honest", rounds=1).rounds[0]
     assert set(null.participants) == set(honest.participants)
     plan = study(property="inversion")
-    nodes = read_nodes(tmp_path / "honest" / "truth")
+    nodes = read_nodes(tmp_path / "honest" / "truth", DataError, "")
     shift = {name: np.zeros_like(array) for name, array in null.aggregate.items()}
     turned = 0
     for seen in honest.observations:
@@ -286,33 +242,19 @@ def test_the_property_is_in_the_sums(tmp_path):
         np.testing.assert_allclose(poisoned.aggregate[name] - array, shift[name], atol=1e-7)
 
 
-def test_secagg_without_a_property_and_neither(tmp_path):
-    secure = run(tmp_path / "secure", secagg=True, rounds=1)
-    assert secure.view == "aggregate"
-    assert secure.rounds[0].aggregate is not None
-    assert run(tmp_path / "plain", rounds=1).view == "individual"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"fraction": 0.1}, "needs 3 to 1023"), ({"model": "tests.clients.test_clients:normed"}, "holds int64")],
 )
-def test_what_secagg_cannot_do_is_refused_before_the_training(changes, message, tmp_path, monkeypatch):
-    folders = {"knowledge": str(tmp_path / "knowledge"), "truth": str(tmp_path / "truth")}
-    (tmp_path / "configs.json").write_text(json.dumps([SMALL | {"secagg": True} | changes | folders]))
-    monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "configs.json")])
+def test_what_secagg_cannot_do_is_refused_before_the_training(changes, message, tmp_path):
     with pytest.raises(SystemExit) as stop:
-        simulations.prepare.main()
+        prepare_by_command(tmp_path, SMALL | {"secagg": True} | changes)
     assert stop.value.code == 2
     with pytest.raises(FedAttackError, match=message):
         run(tmp_path, secagg=True, **changes)
 
 
 PROLIN = [name for name in preset_names() if name.startswith("prolin-")]
-
-
-def test_there_are_six_presets_of_the_paper_s_tasks():
-    assert sorted(f"prolin-{name}{size}" for name in PROPERTIES for size in ("", "-paper")) == PROLIN
 
 
 @pytest.mark.parametrize("name", PROLIN)

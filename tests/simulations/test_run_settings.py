@@ -13,9 +13,9 @@ from fedattack.record.format import SERVERS
 from fedattack.runs import settings
 from fedattack.runs.settings import RunSettings, load_settings, read_settings
 from simulations.frameworks import FRAMEWORKS
+from tests.worlds.reference import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 APP = [file for folder in ("clients", "simulations", "strategies") for file in sorted((ROOT / folder).rglob("*.py"))]
 
 

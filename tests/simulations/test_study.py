@@ -7,20 +7,17 @@ import numpy as np
 import pytest
 
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.attacks import read_knowledge
-from fedattack.audit.truth import NOBODY, read_truth
-from fedattack.base.errors import ConfigError, DataError
+from fedattack.audit.truth import NOBODY
+from fedattack.base.errors import ConfigError
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
-from simulations.prepare import prepare
 from simulations.seeds import derive_seed
 from simulations.study import Study
-from tests.worlds.sealed import edit
+from tests.worlds.reference import DEFAULTS, prepare_in
 
 ROOT = Path(__file__).parents[2]
 TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.01)
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 
 
 def study(**changes) -> Study:
@@ -87,8 +84,7 @@ def test_the_client_trains_on_its_own_records_and_nothing_else():
 @pytest.fixture
 def prepared(tmp_path):
     plan = study(seed=2, alpha=0.5, targets=20)
-    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
-    return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth"), tmp_path
+    return plan, *prepare_in(tmp_path, plan), tmp_path
 
 
 def test_targets_belong_to_whom_the_truth_says(prepared):
@@ -138,22 +134,11 @@ def test_records_that_occur_twice_have_no_single_owner(tmp_path):
     x[150:] = draw.normal(size=(50, 5))
     np.savez(tmp_path / "twice.npz", x=x, y=np.arange(200) % 2)
     plan = study(dataset=str(tmp_path / "twice.npz"), clients=2, alpha=100.0, targets=1000)
-    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
-    targets = [record.tobytes() for record in read_knowledge(tmp_path / "knowledge").targets.x]
+    known, _ = prepare_in(tmp_path, plan)
+    targets = [record.tobytes() for record in known.targets.x]
     rows = [record.tobytes() for record in x]
     assert len(targets) == 100
     assert all(rows.count(target) == 1 for target in targets)
-
-
-def test_truth_that_contradicts_itself_is_refused(prepared):
-    _, _, _, folder = prepared
-    owned = {"owners": np.array(["0", "stranger"]), "shared": np.zeros((0, 2), int), "origins": np.array(["", ""])}
-    np.savez(folder / "truth" / "owners.npz", **owned)
-    with pytest.raises(DataError, match=r"owners\.npz is another file than was written"):
-        read_truth(folder / "truth")
-    edit(folder / "truth" / "holdings.json", {})
-    with pytest.raises(DataError, match="stranger is no client"):
-        read_truth(folder / "truth")
 
 
 @pytest.mark.slow

@@ -12,15 +12,13 @@ from fedattack.record import Record, check_record
 from fedattack.record.folder import write_resumption
 from fedattack.record.format import INDEX, UNFINISHED
 from fedattack.record.nodes import read_nodes
-from fedattack.runs.settings import load_settings
 from simulations import order
 from simulations.study import Study
 from strategies.checkpoint import Checkpoint
 from tests.runs.test_simulator import wait_until
 from tests.worlds.local_grid import FIRST_NODE
-from tests.worlds.reference import run_app
+from tests.worlds.reference import DEFAULTS, run_app
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 ROUNDS, DONE = 5, 3
 CONFIG = DEFAULTS | {
     "clients": 5,

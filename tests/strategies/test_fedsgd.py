@@ -7,13 +7,11 @@ from torch import nn
 
 from fedattack.base.errors import RecordError
 from fedattack.record import check_record, project_record
-from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from strategies.honest_but_curious import Sampling
 from tests.worlds.local_grid import FIRST_NODE
-from tests.worlds.reference import run_app
+from tests.worlds.reference import DEFAULTS, run_app
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = DEFAULTS | {
     "framework": "fedsgd",
     "clients": 4,

@@ -3,20 +3,19 @@
 In each null the answers say no more of the values than the guesses do, or no more than what suits them by luck.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, PartialRecords, Scores
-from fedattack.audit.finding import Finding
-from fedattack.audit.truth import Attributes, Truth
+from fedattack.audit.truth import Attributes
 from fedattack.threats.attribute.case import BASELINES, AttributeCase
 from fedattack.threats.attribute.judge import AttributeJudge
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
 
 Rows = NDArray[np.int64]
 
@@ -156,27 +155,12 @@ def case_of(
     beside: tuple[Scores, ...] = ()
     if guesses:
         beside = (Scores(BASELINES, {"decisions": np.stack([*guesses.values()])}, {"methods": [*guesses]}),)
-    clients = tuple(map(str, np.unique(owners)))
-    told = Truth(
-        clients=clients,
-        classes=("0",),
-        counts=np.bincount(owners)[:, None],
-        owners=np.array([], dtype=np.str_),
-        evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1)),
-        nodes={},
-        targets="",
-        attributes=Attributes(truth, names, tuple(map(str, owners)), "sex"),
-    )
+    counts = np.bincount(owners)[:, None]
+    asked = Attributes(truth, names, tuple(map(str, owners)), "sex")
+    told = truth_of(len(counts), counts=counts, nodes={}, attributes=asked)
     scores = Scores("ara", {"decisions": answers[None], **arrays}, {"methods": ["cos"], "targets": ""})
-    record: Any = SimpleNamespace(view="individual")
-    return AttributeCase(seed, scores, told, record, Knowledge(partial=partial), beside)
+    return AttributeCase(seed, scores, told, RECORD, Knowledge(partial=partial), beside)
 
 
-def judged(world: World, rng: np.random.Generator) -> list[Finding]:
-    """Judge one drawing of a world."""
-    return judge_drawn(_Judge, draw_case, world, rng)
-
-
-def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Measure false alarms and power."""
-    return study(NULLS, POWERS, judged, repetitions, seed)
+judged = partial(judge_drawn, _Judge, draw_case)
+rows = partial(study, NULLS, POWERS, judged)

@@ -1,7 +1,4 @@
-"""How often 95 % intervals hold the truth: drawn runs that differ, of which the mean over all runs is known.
-
-:func:`rows` measures the intervals of ``fedattack.audit.intervals``, :func:`candidates` other methods beside them.
-"""
+"""How often 95 % intervals hold the truth: drawn runs that differ, of which the mean over all runs is known."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
-from scipy.special import betaln, expit, logit
+from scipy.special import expit
 
 from fedattack.audit.intervals import (
     clopper_pearson,
@@ -22,7 +19,6 @@ from fedattack.audit.intervals import (
     median_interval,
     paired_interval,
     rate_interval,
-    t_interval,
     these_runs,
 )
 from fedattack.audit.roc import Estimate, area, tpr_at
@@ -343,125 +339,7 @@ def summary(measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def study(repetitions: int, seed: int, short: bool = False) -> dict[str, Any]:
-    """Measure :func:`rows` and :func:`candidates`, and keep of 2,000 rows what sums them up.
-
-    Returns
-    -------
-    dict
-        ``summary``; ``surely_below_93``: the rows whose coverage is; ``methods``: the candidates, of a quarter of the
-        draws.
-    """
+    """Measure :func:`rows`; keep of 2,000 rows a ``summary``, and those that are ``surely_below_93`` %."""
     measured = rows(repetitions, seed, short)
     low = [row for row in measured if row["coverage_high"] < WANTED[0]]
-    compared = candidates(max(1, repetitions // 4), seed + 1)
-    return {"rows": len(measured), "summary": summary(measured), "surely_below_93": low, "methods": compared}
-
-
-# Other methods, for the same rates.
-
-
-def candidates(repetitions: int, seed: int) -> list[dict[str, Any]]:
-    """Compare methods for a mean rate over runs, on the settings of equal ``n`` that are beta or logit-normal.
-
-    Returns
-    -------
-    list of dict
-        For each method and number of runs: the least coverage and where it is, the share of settings below 93 % and
-        above 98 %, and the median ratio of its median width to that of Student's t on rates.
-    """
-    rng = np.random.default_rng(seed)
-    measured: dict[tuple[str, int], list[tuple[float, float, Setting]]] = {}
-    for setting in settings():
-        if setting.shape == TWO or setting.n not in (50, 1000) or setting.mean > 0.5:
-            continue
-        rates = draw_rates(setting, (repetitions, setting.runs), rng)
-        hits = rng.binomial(setting.sizes, rates)
-        widths = {}
-        for name, method in METHODS.items():
-            ends = _once(partial(_by_method, method, setting.sizes), hits)
-            coverage, widths[name] = _covered(setting.mean, ends)
-            ratio = widths[name] / max(widths["t on rates"], 1e-9)
-            measured.setdefault((name, setting.runs), []).append((coverage, ratio, setting))
-    found = []
-    for (name, runs), cells in measured.items():
-        coverages = np.array([coverage for coverage, _, _ in cells])
-        least = cells[int(coverages.argmin())]
-        found.append(
-            {
-                "method": name,
-                "runs": runs,
-                "settings": len(cells),
-                "least": least[0],
-                "where": f"{least[2].shape}, mean {least[2].mean:g}, sd {least[2].sd:g}, n {least[2].n}",
-                "below": float((coverages < WANTED[0]).mean()),
-                "above": float((coverages > WANTED[1]).mean()),
-                "width_to_t": float(np.median([ratio for _, ratio, _ in cells])),
-            }
-        )
-    return found
-
-
-def _by_method(method: Callable[[Floats, Floats], Ends], sizes: Floats, counts: Sequence[int]) -> Ends:
-    return method(np.array(counts, float), sizes)
-
-
-def _t_rates(hits: Floats, sizes: Floats) -> Ends:
-    return t_interval((hits / sizes).tolist(), LEVEL, (0.0, 1.0))
-
-
-def _t_or_pooled(hits: Floats, sizes: Floats) -> Ends:
-    pooled, over = these_runs(hits.tolist(), sizes.tolist()), _t_rates(hits, sizes)
-    return min(pooled[0], over[0]), max(pooled[1], over[1])
-
-
-def _t_arcsine(hits: Floats, sizes: Floats) -> Ends:
-    angles = np.arcsin(np.sqrt((hits + 0.375) / (sizes + 0.75)))
-    low, high = t_interval(angles.tolist(), LEVEL, (0.0, math.pi / 2))
-    return math.sin(low) ** 2, math.sin(high) ** 2
-
-
-def _t_logit(hits: Floats, sizes: Floats) -> Ends:
-    low, high = t_interval(logit((hits + 0.5) / (sizes + 1)).tolist(), LEVEL)
-    return float(expit(low)), float(expit(high))
-
-
-def _bootstrap_t(hits: Floats, sizes: Floats) -> Ends:
-    """Resample the runs; resamples of one run alone have no spread and are left out."""
-    rates, runs = hits / sizes, len(hits)
-    if np.ptp(rates) == 0:
-        return float(rates[0]), float(rates[0])
-    again = rates[np.random.default_rng(0).integers(0, runs, (400, runs))]
-    spread = again.std(axis=1, ddof=1)
-    ratios = (again.mean(axis=1) - rates.mean())[spread > 0] / spread[spread > 0]
-    high, low = np.quantile(ratios, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    scale = rates.std(ddof=1)
-    return max(0.0, float(rates.mean() - low * scale)), min(1.0, float(rates.mean() - high * scale))
-
-
-def _profile(hits: Floats, sizes: Floats) -> Ends:
-    """Return the means whose profile likelihood, beta-binomial, the likelihood-ratio test does not reject."""
-    means = np.sin(np.linspace(0.002, math.pi / 2 - 0.002, 250)) ** 2
-    total = 1 / np.geomspace(0.003, 0.98, 16) ** 2 - 1
-    yes, no = means[:, None] * total, (1 - means)[:, None] * total
-    logs = -len(hits) * betaln(yes, no)
-    for successes, n in zip(hits, sizes, strict=True):
-        logs = logs + betaln(yes + successes, no + n - successes)
-    profile = logs.max(axis=1)
-    kept = means[2 * (profile.max() - profile) <= stats.chi2.isf(1 - LEVEL, 1)]
-    pooled = these_runs(hits.tolist(), sizes.tolist())
-    return min(pooled[0], float(kept[0])), max(pooled[1], float(kept[-1]))
-
-
-def _ours(hits: Floats, sizes: Floats) -> Ends:
-    return rate_interval(hits.tolist(), sizes.tolist())
-
-
-METHODS: dict[str, Callable[[Floats, Floats], Ends]] = {
-    "t on rates": _t_rates,
-    "wider of t and pooled": _t_or_pooled,
-    "t on arcsines": _t_arcsine,
-    "t on logits": _t_logit,
-    "bootstrap-t": _bootstrap_t,
-    "profile likelihood": _profile,
-    "hierarchical (rate_interval)": _ours,
-}
+    return {"rows": len(measured), "summary": summary(measured), "surely_below_93": low}

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -9,11 +10,31 @@ import numpy as np
 from fedattack.audit.finding import ERROR, LEAK, TOO_FEW, Finding
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.judge import Judge
+from fedattack.audit.truth import Truth
 
 W = TypeVar("W")
 
 Judged = Callable[[W, np.random.Generator], list[Finding]]
 """Draws scores and truth of a world, and judges them."""
+
+
+RECORD: Any = SimpleNamespace(view="individual")
+"""Stands for a record of which nothing is read."""
+
+
+def truth_of(clients: int, **given: Any) -> Truth:
+    """Make the truth about clients by number: one label and no targets, but for what is given."""
+    names = tuple(map(str, range(clients)))
+    usual = {
+        "clients": names,
+        "classes": ("0",),
+        "counts": np.ones((clients, 1), dtype=np.int64),
+        "owners": np.zeros(0, dtype=np.str_),
+        "evaluation": (np.zeros((1, 2), np.float32), np.zeros(1, np.int64)),
+        "nodes": {f"node{name}": name for name in names},
+        "targets": "",
+    }
+    return Truth(**(usual | given))
 
 
 def judge_drawn(

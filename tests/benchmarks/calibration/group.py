@@ -3,19 +3,17 @@
 In each null the decisions are drawn without a look at the values.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from fedattack.attacks import Knowledge, Scores
-from fedattack.audit.finding import Finding
-from fedattack.audit.truth import ClientAttribute, Truth
+from fedattack.audit.truth import ClientAttribute
 from fedattack.threats.group.case import PrivateAttributeCase
 from fedattack.threats.group.judge import PrivateAttributeJudge
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
 
 _NAME = "colour"
 
@@ -101,18 +99,8 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PrivateAttri
     silent = rng.random(shape) >= world.replies
     silent[0] = False
     beliefs[silent] = np.nan
-    clients = tuple(map(str, range(world.clients)))
     names = tuple(f"value {value}" for value in range(world.values))
-    truth = Truth(
-        clients=clients,
-        classes=("0",),
-        counts=np.ones((world.clients, 1), dtype=np.int64),
-        owners=np.zeros(0, dtype=np.str_),
-        evaluation=(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)),
-        nodes={f"node{client}": client for client in clients},
-        targets="",
-        private={_NAME: ClientAttribute(tuple(held.tolist()), names)},
-    )
+    truth = truth_of(world.clients, private={_NAME: ClientAttribute(tuple(held.tolist()), names)})
     facts = {
         "adversaries": ["svm"],
         "rounds": [*range(1, world.rounds + 1)],
@@ -121,15 +109,8 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PrivateAttri
         "targets": "",
     }
     scores = Scores("private-attribute", {f"beliefs-{_NAME}": beliefs[None]}, facts)
-    record: Any = SimpleNamespace(view="individual")
-    return PrivateAttributeCase(seed, scores, truth, record, Knowledge())
+    return PrivateAttributeCase(seed, scores, truth, RECORD, Knowledge())
 
 
-def judged(world: World, rng: np.random.Generator) -> list[Finding]:
-    """Judge one drawing of a world."""
-    return judge_drawn(_Judge, draw_case, world, rng)
-
-
-def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Measure false alarms and power."""
-    return study(NULLS, POWERS, judged, repetitions, seed)
+judged = partial(judge_drawn, _Judge, draw_case)
+rows = partial(study, NULLS, POWERS, judged)

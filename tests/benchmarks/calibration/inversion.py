@@ -3,21 +3,19 @@
 In each null the reconstructions know at most the labels of the true examples, and how many there are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, Scores
-from fedattack.audit.finding import Finding
 from fedattack.audit.measures import Measure
-from fedattack.audit.truth import HeldRecords, Truth
+from fedattack.audit.truth import HeldRecords
 from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.judge import InversionJudge
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
 
 _CLASSES, _SHAPE = 5, (1, 6, 6)
 
@@ -143,25 +141,15 @@ def case_of(
         "labels": np.tile(restored, world.rounds),
         "batches": np.repeat(np.arange(len(batches)), world.each),
     }
-    truth = Truth(
-        clients=tuple(names),
+    truth = truth_of(
+        world.clients,
         classes=tuple(str(label) for label in range(_CLASSES)),
         counts=np.full((world.clients, _CLASSES), world.each),
-        owners=np.array([], dtype=np.str_),
         evaluation=evaluation,
-        nodes={f"node{name}": name for name in names},
-        targets="",
         records=HeldRecords(held.x, held.y, tuple(np.repeat(names, world.each).tolist())),
     )
-    record: Any = SimpleNamespace(view="individual")
-    return InversionCase(seed, Scores("inversion", arrays, {"batches": batches}), truth, record, Knowledge())
+    return InversionCase(seed, Scores("inversion", arrays, {"batches": batches}), truth, RECORD, Knowledge())
 
 
-def judged(world: World, rng: np.random.Generator) -> list[Finding]:
-    """Judge one drawing of a world."""
-    return judge_drawn(_Judge, draw_case, world, rng)
-
-
-def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Measure false alarms and power."""
-    return study(NULLS, POWERS, judged, repetitions, seed)
+judged = partial(judge_drawn, _Judge, draw_case)
+rows = partial(study, NULLS, POWERS, judged)

@@ -3,18 +3,15 @@
 In each null the counts are drawn without a look at the client whose update they are said to come from.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from fedattack.attacks import Knowledge, Scores
-from fedattack.audit.finding import Finding
-from fedattack.audit.truth import Truth
 from fedattack.threats.labels.judge import LabelsCase, LabelsJudge
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
 
 
 class _Judge(LabelsJudge):
@@ -78,16 +75,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> LabelsCase:
     true = np.stack([rng.multinomial(size, rng.dirichlet(alphas)) for size in sizes])
     others = np.stack([rng.multinomial(size, rng.dirichlet(alphas)) for size in sizes])
     counts = np.round(world.leaking * true + (1 - world.leaking) * others)
-    clients = tuple(map(str, range(world.clients)))
-    truth = Truth(
-        clients=clients,
-        classes=tuple(map(str, range(world.classes))),
-        counts=true,
-        owners=np.zeros(0, dtype=np.str_),
-        evaluation=(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)),
-        nodes={f"node{client}": client for client in clients},
-        targets="",
-    )
+    truth = truth_of(world.clients, classes=tuple(map(str, range(world.classes))), counts=true)
     facts = {
         "clients": [*truth.nodes],
         "classes": world.classes,
@@ -97,15 +85,8 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> LabelsCase:
         "targets": "",
     }
     arrays = {"counts": counts[None], "prior": np.full(world.classes, 1 / world.classes)}
-    record: Any = SimpleNamespace(view="individual")
-    return LabelsCase(seed, Scores("labels", arrays, facts), truth, record, Knowledge())
+    return LabelsCase(seed, Scores("labels", arrays, facts), truth, RECORD, Knowledge())
 
 
-def judged(world: World, rng: np.random.Generator) -> list[Finding]:
-    """Judge one drawing of a world."""
-    return judge_drawn(_Judge, draw_case, world, rng)
-
-
-def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Measure false alarms and power."""
-    return study(NULLS, POWERS, judged, repetitions, seed)
+judged = partial(judge_drawn, _Judge, draw_case)
+rows = partial(study, NULLS, POWERS, judged)

@@ -3,20 +3,19 @@
 In each null who has the property is drawn without a look at what the methods say.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from fedattack.attacks import Knowledge, Scores
-from fedattack.audit.finding import Finding
-from fedattack.audit.truth import Truth
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import judge_drawn, study, truth_of
 
 _UNSEEN = 50
 
@@ -105,7 +104,7 @@ def case_of(
 ) -> PropertyCase:
     """Make a case in which all methods say the same; ``sent`` in plaintext are metrics (clients,)."""
     questions, clients = score.shape
-    nodes = [f"n{client}" for client in range(clients)]
+    nodes = [f"node{client}" for client in range(clients)]
     replies = []
     for client, node in enumerate(nodes):
         metrics = {name: float(values[client]) for name, values in sent.items()}
@@ -132,17 +131,7 @@ def case_of(
         "unseen": _UNSEEN,
         "targets": "",
     }
-    names = tuple(str(client) for client in range(clients))
-    truth = Truth(
-        clients=names,
-        classes=("0",),
-        counts=np.full((clients, 1), 10),
-        owners=np.array([], dtype=np.str_),
-        evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1)),
-        nodes=dict(zip(nodes, names, strict=True)),
-        targets="",
-        positives=positives,
-    )
+    truth = truth_of(clients, counts=np.full((clients, 1), 10), positives=positives)
     return PropertyCase(seed, Scores("prolin", arrays, facts), truth, record, Knowledge())
 
 
@@ -152,11 +141,5 @@ class _Record(list[Any]):
     view = "aggregate"
 
 
-def judged(world: World, rng: np.random.Generator) -> list[Finding]:
-    """Judge one drawing of a world."""
-    return judge_drawn(_Judge, draw_case, world, rng)
-
-
-def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Measure false alarms and power."""
-    return study(NULLS, POWERS, judged, repetitions, seed)
+judged = partial(judge_drawn, _Judge, draw_case)
+rows = partial(study, NULLS, POWERS, judged)

@@ -3,12 +3,9 @@ import pytest
 from scipy import stats
 
 from tests.benchmarks.calibration.coverage import (
-    METHODS,
     RARE,
     TWO,
-    Setting,
     _row,
-    candidates,
     draw_rates,
     rows,
     settings,
@@ -70,16 +67,3 @@ def test_rates_are_drawn_with_the_stated_mean_and_spread():
         seen.add(setting.shape)
     assert TWO in seen
     assert len(seen) == 3
-
-
-def test_unequal_runs_take_the_sizes_in_turn():
-    assert Setting(TWO, 0.5, 0.1, 5, (50, 100, 1000)).sizes.tolist() == [50, 100, 1000, 50, 100]
-
-
-def test_every_method_gives_an_interval_around_the_rate():
-    hits, sizes = np.array([30.0, 35.0, 41.0]), np.full(3, 100)
-    for method in METHODS.values():
-        low, high = method(hits, sizes)
-        assert 0 <= low < 0.35 < high <= 1
-    compared = candidates(2, seed=0)
-    assert {row["method"] for row in compared} == set(METHODS)

@@ -9,19 +9,6 @@ from tests.benchmarks.calibration import __main__ as study
 from tests.benchmarks.calibration import federations
 
 
-def test_every_threat_is_drawn():
-    assert study.threats() == [
-        "attribute",
-        "group",
-        "inversion",
-        "labels",
-        "membership",
-        "property",
-        "source",
-        "tokens",
-    ]
-
-
 @pytest.mark.slow
 def test_the_command_writes_what_was_asked_for(tmp_path, monkeypatch, capsys):
     out = tmp_path / "rows.json"

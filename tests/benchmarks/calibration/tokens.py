@@ -3,19 +3,17 @@
 In each null the named rows are drawn without a look at the client whose update they are said to come from.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, Scores
-from fedattack.audit.finding import Finding
-from fedattack.audit.truth import Truth
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
 
 
 class _Judge(TokensJudge):
@@ -77,17 +75,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TokensCase:
     # A client that uses no row is asked nothing.
     used[:, -1] = True
     named = np.where(rng.random(shape) < world.leaking, used, other)
-    clients = tuple(map(str, range(world.clients)))
-    truth = Truth(
-        clients=clients,
-        classes=("0",),
-        counts=np.ones((world.clients, 1), dtype=np.int64),
-        owners=np.zeros(0, dtype=np.str_),
-        evaluation=(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)),
-        nodes={f"node{client}": client for client in clients},
-        targets="",
-        answers={TokensCase.ANSWERS: _list_used(used, clients)},
-    )
+    truth = truth_of(world.clients, answers={TokensCase.ANSWERS: _list_used(used)})
     whose, rows = np.nonzero(named)
     asked = np.arange(world.rows)
     arrays = {
@@ -100,14 +88,13 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TokensCase:
     }
     tables = [{"name": "words", "rows": world.rows, "how": ["single replies"]}]
     scores = Scores("tokens", arrays, {"clients": [*truth.nodes], "tables": tables, "targets": ""})
-    record: Any = SimpleNamespace(view="individual")
-    return TokensCase(seed, scores, truth, record, Knowledge())
+    return TokensCase(seed, scores, truth, RECORD, Knowledge())
 
 
-def _list_used(used: NDArray[np.bool_], clients: tuple[str, ...]) -> Mapping[str, NDArray[Any]]:
+def _list_used(used: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
     """List the rows that clients use, as truths do."""
     owners, rows = np.nonzero(used)
-    names = np.array(clients)
+    names = np.arange(len(used)).astype(str)
     return {
         "names": np.array(["words"]),
         "rows": rows,
@@ -117,11 +104,5 @@ def _list_used(used: NDArray[np.bool_], clients: tuple[str, ...]) -> Mapping[str
     }
 
 
-def judged(world: World, rng: np.random.Generator) -> list[Finding]:
-    """Judge one drawing of a world."""
-    return judge_drawn(_Judge, draw_case, world, rng)
-
-
-def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Measure false alarms and power."""
-    return study(NULLS, POWERS, judged, repetitions, seed)
+judged = partial(judge_drawn, _Judge, draw_case)
+rows = partial(study, NULLS, POWERS, judged)

@@ -1,17 +1,16 @@
-"""Attacks and Soteria beside their peers, on the same records and with the same budget.
+"""Attacks beside their peers, on the same records and with the same budget.
 
 ``python -m tests.benchmarks.peers --peers FOLDER --mnist MNIST.npz --out peers.json`` runs ours and the peers' own code
 in turns, on one thread, and prints what each reached, at which processor time, and by how much ours is above. A peer
 that cannot be had or imported is named with the reason, and the others run. ``--only sia`` keeps to one part.
 
-The peers are fetched into FOLDER by ``git clone`` and ``pip download``, or put there by hand:
+The peers are fetched into FOLDER by ``git clone``, or put there by hand:
 
 - ``sia``: source-inference-FL, the code of the authors of source inference;
 - ``mia``: FedMIA, the code of the authors of that membership inference;
 - ``aia``: fedkit-learn, attribute inference (it is not on the package index);
 - ``labels``: LeakPro;
-- ``epsilon``: jax_privacy, whose auditing is one file;
-- ``soteria``: the script of Soteria's authors, and the source distribution of AIJack.
+- ``epsilon``: jax_privacy, whose auditing is one file.
 
 Nothing of theirs is part of this repository, and nothing is installed into the environment that runs this. Gradient
 inversion has a command of its own, ``tests.benchmarks.inversion``.
@@ -26,11 +25,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.inversion import mnist_of
-from tests.benchmarks.peers import attributes, labels, membership, one_run, soteria, source
+from tests.benchmarks.peers import attributes, labels, membership, one_run, source
 from tests.benchmarks.peers.rows import CELLS, Row, shown
 
-PARTS = ("soteria", "sia", "mia", "aia", "labels", "epsilon")
+PARTS = ("sia", "mia", "aia", "labels", "epsilon")
 
 
 def main() -> None:
@@ -40,7 +38,6 @@ def main() -> None:
     parser.add_argument("--mnist", type=Path, help="MNIST as an .npz with x and y; without it nothing of images runs")
     parser.add_argument("--only", choices=PARTS, help="one part (all)")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each setting (5)")
-    parser.add_argument("--images", type=int, default=soteria.IMAGES, help="that Soteria defends (20)")
     parser.add_argument(
         "--out", type=Path, default=Path("peers.json"), help="file to write; other parts in it are kept"
     )
@@ -48,7 +45,6 @@ def main() -> None:
     torch.set_num_threads(1)
     seeds = range(asked.seeds)
     parts: dict[str, Callable[[], Iterator[Row]]] = {
-        "soteria": lambda: _soteria(asked.peers, asked.mnist, asked.images),
         "sia": lambda: source.rows(asked.peers, asked.mnist, seeds),
         "mia": lambda: membership.rows(asked.peers, seeds),
         "aia": lambda: attributes.rows(asked.peers, seeds),
@@ -60,13 +56,6 @@ def main() -> None:
         results[part] = [*parts[part]()]
         asked.out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         _print_table(results[part])
-
-
-def _soteria(peers: Path | None, mnist: Path | None, images: int) -> Iterator[Row]:
-    if mnist is None:
-        print("Soteria is not measured: no --mnist was given; expected MNIST as an .npz with x and y")
-        return
-    yield from soteria.rows(peers, mnist_of(mnist), images)
 
 
 def _print_table(rows: list[Row]) -> None:

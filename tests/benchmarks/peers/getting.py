@@ -1,7 +1,7 @@
 """Where the peers' code comes from. It is read from a folder that the developer names, and is no part of this project.
 
-A peer that is not in the folder is fetched into it: cloned, or downloaded as a source distribution. Where that fails,
-the folder can be filled by hand, and until then :class:`PeerMissingError` says what is missing and why.
+A peer that is not in the folder is cloned into it. Where that fails, the folder can be filled by hand, and until then
+:class:`PeerMissingError` says what is missing and why.
 """
 
 import contextlib
@@ -13,8 +13,6 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from tests.benchmarks.inversion import aijack_source, stand_in
 
 _NO_FOLDER = "no folder of peers was given; name one by --peers"
 
@@ -81,13 +79,6 @@ FEDKIT = Clone(
     "93dfc110c6655d7784294e14f824fda5a922d8fa",
     ("fedklearn/attacks/aia.py", "fedklearn/attacks/utils.py", "fedklearn/utils.py"),
 )
-SOTERIA_AUTHORS = Clone(
-    "authors' code",
-    "Soteria",
-    "https://github.com/jeremy313/Soteria",
-    "23cf90e9e5cb41d5dc45e7540ef63a4a0ca0a8ca",
-    ("GS_attack/reconstruct_image.py",),
-)
 FEDMIA_AUTHORS = Clone(
     "authors' code",
     "FedMIA",
@@ -109,23 +100,6 @@ JAX_PRIVACY = Clone(
     "8967688c26d46f3b74bfdfe61ef1f984b887abab",
     ("jax_privacy/auditing.py",),
 )
-
-
-def load_aijack(peers: Path | None, *packages: str) -> None:
-    """Make the Python part of AIJack importable; its native part, which needs a C++ build with Boost, is not built.
-
-    Raises
-    ------
-    PeerMissingError
-        If the source distribution is neither in the folder nor to be had.
-    """
-    if peers is None:
-        raise PeerMissingError(_NO_FOLDER)
-    peers.mkdir(parents=True, exist_ok=True)
-    source, reason = aijack_source(peers)
-    if source is None:
-        raise PeerMissingError(f"no source distribution of AIJack is there ({reason}); put one into the folder")
-    stand_in(source, packages)
 
 
 def load_file(path: Path) -> types.ModuleType:

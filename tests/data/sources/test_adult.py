@@ -3,6 +3,7 @@ import pytest
 
 from fedattack.base.errors import DataError
 from fedattack.data import load_dataset
+from tests.refusals import refused
 
 # The first lines of UCI's files, and one of a person whose work is not known.
 UCI_DATA = """39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K
@@ -61,9 +62,8 @@ def test_adult_of_openml_has_the_same_attributes(tmp_path):
 )
 def test_adult_of_uci_that_is_damaged_is_refused(tmp_path, data, test, message):
     write_uci(tmp_path, data, test)
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(DataError, message):
         load_dataset("adult", root=tmp_path)
-    assert "\n" not in str(caught.value)
     (tmp_path / "adult" / "adult.test").unlink()
     with pytest.raises(DataError, match="adult"):
         load_dataset("adult", root=tmp_path)

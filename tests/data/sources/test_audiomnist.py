@@ -10,6 +10,7 @@ from scipy.io import wavfile
 from fedattack.base.errors import DataError
 from fedattack.data import DATASETS, load_dataset
 from fedattack.data.sources.audiomnist import SIDE, TAKES, spectrogram
+from tests import refusals
 
 SPEAKERS = {"01": ("male", "no"), "12": ("female", "no"), "26": ("male", "yes"), "56": ("female", "yes")}
 
@@ -80,9 +81,8 @@ def test_the_first_takes_are_read(tmp_path):
 
 def test_audiomnist_that_is_missing_or_damaged_is_refused(tmp_path):
     def refused(message: str) -> None:
-        with pytest.raises(DataError, match=message) as caught:
+        with refusals.refused(DataError, message):
             load_dataset("audiomnist", root=tmp_path)
-        assert "\n" not in str(caught.value)
 
     write_audiomnist(tmp_path)
     folder = tmp_path / "audiomnist"

@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedattack.base.errors import DataError
 from fedattack.data import DATASETS, download_dataset, load_dataset
+from tests import refusals
 
 SCORES = ["Male", "Asian", "White", "Black", "Baby", "Child", "Youth", "Middle Aged", "Senior", "Black Hair"]
 SCORES += ["Blond Hair", "Brown Hair", "Bald", "No Eyewear", "Eyeglasses", "Sunglasses", "Mustache", "Smiling"]
@@ -79,9 +80,8 @@ def test_lfw_is_a_dataset_whose_records_keep_their_attributes(tmp_path):
 
 def test_lfw_that_is_missing_or_damaged_is_refused(tmp_path):
     def refused(message: str) -> None:
-        with pytest.raises(DataError, match=message) as caught:
+        with refusals.refused(DataError, message):
             load_dataset("lfw", root=tmp_path)
-        assert "\n" not in str(caught.value)
 
     refused("expected lfw_home/lfw_funneled; run `fedattack download lfw`")
     write_lfw(tmp_path)
@@ -186,9 +186,8 @@ def test_celeba_is_read_up_to_a_number_of_pictures(tmp_path, monkeypatch):
 
 def test_celeba_that_is_missing_or_damaged_is_refused(tmp_path, monkeypatch):
     def refused(message: str) -> None:
-        with pytest.raises(DataError, match=message) as caught:
+        with refusals.refused(DataError, message):
             load_dataset("celeba", root=tmp_path)
-        assert "\n" not in str(caught.value)
 
     with monkeypatch.context() as patched:
         write_celeba(tmp_path, patched)
