@@ -95,6 +95,8 @@ class DefenceKind:
         Words about its (ε, δ) by key; empty if it guarantees nothing.
     artefacts
         Those of ``settings`` that are paths to files which the defence needs.
+    strength
+        What ``defence-strength`` is, for the help of that setting.
     """
 
     name: str
@@ -102,6 +104,7 @@ class DefenceKind:
     settings: type[SettingsModel] = SettingsModel
     guarantee: Mapping[str, str] = field(default_factory=dict)
     artefacts: tuple[str, ...] = ()
+    strength: str = ""
 
 
 def number(settings: Settings, key: str, *, high: float = math.inf, above: bool = False) -> float:

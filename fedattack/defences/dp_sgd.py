@@ -25,6 +25,7 @@ KIND = DefenceKind(
     name=DP_SGD,
     make=None,
     settings=DpSgdSettings,
+    strength="what dp-noise is",
     guarantee={
         "name": "DP-SGD",
         "noise_is": "noise multiplier σ",

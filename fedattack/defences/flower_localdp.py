@@ -1,7 +1,7 @@
 """Flower's own ``LocalDpMod`` as a defence; :class:`fedattack.defences.mods.FlowerLocalDP` applies it."""
 
 from fedattack.defences.base import Defence, DefenceKind, Settings
-from fedattack.defences.noise import GAUSSIAN_GUARANTEE, NoiseSettings
+from fedattack.defences.noise import DEVIATION, GAUSSIAN_GUARANTEE, NoiseSettings
 
 
 def make(settings: Settings) -> Defence:
@@ -12,4 +12,6 @@ def make(settings: Settings) -> Defence:
     return FlowerLocalDP.of(settings)
 
 
-KIND = DefenceKind("flower-localdp", make, NoiseSettings, GAUSSIAN_GUARANTEE | {"name": "Flower's LocalDpMod"})
+KIND = DefenceKind(
+    "flower-localdp", make, NoiseSettings, GAUSSIAN_GUARANTEE | {"name": "Flower's LocalDpMod"}, strength=DEVIATION
+)

@@ -49,22 +49,18 @@ NONE = "none"
 """The setting ``defence`` for no defence."""
 
 
+_STRENGTHS = "; ".join(f"{name}: {kind.strength}" for name, kind in KINDS.items() if kind.strength)
+
+
 class DefenceSettings(SettingsModel):
     """Settings of all defences."""
 
     defence: str = setting(
         "none",
-        "what clients do to their update before they send it: none, recup, dp-gaussian, dp-laplace, sparsify, "
-        "soteria, flower-localdp (Flower's own mod), or dp-sgd in the training",
+        f"what clients do to their update before they send it, or dp-sgd in the training: {', '.join((NONE, *KINDS))}",
         words=Words((NONE, *KINDS)),
     )
-    defence_strength: float = setting(
-        0.0,
-        "recup: most that an entry is changed, ε in L∞; dp-gaussian and flower-localdp: standard deviation σ of "
-        "the noise in every entry; dp-laplace: its scale b; sparsify and soteria: share that is pruned, up to 1; "
-        "dp-sgd: what dp-noise is. 0 for no defence",
-        ge=0,
-    )
+    defence_strength: float = setting(0.0, f"{_STRENGTHS}. 0 for no defence", ge=0)
 
 
 # The settings of DP-SGD are not among them: the client's training code reads these.

@@ -161,5 +161,10 @@ _LAPLACE_GUARANTEE = _LOCAL | {
     "noise_is": "scale b of the noise",
     "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every entry",
 }
-GAUSSIAN = DefenceKind("dp-gaussian", maker("dp-gaussian"), NoiseSettings, GAUSSIAN_GUARANTEE)
-LAPLACE = DefenceKind("dp-laplace", maker("dp-laplace"), NoiseSettings, _LAPLACE_GUARANTEE)
+DEVIATION = "standard deviation σ of the noise in every entry"
+"""What the strength of Gaussian noise is."""
+
+GAUSSIAN = DefenceKind("dp-gaussian", maker("dp-gaussian"), NoiseSettings, GAUSSIAN_GUARANTEE, strength=DEVIATION)
+LAPLACE = DefenceKind(
+    "dp-laplace", maker("dp-laplace"), NoiseSettings, _LAPLACE_GUARANTEE, strength="scale b of the noise in every entry"
+)

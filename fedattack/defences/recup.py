@@ -414,4 +414,5 @@ KIND = DefenceKind(
     make=make,
     settings=RecupSettings,
     artefacts=("recup-zoo",),
+    strength="most that an entry is changed, ε in L∞",
 )

@@ -219,4 +219,4 @@ class SoteriaSettings(SettingsModel):
     )
 
 
-KIND = DefenceKind("soteria", make, SoteriaSettings)
+KIND = DefenceKind("soteria", make, SoteriaSettings, strength="share that is pruned, up to 1")

@@ -85,4 +85,4 @@ def make(settings: Settings) -> Sparsify:
     return Sparsify(number(settings, "defence-strength", high=1.0))
 
 
-KIND = DefenceKind("sparsify", make)
+KIND = DefenceKind("sparsify", make, strength="share that is pruned, up to 1")

@@ -6,18 +6,20 @@ import pytest
 from fedattack.base.errors import ConfigError
 from fedattack.base.settings import SettingsModel, setting
 from fedattack.defences import ARTEFACTS, DEFENCES, DP_SGD, KINDS, NONE, SETTINGS
-from fedattack.defences.base import Defence, DefenceKind, PrivacySettings
+from fedattack.defences.base import FIELDS, Defence, DefenceKind, PrivacySettings
 from fedattack.defences.guarantee import GUARANTEES, NOISY
 from fedattack.defences.kinds import _find_fault
 from fedattack.defences.noise import NoiseSettings
 
 
 def test_tables_follow_from_what_the_defences_declare():
-    assert [*DEFENCES] == ["dp-gaussian", "dp-laplace", "flower-localdp", "recup", "soteria", "sparsify"]
-    assert (DP_SGD, NOISY, ARTEFACTS) == ("dp-sgd", ("dp-gaussian", "dp-laplace", "flower-localdp"), ("recup-zoo",))
+    assert {"dp-gaussian", "dp-laplace", "flower-localdp", "recup", "soteria", "sparsify"} <= {*DEFENCES}
     assert {*GUARANTEES} == {DP_SGD, *NOISY}
-    assert SETTINGS["defence"] == NONE
+    assert (SETTINGS["defence"], ARTEFACTS) == (NONE, ("recup-zoo",))
     assert {*ARTEFACTS, "defence-strength", "defence-clip", "dp-delta", "soteria-layer"} <= {*SETTINGS}
+    for name, kind in KINDS.items():
+        assert name in FIELDS["defence"].help
+        assert f"{name}: {kind.strength}" in FIELDS["defence-strength"].help
 
 
 @pytest.mark.parametrize("name", [name for name in DEFENCES if name != "recup"])
