@@ -101,7 +101,7 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
     assert listed["presets"]["toy"]["help"] == "Who holds the most examples?"
     assert "no_such_module" in listed["left_out"]["fedattack.threats"]["gone"]
     assert listed["datasets"][-1] == "toy-clouds"
-    assert listed["settings"]["toy-power"] == {"default": 1.0, "help": "toy-shrink: power of the strength"}
+    assert listed["settings"]["toy-shrink-power"] == {"default": 1.0, "help": "toy-shrink: power of the strength"}
 
     (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert (finding["attack"], finding["metric"], finding["paper"]) == ("toy", "named", "nobody's")
@@ -125,7 +125,7 @@ def test_the_preset_of_another_package_runs(installed, tmp_path):
 @pytest.mark.flower
 def test_dataset_defence_and_framework_of_another_package_are_run(installed, tmp_path):
     changes = [
-        *("dataset=toy-clouds", "framework=toy-avg", "defence=toy-shrink", "defence-strength=0.5", "toy-power=2"),
+        *("dataset=toy-clouds", "framework=toy-avg", "defence=toy-shrink", "defence-strength=0.5", "toy-shrink-power=2"),
         *("rounds=2", "clients=4", "records-per-client=20", "partition=iid", "model=linear"),
     ]
     words = [word for change in changes for word in ("--set", change)]
@@ -134,7 +134,7 @@ def test_dataset_defence_and_framework_of_another_package_are_run(installed, tmp
     (part,) = find_parts(folder)
     record = Record(part.record)
     assert (len(record), record.protocol, len(record.nodes)) == (2, "fedavg", 4)
-    assert read_study(folder)["settings"]["toy-power"] == 2.0
+    assert read_study(folder)["settings"]["toy-shrink-power"] == 2.0
 
 
 @pytest.mark.slow

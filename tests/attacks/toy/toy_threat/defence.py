@@ -5,7 +5,7 @@ from fedattack.defences.base import DefenceKind, as_float32, number
 
 
 class ToySettings(SettingsModel):
-    toy_power: float = setting(1.0, "toy-shrink: power of the strength", gt=0)
+    toy_shrink_power: float = setting(1.0, "toy-shrink: power of the strength", gt=0)
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Shrink:
 
 
 def make(settings):
-    return Shrink(number(settings, "defence-strength", high=1) ** number(settings, "toy-power"))
+    return Shrink(number(settings, "defence-strength", high=1) ** number(settings, "toy-shrink-power"))
 
 
 KIND = DefenceKind("toy-shrink", make, ToySettings)
