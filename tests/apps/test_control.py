@@ -168,7 +168,7 @@ def test_an_attack_is_judged_as_in_the_report_corrected_for_all_others(untrained
 @pytest.mark.slow
 def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monkeypatch):
     part, app, done = untrained
-    planted, ask = [], room.Asker.planted
+    planted, ask = [], room.Asker.plant
 
     def noted(asker, inquiry, owned, passes):
         planted.append((owned, ask(asker, inquiry, owned, passes)))
