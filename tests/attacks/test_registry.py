@@ -125,7 +125,13 @@ def test_the_preset_of_another_package_runs(installed, tmp_path):
 @pytest.mark.flower
 def test_dataset_defence_and_framework_of_another_package_are_run(installed, tmp_path):
     changes = [
-        *("dataset=toy-clouds", "framework=toy-avg", "defence=toy-shrink", "defence-strength=0.5", "toy-shrink-power=2"),
+        *(
+            "dataset=toy-clouds",
+            "framework=toy-avg",
+            "defence=toy-shrink",
+            "defence-strength=0.5",
+            "toy-shrink-power=2",
+        ),
         *("rounds=2", "clients=4", "records-per-client=20", "partition=iid", "model=linear"),
     ]
     words = [word for change in changes for word in ("--set", change)]
