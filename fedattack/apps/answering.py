@@ -102,7 +102,7 @@ class Interview:
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:
                 one.calibrate()
-            ending = f"@{count}" * bool(count)
+            ending = f"@{count}" if count else ""
             for name, values in vars(one).items():
                 arrays[f"{name}{ending}"] = np.array(values)
         return arrays

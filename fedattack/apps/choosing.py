@@ -133,7 +133,8 @@ def list_unasked(
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
             missing = min((_lacks(name, record, knowledge) for name in threat.judges), key=len, default=[])
-            reasons = ["; ".join(missing) + find_remedy(threat, knowledge)] * bool(missing)
+            if missing:
+                reasons = ["; ".join(missing) + find_remedy(threat, knowledge)]
         for why in reasons[:1]:
             unasked[threat.name] = why
     return unasked

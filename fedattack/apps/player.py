@@ -304,7 +304,7 @@ class Player:
         if reply.has_content():
             records = reply.content.array_records
         for key, record in records.items():
-            prefix = f"{key}." * (len(records) > 1)
+            prefix = f"{key}." if len(records) > 1 else ""
             for name, array in record.items():
                 found[prefix + name] = np.array(array.numpy())
         if form_of(found) != form_of(weights):

@@ -235,7 +235,7 @@ def scalar(value: Any) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):
-        return ("no", "yes")[value]
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
     return str(value)

@@ -87,7 +87,7 @@ def cell(value: Cell) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return ("no", "yes")[value]
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, int):

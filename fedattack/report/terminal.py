@@ -53,14 +53,16 @@ class _Fitting:
 
 
 def _cells(finding: Finding) -> list[Text]:
-    name = Text(finding.name, style="bold" * finding.headline)
+    name = Text(finding.name, style="bold" if finding.headline else "")
     if finding.selected_after_the_fact:
         name.append(" †", style="yellow")
     # An ordinary terminal has 80 columns, so that other units than per cent stand at the value alone.
     units = finding.units
     if units != PROPORTION:
         units = ""
-    verdict = finding.verdict + " ‡" * is_by_its_test_alone(finding)
+    verdict = finding.verdict
+    if is_by_its_test_alone(finding):
+        verdict += " ‡"
     return [
         name,
         Text(shown(finding.value, finding.units)),

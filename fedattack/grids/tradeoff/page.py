@@ -143,7 +143,7 @@ def _compare_at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
         return f"{attack}: no two defences reach the same learning loss, so that nothing can be compared."
     shares = sorted(compared["shares"].items(), key=lambda pair: -pair[1])
     texts = [f"{name} over {100 * share:.0f}% of what it reaches" for name, share in shares if share > 0]
-    best = {True: "highest error", False: "lowest success"}[number["less_is_worse"]]
+    best = "highest error" if number["less_is_worse"] else "lowest success"
     losses = _write_range(compared["losses"])
     return f"{attack}: at equal learning loss, {losses}, the {best} is that of {'; '.join(texts)}."
 
@@ -199,7 +199,7 @@ def _tabulate_cells(results: Results, done: Sequence[Results]) -> Table:
         measured += [cell["loss"], cell["accuracy"], *cell["attacks"].values()]
         row = [*_write_place(cell), with_interval(cell["loss"], ""), with_interval(cell["accuracy"], units)]
         for number, front in fronts:
-            on_front = {True: "yes", False: ""}[cell["cell"] in front]
+            on_front = "yes" if cell["cell"] in front else ""
             row += [with_interval(cell["attacks"].get(number["name"]), number["units"]), on_front]
         epsilon = "none"
         if cell["epsilon"] is not None:
@@ -253,7 +253,8 @@ def _tabulate_comparisons(results: Results) -> Table | None:
     for number in results["numbers"]:
         compared = results["at_equal_loss"][number["name"]]
         if compared["losses"]:
-            row = [number["name"], {True: "yes", False: "no"}[number["adaptive"]], _write_range(compared["losses"])]
+            adaptive = "yes" if number["adaptive"] else "no"
+            row = [number["name"], adaptive, _write_range(compared["losses"])]
             for name in defences:
                 share = compared["shares"].get(name)
                 row.append(NOTHING if share is None else f"{100 * share:.0f}%")

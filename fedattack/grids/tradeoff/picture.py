@@ -56,7 +56,7 @@ def list_plots(results: Results) -> list[Plot]:
         axes.set_xlabel(_X)
         drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
         svg = drawing.to_svg(figure, f"attack-{i}", number["title"], _describe(results, number))
-        better = {True: "at the same loss, its line is higher", False: "its line is lower"}[number["less_is_worse"]]
+        better = "at the same loss, its line is higher" if number["less_is_worse"] else "its line is lower"
         caption = "Lines go from no defence over the strengths of each; bars are intervals. "
         caption += f"Where a defence buys more {better}."
         header = ["defence", "strength", "learning loss", "success", "interval", "null"]
