@@ -1,14 +1,16 @@
 """What a redesign must not change: small runs, kept before it, and worked out again after it from the same records.
 
-``python -m tests.oracle keep DIR`` makes runs with the code that is there: presets, an app, a trade-off. From what was
-recorded it then works out all that the commands say, and keeps that, too. ``python -m tests.oracle compare DIR`` works
-it out again with the code that is there then, and names every value, file, page and exit code that differs. It trains
-nothing and starts no Flower. Versions, times and the commands' own words are left out of the comparison.
+``python -m tests.oracle keep DIR`` makes runs with the code that is there: presets, an app that is gathered, one that
+is audited with its positive control, a threat of another package, a trade-off. From what was recorded it works out all
+that the commands say, and keeps that, too. ``python -m tests.oracle compare DIR`` works it out again with the code
+that is there then, and names every value, file, page and exit code that differs. It trains nothing and starts no
+Flower. Versions, times and the commands' own words are left out of the comparison.
 
 ``--only NAME`` takes some of the runs, whose names begin so.
 """
 
 import argparse
+import atexit
 import json
 import os
 import re
@@ -18,12 +20,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.apps.projects import MESSAGE_API
+from tests.attacks.test_registry import OTHERS, TOY, install
 
 ROOT = Path(__file__).parents[1]
 SEEDS = "2"
@@ -60,14 +64,29 @@ RUNS = {
     "private-attribute": Preset(
         (*SMALL, "clients=8", "defence=sparsify", "defence-strength=0.5"), ("clients=40", "epochs=3")
     ),
+    "labels": Preset(SMALL),
+    "tokens": Preset(("rounds=2", "clients=4")),
+    "exact": Preset((*SMALL, "records-per-client=8", "hidden=100", "nulls=50")),
+    "exact-sums": Preset(("rounds=4", "hidden=200", "nulls=50")),
+    "sequences": Preset(("clients=3", "records-per-client=2")),
+    "plaintext": Preset(SMALL),
+    "trees": Preset((*SMALL, "rounds=5")),
+    "imprint": Preset(("clients=2", "records-per-client=16", "hidden=256", "nulls=50")),
+    "fishing": Preset(("clients=2", "records-per-client=16", "hidden=100", "nulls=50")),
+    "canary": Preset(("clients=3", "rounds=3", "records-per-client=20", "hidden=256", "nulls=100")),
+    "inconsistent": Preset(("clients=3", "rounds=3", "local-epochs=4", "nulls=100")),
+    "sia-many": Preset(("clients=40", "fraction=0.25", "rounds=3", "local-epochs=2")),
     "dp-sgd": Preset((*SMALL, "dp-noise=1.0", "targets=20"), preset="sia-fedavg", claims=True),
     "noisy": Preset(
         (*SMALL, "defence=dp-laplace", "defence-strength=0.05", "canaries=4", "targets=20"),
         preset="sia-fedavg",
         claims=True,
     ),
+    "toy": Preset(SMALL),
 }
 APP_MODEL = "pytorchexample.task:Net"
+CONTROLLED = "controlled-app"
+AUDIT_HERE = ("audit", "project", "--out", "run", "--supernodes", "4", "--device", "cpu")
 TRADEOFF = ("tradeoff", "quickstart", "--defence", "sparsify=0.9", "--defence", "dp-sgd=1", "--seeds", "1")
 
 REFUSALS = (
@@ -121,6 +140,9 @@ def keep(folder: Path, only: str) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             app = MESSAGE_API.copy(Path(scratch))
             run(["audit", str(app), "--out", str(folder / "app" / "run"), "--supernodes", "4", "--device", "cpu"])
+    if CONTROLLED.startswith(only):
+        MESSAGE_API.copy(folder / CONTROLLED)
+        run(AUDIT_HERE, cwd=folder / CONTROLLED)
     if "tradeoff".startswith(only):
         out = folder / "tradeoff" / "run"
         run([*TRADEOFF, "--out", str(out), *settings((*SMALL, "targets=20")), "--device", "cpu"])
@@ -170,6 +192,8 @@ def work_out(kept: Path, said: Path, name: str) -> None:
         ask_commands(kept.parents[1], said)
     elif name == "app":
         gather_again(kept, said)
+    elif name == CONTROLLED:
+        control_again(kept, said)
     elif name == "tradeoff":
         shutil.copytree(kept, said / "tradeoff", ignore=shutil.ignore_patterns("*.log"))
         out = ["--out", str(said / "tradeoff")]
@@ -229,6 +253,23 @@ def gather_again(kept: Path, said: Path) -> None:
         words = ["gather", str(kept), str(kept / "witness"), "--out", str(said / "run"), "--model", APP_MODEL]
         keep_output(said, "gather", [*words, "--device", "cpu", "--json"], cwd=app)
         keep_output(said, "report", ["report", str(said / "run"), "--trust", "--device", "cpu", "--json"], cwd=app)
+
+
+def control_again(kept: Path, said: Path) -> None:
+    """Go on with the audit of an app after its run: pose, attack, plant what a positive control is, judge."""
+    out = said / "run"
+    shutil.copytree(kept.parent / "project", said / "project")
+    shutil.copytree(kept, out)
+    for derived in ("scores", "knowledge", "truth", "tables"):
+        shutil.rmtree(out / derived, ignore_errors=True)
+    for posed in out.glob("witness/**/posed.json"):
+        posed.unlink()
+    study = json.loads((out / "study.json").read_text())
+    for derived in ("controls", "untried", "attacks"):
+        study.pop(derived, None)
+    (out / "study.json").write_text(json.dumps(study))
+    keep_output(said, "audit", AUDIT_HERE, cwd=said)
+    shutil.rmtree(said / "project")
 
 
 def ask_commands(folder: Path, said: Path) -> None:
@@ -351,20 +392,31 @@ def unlike(one: Any, two: Any, path: str = "$") -> Iterator[str]:
         yield f"{path}: {str(one)[:60]} / {str(two)[:60]}"
 
 
-def run(words: Sequence[str]) -> None:
+def run(words: Sequence[str], cwd: Path | None = None) -> None:
     """Run the command; ends in an error with its words if it does not succeed."""
-    done = output_of(words)
+    done = output_of(words, cwd)
     if done.returncode:
         raise SystemExit(f"fedattack {' '.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
 
 def output_of(words: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    places = [make_site(), str(ROOT)]
     if cwd is not None:
-        environment["PYTHONPATH"] = os.pathsep.join([str(cwd), str(ROOT)])
+        places.insert(0, str(cwd))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-m", "fedattack", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+@cache
+def make_site() -> str:
+    """Install the threat of another package into a folder; returns it."""
+    site = Path(tempfile.mkdtemp(prefix="oracle-"))
+    atexit.register(shutil.rmtree, site)
+    shutil.copytree(TOY, site / "toy_threat")
+    install(site, "toy-threat", "toy = toy_threat:THREAT", **OTHERS)
+    return str(site)
 
 
 def main() -> None:
