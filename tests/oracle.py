@@ -427,6 +427,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the runs whose names begin so")
     given = parser.parse_args()
     folder = given.folder.resolve()
+    sys.path.insert(0, make_site())
     if given.do == "keep":
         keep(folder, given.only)
     else:
