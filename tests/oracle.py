@@ -10,7 +10,6 @@ Flower. Versions, times and the commands' own words are left out of the comparis
 """
 
 import argparse
-import atexit
 import json
 import os
 import re
@@ -20,7 +19,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,8 @@ from tests.attacks.test_registry import OTHERS, TOY, install
 
 ROOT = Path(__file__).parents[1]
 SEEDS = "2"
+SITE = "FEDATTACK_ORACLE_SITE"
+"""Names, in the environment, the folder in which the threat of another package is installed."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,7 @@ def run(words: Sequence[str], cwd: Path | None = None) -> None:
 
 def output_of(words: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    places = [make_site(), str(ROOT)]
+    places = [os.environ[SITE], str(ROOT)]
     if cwd is not None:
         places.insert(0, str(cwd))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
@@ -409,14 +409,13 @@ def output_of(words: Sequence[str], cwd: Path | None = None) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
-@cache
-def make_site() -> str:
-    """Install the threat of another package into a folder; returns it."""
-    site = Path(tempfile.mkdtemp(prefix="oracle-"))
-    atexit.register(shutil.rmtree, site)
-    shutil.copytree(TOY, site / "toy_threat")
-    install(site, "toy-threat", "toy = toy_threat:THREAT", **OTHERS)
-    return str(site)
+def make_site(site: Path) -> Path:
+    """Install the threat of another package into a folder, unless it is there; returns the folder."""
+    if not site.exists():
+        site.mkdir(parents=True)
+        shutil.copytree(TOY, site / "toy_threat")
+        install(site, "toy-threat", "toy = toy_threat:THREAT", **OTHERS)
+    return site
 
 
 def main() -> None:
@@ -427,7 +426,15 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the runs whose names begin so")
     given = parser.parse_args()
     folder = given.folder.resolve()
-    sys.path.insert(0, make_site())
+    if SITE not in os.environ:
+        # The other package is known to who imports fedattack after it is installed.
+        site = str(make_site(folder / "site"))
+        places = os.pathsep.join([site, str(ROOT)])
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.oracle", *sys.argv[1:]],
+            {**os.environ, SITE: site, "PYTHONPATH": places},
+        )
     if given.do == "keep":
         keep(folder, given.only)
     else:
