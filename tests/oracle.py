@@ -430,11 +430,8 @@ def main() -> None:
         # The other package is known to who imports fedattack after it is installed.
         site = str(make_site(folder / "site"))
         places = os.pathsep.join([site, str(ROOT)])
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "tests.oracle", *sys.argv[1:]],
-            {**os.environ, SITE: site, "PYTHONPATH": places},
-        )
+        words = [sys.executable, "-m", "tests.oracle", *sys.argv[1:]]
+        sys.exit(subprocess.run(words, env={**os.environ, SITE: site, "PYTHONPATH": places}, check=False).returncode)
     if given.do == "keep":
         keep(folder, given.only)
     else:
