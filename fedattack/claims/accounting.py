@@ -76,6 +76,9 @@ def bound_by_multiplier(claim: Claim, multiplier: float, rounds: int) -> Epsilon
         return gaussian_epsilon(multiplier, claim.relation, count, claim.delta)
     if claim.sampling_method == "shuffled":
         return shuffled_epsilon(multiplier, claim.relation, count, claim.delta, rate=claim.sampling)
+    if claim.sampling_method == "unknown":
+        # A unit may take part in all steps, or in none.
+        return Epsilon(0.0, gaussian_epsilon(multiplier, claim.relation, count, claim.delta).high)
     method, rate = claim.sampling_method, claim.sampling
     bounds = gaussian_epsilon(multiplier, claim.relation, count, claim.delta, rate=rate, method=method)
     return Epsilon(bounds.low, math.inf) if claim.skipped else bounds
@@ -145,9 +148,13 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
             "sampling-method",
         ),
         (
+            claim.sampling_method == "unknown",
+            "how units are drawn is not known, so that no amplification by sampling is sure",
+        ),
+        (
             bool(claim.skipped),
-            f"batches of a round that were drawn and made no step: {claim.skipped}; no noise hides that they were empty, "
-            "and an accountant that counts the steps that were made is not that of this mechanism",
+            f"batches of a round that were drawn and made no step: {claim.skipped}; no noise hides that they were "
+            "empty, and an accountant that counts the steps that were made is not that of this mechanism",
         ),
         (
             claim.central and claim.weights is None and claim.largest_share is None,
@@ -159,8 +166,8 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
         ),
         (
             claim.mechanism == "central-adaptive" and claim.clip_falls is None,
-            "the claim does not say how far the norm may fall between clipping and noise; add clip-falls, 1 if both use "
-            "the same norm",
+            "the claim does not say how far the norm may fall between clipping and noise; add clip-falls, 1 if both "
+            "use the same norm",
         ),
     ]
     return tuple(text for holds, text in tests if holds)
@@ -186,7 +193,7 @@ def _list_assumptions(claim: Claim) -> tuple[str, ...]:
             claim.clip_falls is not None and claim.clip_falls < 1,
             f"the clipping norm falls to no less than {claim.clip_falls or 1:.3g} of itself between clipping and noise",
         ),
-        (claim.sampling < 1 and claim.sampling_method is not None, _describe_sampler(claim)),
+        (claim.sampling < 1 and claim.sampling_method not in (None, "unknown"), _describe_sampler(claim)),
         (
             claim.mechanism == "laplace" and claim.entries is None,
             "how many entries an update has is not known: the bounds hold for any number",

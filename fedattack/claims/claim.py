@@ -104,7 +104,7 @@ class Claim(BaseModel):
     sampling_method
         ``poisson``: each by a coin of its own. ``fixed-size``: so many, without replacement, anew in each step.
         ``shuffled``, ``in-order``: each is in one batch of every epoch, in an order that is drawn or is the same each
-        time. None: nobody knows.
+        time. ``unknown``: nobody knows, nor the share. Without it, the share alone is known.
     steps
         Of DP-SGD in one round; without it nothing bounds ε from above.
     epochs
@@ -147,7 +147,7 @@ class Claim(BaseModel):
     sigma: Amount | None = None
     noise_multiplier: Amount | None = None
     sampling: Rate = 1.0
-    sampling_method: Literal["poisson", "fixed-size", "shuffled", "in-order"] | None = None
+    sampling_method: Literal["poisson", "fixed-size", "shuffled", "in-order", "unknown"] | None = None
     steps: Count | None = None
     epochs: Count | None = None
     skipped: Annotated[int, Field(ge=0, le=MOST)] = 0
@@ -188,7 +188,7 @@ class Claim(BaseModel):
             )
         if self.sampling_method in IN_BATCHES and self.epochs is None:
             raise ValueError(
-                f"epochs is missing, which {self.sampling_method} batches need: the passes over the data that a round begins"
+                f"epochs is missing, which {self.sampling_method} batches need: passes over the data in a round"
             )
         if self.epochs is not None and self.sampling_method not in IN_BATCHES:
             raise ValueError(
@@ -255,7 +255,9 @@ class Claim(BaseModel):
     @property
     def draws(self) -> bool:
         """Whether chance decides in which steps a unit takes part."""
-        return self.sampling < 1 and self.sampling_method != "in-order"
+        if self.sampling_method in ("in-order", "unknown"):
+            return self.sampling_method == "unknown"
+        return self.sampling < 1
 
     @property
     def uses(self) -> int:

@@ -46,7 +46,7 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
     if claim.clip is None:
         raise ConfigError("a test of a mechanism needs clip in the claim: it plays updates of that norm")
     # Which batch of an epoch a unit is in is taken to be known.
-    sampling = 1.0 if claim.sampling_method in IN_BATCHES else claim.sampling
+    sampling = 1.0 if claim.sampling_method in (*IN_BATCHES, "unknown") else claim.sampling
     if trial.sampled and sampling == 1:
         raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
     inside, rate = 1.0, sampling
@@ -72,7 +72,7 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
 
 def _count_steps(claim: Claim, rounds: int) -> int:
     """Count the steps that tell something for certain: one where nobody knows how they are drawn."""
-    if claim.sampling < 1 and claim.sampling_method is None:
+    if claim.sampling_method == "unknown" or (claim.sampling < 1 and claim.sampling_method is None):
         return 1
     return claim.uses * rounds
 
@@ -107,6 +107,8 @@ def _list_assumptions(claim: Claim, measured: Measured) -> tuple[str, ...]:
         assumes.append("the tails of the scores, which so few draws do not reach, are those of a Gaussian, too")
     if claim.sampling_method in IN_BATCHES:
         assumes.append("which batch of an epoch the unit is in is known")
+    elif claim.sampling_method == "unknown":
+        assumes.append("the unit takes part in a step")
     elif claim.sampling < 1:
         assumes.append(_SAMPLED[measured.method == "sampled gaussian"])
     return tuple(assumes)

@@ -221,8 +221,8 @@ def _read_opacus_accountant(accountant: Any) -> _WORDS:
     if len(kinds) != 1:
         raise ConfigError(
             f"Opacus' accountant has {len(kinds)} kinds of steps in its history; a claim is read of one kind, after "
-            "training: with none there is nothing yet; with several write the least noise, the largest sampling and all "
-            "steps into claim.toml, for an upper bound"
+            "training: with none there is nothing yet; with several write the least noise, the largest sampling and "
+            "all steps into claim.toml, for an upper bound"
         )
     ((noise, rate),) = kinds
     steps = sum(int(count) for _, _, count in history)
@@ -237,8 +237,8 @@ def _read_opacus_accountant(accountant: Any) -> _WORDS:
 def _read_opacus_optimizer(optimizer: Any) -> _WORDS:
     if hasattr(optimizer, "unclipped_num_std") or hasattr(optimizer, "_adjusted_noise_multiplier"):
         raise ConfigError(
-            "Opacus' adaptive clipping counts the examples that it does not clip, and divides by the size of the batch: no "
-            "claim of dp-sgd has these; nothing bounds ε"
+            "Opacus' adaptive clipping counts the examples that it does not clip, and divides by the size of the "
+            "batch: no claim of dp-sgd has these, and nothing bounds ε"
         )
     norm = optimizer.max_grad_norm
     if isinstance(norm, list | tuple):

@@ -3,8 +3,8 @@
 - Gaussian noise without a sampler is exact: Balle & Wang (2018) for one release, μ·√T for T (Dong et al. 2022).
 - With a Poisson sampler, bounds from above and below by privacy loss distributions (dp-accounting).
 - With a sampler of fixed size, from above by Rényi orders (Wang et al. 2019), from below by one pair of data sets.
-- With batches that are shuffled, from above as without a sampler: a unit is in one step of each epoch. From below by the
-  step that stands out most (:func:`shuffled_epsilon`).
+- With batches that are shuffled, from above as without a sampler: a unit is in one step of each epoch. From below by
+  the step that stands out most (:func:`shuffled_epsilon`).
 - With a sampler that nobody knows, from above as without one, from below by one step.
 - Laplace noise on an update that is clipped in L2: see :func:`laplace_epsilon`.
 
@@ -38,7 +38,7 @@ _TAIL = 8.0
 _LEAST_MASS = 1e-300
 _FINEST = 1e-9
 # More epochs take long, and a bound for so many holds for them.
-_MOST_EPOCHS = 1_000_000
+_MOST_EPOCHS = 10_000
 # Entries that a difference is spread over at most to find a lower bound for Laplace: more make hardly a difference.
 _SPREAD = 64
 
@@ -259,7 +259,7 @@ def _largest_step(steps: _Steps, epochs: int, most: float) -> float:
 
 
 def _log_masses(edges: NDArray[np.float64], shift: float, rate: float) -> NDArray[np.float64]:
-    """Return the logarithms of how likely the largest of an epoch's sums lies in each bin, if one of them is shifted."""
+    """Return the logarithms of how likely the largest of an epoch's sums lies in each bin, if one is shifted."""
     from scipy.special import log_ndtr
 
     batches = math.floor(1 / rate * (1 + 1e-9))

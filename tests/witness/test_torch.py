@@ -960,9 +960,11 @@ def test_private_training_by_opacus(tmp_path):
         "noise_multiplier": 1.0,
         "clip": 1.0,
         "sampling": 0.2,
+        "sampling_method": "poisson",
         "steps": 40,
         "learning_rate": 0.1,
         "batch_size": 8,
+        "remarks": "the client seeds its noise with a number below 2^32: whoever tries them all has the noise",
     }
 
 
