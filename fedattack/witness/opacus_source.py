@@ -97,7 +97,7 @@ class OpacusTraining:
         # Ways of drawing, with the share of examples in a batch; None for one that is not known.
         self._ways: set[tuple[str, float] | None] = set()
         self._batches = self._empty = self._epochs = 0
-        # Batches before which another one made no step; most batches of one step; steps before which no batch came.
+        # Batches that made no step; most batches of which a step adds up gradients; steps before which no batch came.
         self._skipped, self._together, self._without = 0, 1, 0
 
     def note_step(self, drawn: Sequence[DrawnBatch]) -> None:
@@ -105,6 +105,7 @@ class OpacusTraining:
         self._steps += 1
         self._noise[float(self._optimizer.noise_multiplier)] += 1
         self._drawn = drawn
+        self._together = max(self._together, int(self._optimizer.accumulated_iterations))
         fresh = self._list_fresh()
         if not fresh:
             self._without += 1
@@ -113,7 +114,6 @@ class OpacusTraining:
         own = [batch for batch in fresh if batch.sampler is fresh[-1].sampler]
         self._ways.add(_describe_sampler(fresh[-1].sampler))
         self._batches += len(own)
-        self._together = max(self._together, len(own))
         for batch, following in zip(own, [*own[1:], None], strict=True):
             self._take(batch, following)
 
@@ -200,9 +200,7 @@ class OpacusTraining:
         if keys["sampling_method"] == "poisson":
             return
         keys["epochs"] = self._epochs
-        if not self._without:
-            # Gradients of several batches may be added up for one step.
-            keys["sampling"] = min(1.0, keys["sampling"] * self._together)
+        keys["sampling"] = min(1.0, keys["sampling"] * self._together)
 
     def _add_scale(self, keys: dict[str, Any]) -> None:
         """Say by what the sum of gradients is multiplied."""
@@ -212,7 +210,7 @@ class OpacusTraining:
             return
         divisor = 1
         if optimizer.loss_reduction == "mean":
-            divisor = int(optimizer.expected_batch_size or 0) * int(optimizer.accumulated_iterations)
+            divisor = int(optimizer.expected_batch_size or 0) * self._together
         if min(rates) > 0 and divisor:
             keys |= {"learning_rate": min(rates), "batch_size": divisor}
 
