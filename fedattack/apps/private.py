@@ -2,12 +2,14 @@
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from fedattack.record import Record
 from fedattack.witness import Witness
 from fedattack.witness.private import REMARKS, remarks_of
 
@@ -42,6 +44,12 @@ def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path
     text = _HEAD.format(others=others) + "".join(map(_comment, remarks_of(most)))
     path.write_text(text + tomli_w.dumps(keys | {"rounds": rounds}), encoding="utf-8")
     return path
+
+
+def count_rounds(record: Record) -> int:
+    """Return in how many rounds of a record a client took part, at most."""
+    taken = Counter(observation.node for round_ in record for observation in round_.all_observations)
+    return max(taken.values(), default=len(record))
 
 
 def _rank(private: Mapping[str, Any]) -> tuple[bool, float]:

@@ -31,6 +31,10 @@ def judge_configured(claim: Claim, found: Configured) -> ClaimFinding:
     verdict, reason = UNCHECKED, found.lacks
     if bounds is not None:
         verdict, reason = judge_bounds(claim, bounds, found.unknown)
+    notes = find_mistakes(claim, found)
+    if verdict != UNCHECKED:
+        # Else they are the reason.
+        notes += found.unknown
     return ClaimFinding(
         name=CONFIGURED,
         declared=claim.epsilon,
@@ -40,7 +44,7 @@ def judge_configured(claim: Claim, found: Configured) -> ClaimFinding:
         run=found.run,
         verdict=verdict,
         reason=reason,
-        notes=tuple(find_mistakes(claim, found)),
+        notes=tuple(notes),
         assumes=found.assumes,
     )
 
@@ -76,9 +80,11 @@ def find_mistakes(claim: Claim, found: Configured) -> list[str]:
     notes = _find_small_sensitivity(claim, found)
     if not notes and claim.mechanism == "flower-localdp" and _is_above(claim, found.message):
         notes.append(_FORMULA)
-    if claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run):
+    sampler = _find_poisson(claim, choose_scope(claim, found.message, found.run))
+    quoted = claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run)
+    if quoted and not sampler:
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
-    return notes + _find_poisson(claim, choose_scope(claim, found.message, found.run))
+    return notes + sampler
 
 
 def _find_poisson(claim: Claim, bounds: Epsilon | None) -> list[str]:

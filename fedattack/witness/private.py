@@ -52,6 +52,8 @@ def join_rounds(before: Keys, now: Keys) -> dict[str, Any]:
     for name in _COUNTS:
         if name in before and name in now:
             keys[name] = max(before[name], now[name])
+    if before.get("steps") != now.get("steps"):
+        add_remark(keys, "not all rounds have as many steps: these are the most")
     if any(before.get(name) != now.get(name) for name in _NOISE):
         _drop_unequal(keys, before, now)
         keys["sampling"] = max(before.get("sampling", 1.0), now.get("sampling", 1.0))

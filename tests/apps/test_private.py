@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from fedattack.apps import auditing
-from fedattack.apps.private import write_claim
+from fedattack.apps.private import count_rounds, write_claim
 from fedattack.apps.witnessing import witness_of
 from fedattack.claims.check import check_claim
 from fedattack.claims.claim import read_claim
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import Part
 from fedattack.witness import write_witness
 from tests.apps.projects import OPACUS
@@ -89,3 +92,12 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
     assert read_claim(claim).epsilon == 8
     code, _, err = call("claim", out, "--claim", claim)
     assert code in (0, 3), err
+
+
+def test_rounds_are_those_in_which_a_client_took_part(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    for number, nodes in enumerate((["1", "2"], ["2", "3"], ["4"], ["1", "2"]), start=1):
+        replies = [Reply(node, "ok", {"w": np.ones(3, np.float32)}, 10) for node in nodes]
+        writer.write(Exchange(number, {"w": np.zeros(3, np.float32)}, replies))
+    writer.close()
+    assert count_rounds(Record(tmp_path / "record")) == 3

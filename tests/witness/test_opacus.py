@@ -269,7 +269,11 @@ def test_ghost_clipping(tmp_path):
     assert witness.training.steps == sum(steps)
     answer = check(keys, 100.0)
     assert answer.verdict == "cannot be checked"
-    assert "an accountant that counts the steps that were made is not that of" in answer.findings[0].reason
+    said = "an accountant that counts the steps that were made is not that of"
+    assert said in answer.findings[0].reason
+    wrong = check(keys, 0.5)
+    assert wrong.verdict == "contradicted"
+    assert any(said in note for note in wrong.findings[0].notes)
 
 
 def test_ghost_clipping_with_labels_that_no_loss_shows(tmp_path):
