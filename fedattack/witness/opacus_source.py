@@ -117,6 +117,10 @@ class OpacusTraining:
         for batch, following in zip(own, [*own[1:], None], strict=True):
             self._take(batch, following)
 
+    def keeps_gradients(self) -> bool:
+        """Whether gradients stay where the client throws them away, as those of a part of a batch do."""
+        return bool(self._optimizer._is_last_step_skipped)
+
     def _list_fresh(self) -> list[DrawnBatch]:
         """List the batches of the protected dataset that came since the last step."""
         _, dataset = _engines.get(self._optimizer, (None, None))
@@ -236,8 +240,6 @@ def _describe_sampler(sampler: Any) -> tuple[str, float] | None:
     if isinstance(sampler, BatchSplittingSampler):
         # Parts of a batch make one step together.
         sampler = sampler.sampler
-        if not isinstance(sampler, _POISSON):
-            return None
     if isinstance(sampler, _POISSON):
         return "poisson", float(sampler.sample_rate)
     if type(sampler) is not BatchSampler or not len(sampler):

@@ -607,6 +607,9 @@ def _watch_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _discard(watch: CallWatch, owner: Optimizer | nn.Module) -> None:
+    private = watch.private_by.get(id(owner))
+    if private is not None and private.keeps_gradients():
+        return
     for model in _find_moved(watch, owner):
         model.discard()
 

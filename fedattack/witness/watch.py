@@ -466,6 +466,9 @@ class PrivateTraining(Protocol):
     def note_step(self, drawn: Sequence[DrawnBatch]) -> None:
         """Note a step; ``drawn`` are the batches that came last."""
 
+    def keeps_gradients(self) -> bool:
+        """Whether gradients stay where the client throws them away, until its next step."""
+
     def read_claim(self) -> dict[str, Any]:
         """Return the keys of a privacy claim about one round; none where no step was made."""
 

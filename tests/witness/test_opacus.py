@@ -276,6 +276,27 @@ def test_ghost_clipping(tmp_path):
     assert any(said in note for note in wrong.findings[0].notes)
 
 
+def test_ghost_clipping_of_parts(tmp_path):
+    used = set()
+
+    def client():
+        torch.seed()
+        model = Net()
+        net, optimizer, criterion, loader, _ = make(model, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost")
+        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
+            for _ in range(3):
+                for x, y in parts:
+                    used.update(hashes_of(x))
+                    optimizer.zero_grad()
+                    criterion(net(x), y).backward()
+                    optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert dict(witness.private) == POISSON
+    assert seen(witness.trained) == used
+
+
 def test_ghost_clipping_with_labels_that_no_loss_shows(tmp_path):
     """Its steps are read whole, and such a step, too, has its gradients only the second time."""
 
@@ -304,20 +325,25 @@ def test_ghost_clipping_with_labels_that_no_loss_shows(tmp_path):
     assert dict(witness.private) == POISSON | {"sampling_method": "shuffled", "epochs": 3}
 
 
-def test_batches_of_parts(tmp_path):
-    """A large batch goes through in parts, which make one step together; none of them is a batch without a step."""
+@pytest.mark.parametrize("poisson", [True, False])
+def test_batches_of_parts(tmp_path, poisson):
+    """A large batch goes through in parts, which make one step together, and all of whose examples are trained on."""
+    used = set()
 
     def client():
         torch.seed()
         model = Net()
-        net, optimizer, loader, _ = make(model)
+        net, optimizer, loader, _ = make(model, poisson_sampling=poisson)
         with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
             for _ in range(3):
                 for x, y in parts:
+                    used.update(hashes_of(x))
                     learn(net, optimizer, x, y)
         return model
 
-    assert private_of(client, tmp_path) == POISSON
+    witness = witness_of(client, tmp_path)
+    assert dict(witness.private) == POISSON | ({} if poisson else {"sampling_method": "shuffled", "epochs": 3})
+    assert seen(witness.trained) == used
 
 
 def test_gradients_of_several_batches_are_added_up(tmp_path):
