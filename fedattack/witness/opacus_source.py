@@ -65,7 +65,10 @@ def _watch_optimizer(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _note_optimizer(watch: CallWatch, optimizer: DPOptimizer) -> None:
-    watch.private_by[id(optimizer.original_optimizer)] = OpacusTraining(optimizer)
+    drawn = watch.local.drawn
+    # What was drawn before is another optimizer's.
+    since = drawn[-1].number if drawn else -1
+    watch.private_by[id(optimizer.original_optimizer)] = OpacusTraining(optimizer, since)
 
 
 def _make_training(known: "weakref.ref[DPOptimizer]") -> "OpacusTraining | None":
@@ -86,10 +89,11 @@ def _watch_engine(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class OpacusTraining:
-    """The steps that one optimizer of Opacus made in one call of a client."""
+    """The steps that one optimizer of Opacus made in one call of a client, on batches after the one of a number."""
 
-    def __init__(self, optimizer: DPOptimizer) -> None:
+    def __init__(self, optimizer: DPOptimizer, since: int = -1) -> None:
         self._optimizer = optimizer
+        self._since = since
         self._steps = 0
         self._noise: Counter[float] = Counter()
         self._drawn: Sequence[DrawnBatch] = ()
@@ -124,7 +128,7 @@ class OpacusTraining:
     def _list_fresh(self) -> list[DrawnBatch]:
         """List the batches of the protected dataset that came since the last step."""
         _, dataset = _engines.get(self._optimizer, (None, None))
-        before = -1 if self._latest is None else self._latest.number
+        before = self._since if self._latest is None else self._latest.number
         fresh: list[DrawnBatch] = []
         for batch in reversed(self._drawn):
             if batch.number <= before:

@@ -457,17 +457,20 @@ def test_steps_without_noise_beside_it(tmp_path):
 
 
 def test_an_engine_for_each_epoch_of_a_round(tmp_path):
-    def client(noises):
+    def client(noises, **options):
         torch.seed()
         model = Net()
         for noise in noises:
-            net, optimizer, loader, _ = make(model, noise_multiplier=noise)
-            for x, y in loader:
+            net, optimizer, batches, _ = make(model, noise_multiplier=noise, **options)
+            for x, y in batches:
                 learn(net, optimizer, x, y)
             net.cleanup()
         return model
 
     assert private_of(lambda: client([1.0, 1.0, 1.0]), tmp_path) == POISSON
+    shuffled = DataLoader(DATA, batch_size=SIZE, shuffle=True)
+    keys = private_of(lambda: client([1.0, 1.0], loader=shuffled, poisson_sampling=False), tmp_path, node="3")
+    assert keys == POISSON | {"sampling_method": "shuffled", "steps": 10, "epochs": 2}
     keys = private_of(lambda: client([1.0, 0.5]), tmp_path, node="2")
     assert "noise_multiplier" not in keys
     assert "several optimizers make steps of other noise" in keys[REMARKS]
