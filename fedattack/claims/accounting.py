@@ -217,8 +217,8 @@ def _describe_distance(claim: Claim) -> str:
 def _describe_sampler(claim: Claim) -> str:
     if claim.sampling_method in IN_BATCHES:
         return (
-            f"each example is in one batch of an epoch at most, epochs of a round: {claim.uses}; the upper bound takes no "
-            "amplification by sampling"
+            f"each example is in one batch of an epoch at most, epochs of a round: {claim.uses}; the upper bound takes "
+            "no amplification by sampling"
         )
     drawn, how = "clients", "a fixed number of them"
     if claim.mechanism == DP_SGD:

@@ -271,8 +271,9 @@ def _log_masses(edges: NDArray[np.float64], shift: float, rate: float) -> NDArra
     above -= (1 - taken) * np.expm1(batches * log_ndtr(edges))
     # Differences of what is small keep their digits.
     masses = np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
-    whole = np.concatenate([below[:1], masses, above[-1:]])
-    return np.log(np.maximum(whole, _LEAST_MASS))
+    whole: NDArray[np.float64] = np.concatenate([below[:1], masses, above[-1:]])
+    logarithms: NDArray[np.float64] = np.log(np.maximum(whole, _LEAST_MASS))
+    return logarithms
 
 
 def laplace_epsilon(multiplier: float, relation: str, count: int, delta: float, entries: int | None) -> Epsilon:
