@@ -63,7 +63,8 @@ _USUAL: dict[str, tuple[Any, ...]] = {
 
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
 # Opacus has one for each way to take gradients of examples.
-_WRAPPERS |= {"AbstractGradSampleModule": "_module"}
+_PRIVATE = "AbstractGradSampleModule"
+_WRAPPERS |= {_PRIVATE: "_module"}
 
 MADE_PRIVATE = "_fedattack_private"
 """Attribute of an optimizer that a private one calls: what begins to note its steps in a call of a client."""
@@ -304,6 +305,7 @@ class StepReader(Reader):
         # The calls of each micro-batch of the step that is under way.
         self._open: dict[Step, list[_Begun]] = {}
         self._is_needed = True
+        self._is_private = False
         self.put_beneath()
 
     def begin_call(self, watch: CallWatch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -316,6 +318,8 @@ class StepReader(Reader):
         if before is not None and (not self.goes_on(module) or sum(map(len, self._open.values())) >= _CALLS):
             self._take_evaluated()
         self.inside = True
+        # Its optimizer may be of an earlier call, and be seen with its first step alone.
+        self._is_private = any(kind.__name__ == _PRIVATE for kind in type(module).__mro__)
         step = self.begin(module, args, kwargs)
         if step is not None and len(step.calls) == 1:
             step.places = _find_places(watch, args, kwargs)
@@ -327,7 +331,7 @@ class StepReader(Reader):
         step = self.step
         if step is None or watch.hold_out is None or not step.trains or not all(step.modes.values()):
             return None
-        if watch.private_by:
+        if watch.private_by or self._is_private:
             watch.note("nothing is held out of DP-SGD: an example that takes the place of another would count twice")
             return None
         if len(step.calls) == 1:
