@@ -32,6 +32,7 @@ def central_claim(settings: RunSettings) -> Claim:
         clip=settings.central_clip,
         noise_multiplier=settings.central_noise,
         clients=max(1, round(settings.fraction * settings.nodes)),
+        weights="equal",
         rounds=settings.rounds,
         trusted_server=True,
     )

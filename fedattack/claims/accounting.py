@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from fedattack.base.errors import ConfigError
-from fedattack.claims.claim import DP_SGD, UPDATE, Claim
-from fedattack.privacy.epsilon import NONE, Epsilon, gaussian_epsilon, laplace_epsilon, with_count
+from fedattack.claims.claim import DP_SGD, IN_BATCHES, UPDATE, Claim
+from fedattack.privacy.epsilon import NONE, Epsilon, gaussian_epsilon, laplace_epsilon, shuffled_epsilon, with_count
 from fedattack.privacy.gaussian import epsilon_of
 
 
@@ -29,6 +29,8 @@ class Configured:
         What the numbers rest on, a sentence each.
     lacks
         Why there are none; empty if there are.
+    unknown
+        What the claim does not say, so that the bounds are far apart.
     """
 
     message: Epsilon | None
@@ -36,6 +38,7 @@ class Configured:
     stated: float | None
     assumes: tuple[str, ...]
     lacks: str = ""
+    unknown: tuple[str, ...] = ()
 
 
 def compute_epsilon(claim: Claim) -> Configured:
@@ -50,27 +53,35 @@ def compute_epsilon(claim: Claim) -> Configured:
     if claim.central and claim.trusted_server is False:
         reason = "the server sees each update before it adds the noise: towards it there is no guarantee"
         return Configured(NONE, NONE, stated, (reason,))
-    if claim.multiplier is None:
-        return Configured(None, None, stated, assumes, _describe_lacking(claim))
-    message, run = claim.steps, claim.steps * claim.rounds
-    return Configured(_bound_epsilon(claim, message), _bound_epsilon(claim, run), stated, assumes)
+    lacks = _describe_lacking(claim)
+    if lacks:
+        return Configured(None, None, stated, assumes, lacks)
+    message, run = _bound_epsilon(claim, 1), None
+    if "rounds" in claim.model_fields_set:
+        run = _bound_epsilon(claim, claim.rounds)
+    return Configured(message, run, stated, assumes, unknown=_list_unknown(claim))
 
 
-def _bound_epsilon(claim: Claim, count: int) -> Epsilon:
-    if claim.mechanism == "laplace":
-        return laplace_epsilon(_require_multiplier(claim), claim.relation, count, claim.delta, claim.entries)
-    low, high = (
-        gaussian_epsilon(
-            multiplier,
-            claim.relation,
-            count,
-            claim.delta,
-            rate=claim.sampling,
-            method=claim.sampling_method,
-        )
-        for multiplier in _bound_multipliers(claim)
-    )
+def _bound_epsilon(claim: Claim, rounds: int) -> Epsilon:
+    low, high = (bound_by_multiplier(claim, multiplier, rounds) for multiplier in _bound_multipliers(claim))
     return Epsilon(low.low, high.high)
+
+
+def bound_by_multiplier(claim: Claim, multiplier: float, rounds: int) -> Epsilon:
+    """Bound the ε of so many rounds of a claim, with another noise multiplier than it has."""
+    if claim.mechanism == "laplace":
+        return laplace_epsilon(multiplier, claim.relation, rounds, claim.delta, claim.entries)
+    count = claim.uses * rounds
+    if claim.sampling_method == "in-order":
+        return gaussian_epsilon(multiplier, claim.relation, count, claim.delta)
+    if claim.sampling_method == "shuffled":
+        return shuffled_epsilon(multiplier, claim.relation, count, claim.delta, rate=claim.sampling)
+    if claim.sampling_method == "unknown":
+        # A unit may take part in all steps, or in none.
+        return Epsilon(0.0, gaussian_epsilon(multiplier, claim.relation, count, claim.delta).high)
+    method, rate = claim.sampling_method, claim.sampling
+    bounds = gaussian_epsilon(multiplier, claim.relation, count, claim.delta, rate=rate, method=method)
+    return Epsilon(bounds.low, math.inf) if claim.skipped else bounds
 
 
 def _require_multiplier(claim: Claim) -> float:
@@ -87,11 +98,13 @@ def _bound_multipliers(claim: Claim) -> tuple[float, float]:
     best, worst = 1.0, 1.0
     if claim.largest_share is not None and claim.clients is not None:
         best = worst = claim.largest_share * claim.clients
-    elif claim.weights == "examples":
+    elif claim.weights != "equal":
         worst = math.inf
         if claim.clients is not None:
             worst = float(claim.clients)
-    most, least = multiplier / best, multiplier * claim.clip_falls / worst
+    most, least = multiplier / best, multiplier / worst
+    if claim.mechanism == "central-adaptive":
+        least *= (claim.clip_falls or 0.0) if claim.count_noise is not None else 0.0
     if claim.count_noise is not None:
         most, least = (with_count(each, claim.count_noise, claim.relation) for each in (most, least))
     return most, least
@@ -117,9 +130,47 @@ def _compute_stated(claim: Claim) -> float | None:
 def _describe_lacking(claim: Claim) -> str:
     if claim.deviation is None and claim.noise_multiplier is None:
         return "the claim says nothing of the noise: it lacks sigma or noise-multiplier"
+    if claim.mechanism == DP_SGD and claim.steps is None and claim.epochs is None:
+        return "the claim lacks steps, the steps of DP-SGD in a round, each of which tells something more"
+    if claim.multiplier is not None:
+        return ""
     if claim.clip is None:
         return "the claim has sigma and lacks clip, so that nothing bounds how far one unit moves"
     return "the claim has sigma and lacks clients, the number of replies that the mean is over"
+
+
+def _list_unknown(claim: Claim) -> tuple[str, ...]:
+    """Say what the claim leaves open that decides how large ε is."""
+    tests: list[tuple[bool, str]] = [
+        (
+            claim.sampling < 1 and claim.sampling_method is None,
+            "the claim does not say how units are drawn, so that no amplification by sampling is sure; add "
+            "sampling-method",
+        ),
+        (
+            claim.sampling_method == "unknown",
+            "how units are drawn is not known, so that no amplification by sampling is sure",
+        ),
+        (
+            bool(claim.skipped),
+            f"batches of a round that were drawn and made no step: {claim.skipped}; no noise hides that they were "
+            "empty, and an accountant that counts the steps that were made is not that of this mechanism",
+        ),
+        (
+            claim.central and claim.weights is None and claim.largest_share is None,
+            "the claim does not say by which weights the mean is taken; add weights, and largest-share",
+        ),
+        (
+            claim.mechanism == "central-adaptive" and claim.count_noise is None,
+            "the claim does not say how much noise the count of clipped updates has; add count-noise",
+        ),
+        (
+            claim.mechanism == "central-adaptive" and claim.clip_falls is None,
+            "the claim does not say how far the norm may fall between clipping and noise; add clip-falls, 1 if both "
+            "use the same norm",
+        ),
+    ]
+    return tuple(text for holds, text in tests if holds)
 
 
 def _list_assumptions(claim: Claim) -> tuple[str, ...]:
@@ -131,7 +182,7 @@ def _list_assumptions(claim: Claim) -> tuple[str, ...]:
         (claim.central, "those who see the updates are trusted, the server among them"),
         (claim.central and claim.weights == "equal", "all clients weigh the same in the mean, and none drops out"),
         (
-            claim.weights == "examples" and claim.largest_share is None,
+            claim.central and claim.weights != "equal" and claim.largest_share is None,
             "of the weights only the number of clients is known: at best all weigh the same, at worst one has them all",
         ),
         (
@@ -139,10 +190,10 @@ def _list_assumptions(claim: Claim) -> tuple[str, ...]:
             "a client's bit moves the count of clipped updates by 1",
         ),
         (
-            claim.clip_falls < 1,
-            f"the clipping norm falls to no less than {claim.clip_falls:.3g} of itself between clipping and noise",
+            claim.clip_falls is not None and claim.clip_falls < 1,
+            f"the clipping norm falls to no less than {claim.clip_falls or 1:.3g} of itself between clipping and noise",
         ),
-        (claim.sampling < 1, _describe_sampler(claim)),
+        (claim.sampling < 1 and claim.sampling_method not in (None, "unknown"), _describe_sampler(claim)),
         (
             claim.mechanism == "laplace" and claim.entries is None,
             "how many entries an update has is not known: the bounds hold for any number",
@@ -157,10 +208,18 @@ def _describe_distance(claim: Claim) -> str:
         moved = "an example's gradient"
     if claim.relation == "replace":
         return f"{moved} of norm C may be replaced by any other, which is 2C away at most"
-    return f"{moved} of norm C may be missing, which is as zeros, C away; how many there are is known"
+    missing = f"{moved} of norm C may be missing, which is as zeros, C away; how many there are is known"
+    if claim.neighbours is not None:
+        return missing
+    return f'{missing}; ε is larger if it may be replaced by any other (neighbours = "replace")'
 
 
 def _describe_sampler(claim: Claim) -> str:
+    if claim.sampling_method in IN_BATCHES:
+        return (
+            f"each example is in one batch of an epoch at most, epochs of a round: {claim.uses}; the upper bound takes "
+            "no amplification by sampling"
+        )
     drawn, how = "clients", "a fixed number of them"
     if claim.mechanism == DP_SGD:
         drawn = "examples"

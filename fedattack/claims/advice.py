@@ -164,7 +164,7 @@ def multiplier_for(claim: Claim) -> float | None:
 
     Where units are sampled, or the noise is Laplace's, each trial takes seconds, and it is not searched for.
     """
-    if claim.sampling < 1 or claim.mechanism == "laplace":
+    if claim.draws or claim.mechanism == "laplace":
         return None
     low, high = _LEAST, _MOST
     if not _check_multiplier(claim, high):
@@ -226,7 +226,7 @@ def _advise_key(answer: ClaimAnswer) -> list[NextStep]:
         return []
     if first.value is None:
         return [NextStep("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
-    if claim.weights == "examples" and claim.largest_share is None:
+    if claim.central and claim.weights != "equal" and claim.largest_share is None:
         why = "How much one client weighs decides how much of it the noise hides."
         return [NextStep("Add largest-share to the claim: the largest weight of one client in any round", why)]
     return []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from fedattack.claims.accounting import Configured
-from fedattack.claims.claim import UPDATE, Claim
+from fedattack.claims.accounting import Configured, compute_epsilon
+from fedattack.claims.claim import IN_BATCHES, UPDATE, Claim
 from fedattack.claims.figures import equation, in_figures
 from fedattack.claims.finding import (
     CONFIGURED,
@@ -29,7 +30,11 @@ def judge_configured(claim: Claim, found: Configured) -> ClaimFinding:
     bounds = choose_scope(claim, found.message, found.run)
     verdict, reason = UNCHECKED, found.lacks
     if bounds is not None:
-        verdict, reason = judge_bounds(claim, bounds)
+        verdict, reason = judge_bounds(claim, bounds, found.unknown)
+    notes = find_mistakes(claim, found)
+    if verdict != UNCHECKED:
+        # Else they are the reason.
+        notes += found.unknown
     return ClaimFinding(
         name=CONFIGURED,
         declared=claim.epsilon,
@@ -39,13 +44,23 @@ def judge_configured(claim: Claim, found: Configured) -> ClaimFinding:
         run=found.run,
         verdict=verdict,
         reason=reason,
-        notes=tuple(find_mistakes(claim, found)),
+        notes=tuple(notes),
         assumes=found.assumes,
     )
 
 
-def judge_bounds(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
-    """Hold both bounds on ε against the declared one: the verdict, and its grounds."""
+def judge_bounds(claim: Claim, bounds: Epsilon, unknown: Sequence[str]) -> tuple[str, str]:
+    """Hold both bounds on ε against the declared one: the verdict, and its grounds.
+
+    Parameters
+    ----------
+    claim
+        What is declared.
+    bounds
+        In the scope of the claim.
+    unknown
+        What the claim does not say, by which the bounds are far apart.
+    """
     most = claim.epsilon * (1 + TOLERANCE)
     of = scope_of(claim)
     if math.isinf(bounds.low):
@@ -54,10 +69,10 @@ def judge_bounds(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
         return CONTRADICTED, f"ε of {of} is {in_figures(bounds.low)} or more, and {claim.epsilon:g} is claimed"
     if bounds.high <= most:
         return CONSISTENT, f"ε of {of} is {in_figures(bounds.high)} at most, and {claim.epsilon:g} is claimed"
-    return (
-        UNCHECKED,
-        f"ε of {of} lies between {in_figures(bounds.low)} and {in_figures(bounds.high)}: no closer bounds are known",
-    )
+    said = f"ε of {of} lies between {in_figures(bounds.low)} and {in_figures(bounds.high)}"
+    if math.isinf(bounds.high):
+        said = f"ε of {of} is {in_figures(bounds.low)} or more"
+    return UNCHECKED, f"{said}: {'; '.join(unknown) or 'no closer bounds are known'}"
 
 
 def find_mistakes(claim: Claim, found: Configured) -> list[str]:
@@ -65,9 +80,26 @@ def find_mistakes(claim: Claim, found: Configured) -> list[str]:
     notes = _find_small_sensitivity(claim, found)
     if not notes and claim.mechanism == "flower-localdp" and _is_above(claim, found.message):
         notes.append(_FORMULA)
-    if claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run):
+    sampler = _find_poisson(claim, choose_scope(claim, found.message, found.run))
+    quoted = claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run)
+    if quoted and not sampler:
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
-    return notes
+    return notes + sampler
+
+
+def _find_poisson(claim: Claim, bounds: Epsilon | None) -> list[str]:
+    """Say that the claim is what Poisson batches would give, where the batches are others."""
+    if claim.sampling_method not in IN_BATCHES or claim.steps is None or not _is_above(claim, bounds):
+        return []
+    drawn = {"sampling_method": "poisson", "epochs": None}
+    would = compute_epsilon(claim.model_copy(update=drawn))
+    sampled = choose_scope(claim, would.message, would.run)
+    if sampled is None or not _is_kept(claim, sampled):
+        return []
+    return [
+        f"with Poisson sampling ε of {scope_of(claim)} would be {in_figures(sampled.high)}: an accountant of Poisson "
+        "batches does not count these, of which each example is in one of every epoch"
+    ]
 
 
 def _is_above(claim: Claim, bounds: Epsilon | None) -> bool:
@@ -108,7 +140,7 @@ def _write_ratio(ratio: float) -> str:
 def describe_configured(claim: Claim, found: Configured) -> str:
     """Say for people who are not statisticians what is configured."""
     message, run = found.message, found.run
-    if message is None or run is None:
+    if message is None:
         return f"What is configured cannot be worked out: {found.lacks}."
     if math.isinf(message.low):
         return "What is configured guarantees nothing."
@@ -116,6 +148,6 @@ def describe_configured(claim: Claim, found: Configured) -> str:
     if claim.central:
         released = "a released model"
     text = f"What is configured gives {released} {equation(message)}"
-    if claim.rounds > 1:
+    if claim.rounds > 1 and run is not None:
         text += f", and the run of {claim.rounds} rounds {equation(run)}"
     return f"{text}."

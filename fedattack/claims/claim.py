@@ -19,6 +19,10 @@ CENTRAL = ("central-gaussian", "central-adaptive")
 
 DP_SGD = "dp-sgd"
 
+SHUFFLED = "shuffled"
+IN_BATCHES = (SHUFFLED, "in-order")
+"""Ways to draw by which a unit is in one step of each pass over the data, so that its part in it is sure."""
+
 Mechanism = Literal["gaussian", "laplace", "flower-localdp", "dp-sgd", "central-gaussian", "central-adaptive"]
 MOST = 2**53
 """The largest count: up to it all whole numbers are numbers of floating point."""
@@ -51,6 +55,8 @@ _OF = {
     "largest-share": CENTRAL,
     "count-noise": ("central-adaptive",),
     "clip-falls": ("central-adaptive",),
+    "epochs": (DP_SGD,),
+    "skipped": (DP_SGD,),
     "sampling": (DP_SGD, *CENTRAL),
     "sampling-method": (DP_SGD, *CENTRAL),
 }
@@ -96,9 +102,15 @@ class Claim(BaseModel):
     sampling
         The share of units that a step, or a round, draws; 1 for all.
     sampling_method
-        ``poisson``: each by a coin of its own. ``fixed-size``: so many, without replacement.
+        ``poisson``: each by a coin of its own. ``fixed-size``: so many, without replacement, anew in each step.
+        ``shuffled``, ``in-order``: each is in one batch of every epoch, in an order that is drawn or is the same each
+        time. ``unknown``: nobody knows, nor the share. Without it, the share alone is known.
     steps
-        Of DP-SGD in one round.
+        Of DP-SGD in one round; without it nothing bounds ε from above.
+    epochs
+        Passes over the data that DP-SGD begins in one round, which ``shuffled`` and ``in-order`` need.
+    skipped
+        Batches of a round that were drawn and made no step, such as empty ones. No noise covers that they were empty.
     learning_rate, batch_size
         Of the last step of a round's DP-SGD; the batch size is the expected one, by which the sum of gradients is
         divided. A record's updates are held against them. The optimizer is SGD, with momentum or without.
@@ -109,13 +121,13 @@ class Claim(BaseModel):
     clients
         Replies that the server's mean is over.
     weights
-        ``equal``, or ``examples``: clients with more examples count for more.
+        ``equal``, or ``examples``: clients with more examples count for more. None: nobody knows.
     largest_share
         Of one client in a weighted mean.
     count_noise
-        Of adaptive clipping: the standard deviation of the noise on the number of clipped updates.
+        Of adaptive clipping: the standard deviation of the noise on the number of clipped updates; 0 for none.
     clip_falls
-        Of adaptive clipping: by what factor the norm may fall between clipping and noise, if both do not use the same.
+        Of adaptive clipping: by what factor the norm may fall between clipping and noise; 1 if both use the same.
     entries
         Numbers in an update, for Laplace.
     """
@@ -135,17 +147,19 @@ class Claim(BaseModel):
     sigma: Amount | None = None
     noise_multiplier: Amount | None = None
     sampling: Rate = 1.0
-    sampling_method: Literal["poisson", "fixed-size"] = "poisson"
-    steps: Count = 1
+    sampling_method: Literal["poisson", "fixed-size", "shuffled", "in-order", "unknown"] | None = None
+    steps: Count | None = None
+    epochs: Count | None = None
+    skipped: Annotated[int, Field(ge=0, le=MOST)] = 0
     learning_rate: Positive | None = None
     batch_size: Annotated[float, Field(gt=0, le=MOST)] | None = None
     rounds: Count = 1
     trusted_server: bool | None = None
     clients: Count | None = None
-    weights: Literal["equal", "examples"] = "equal"
+    weights: Literal["equal", "examples"] | None = None
     largest_share: Rate | None = None
-    count_noise: Size | None = None
-    clip_falls: Rate = 1.0
+    count_noise: Amount | None = None
+    clip_falls: Rate | None = None
     entries: Count | None = None
 
     @model_validator(mode="after")
@@ -167,6 +181,18 @@ class Claim(BaseModel):
         if self.mechanism == DP_SGD and self.unit == "client":
             raise ValueError(
                 'unit = "client" contradicts dp-sgd, which clips each example by itself; write unit = "example"'
+            )
+        if self.sampling_method in IN_BATCHES and self.mechanism != DP_SGD:
+            raise ValueError(
+                f"sampling-method = {self.sampling_method!r} is of dp-sgd, and the mechanism is {self.mechanism}"
+            )
+        if self.sampling_method in IN_BATCHES and self.epochs is None:
+            raise ValueError(
+                f"epochs is missing, which {self.sampling_method} batches need: passes over the data in a round"
+            )
+        if self.epochs is not None and self.sampling_method not in IN_BATCHES:
+            raise ValueError(
+                "epochs is of batches that are shuffled or in order; write sampling-method, or leave it out"
             )
         if self.mechanism == "flower-localdp" and (self.clip is None or self.sensitivity is None):
             raise ValueError("flower-localdp needs clip and sensitivity, the first two numbers of LocalDpMod")
@@ -225,6 +251,20 @@ class Claim(BaseModel):
         if self.mechanism in UPDATE:
             return "replace"
         return "add-remove"
+
+    @property
+    def draws(self) -> bool:
+        """Whether chance decides in which steps a unit takes part."""
+        if self.sampling_method in ("in-order", "unknown"):
+            return self.sampling_method == "unknown"
+        return self.sampling < 1
+
+    @property
+    def uses(self) -> int:
+        """Steps of a round in which a unit may take part; one where the claim does not say how many there are."""
+        if self.epochs is not None:
+            return self.epochs
+        return self.steps or 1
 
     @property
     def deviation(self) -> float | None:

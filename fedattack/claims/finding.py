@@ -105,7 +105,7 @@ class ClaimFinding:
         """What a contradiction means for the guarantee; empty where there is none."""
         if self.verdict != CONTRADICTED:
             return ""
-        if self.name == MISSING or self.value is None or self.value > WORTH:
+        if self.name == MISSING or self.low is None or self.low > WORTH:
             return BREAKS
         if self.name == CONFIGURED:
             return WEAKENS

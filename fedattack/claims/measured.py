@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedattack.base.errors import ConfigError
-from fedattack.claims.claim import Claim
+from fedattack.claims.claim import IN_BATCHES, Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.finding import MEASURED, UNCHECKED, ClaimFinding, choose_scope, judge_lower_bound, scope_of
 from fedattack.claims.mechanisms import mechanism_of
@@ -45,13 +45,15 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
     """
     if claim.clip is None:
         raise ConfigError("a test of a mechanism needs clip in the claim: it plays updates of that norm")
-    if trial.sampled and claim.sampling == 1:
+    # Which batch of an epoch a unit is in is taken to be known.
+    sampling = 1.0 if claim.sampling_method in (*IN_BATCHES, "unknown") else claim.sampling
+    if trial.sampled and sampling == 1:
         raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
-    inside, rate = 1.0, claim.sampling
+    inside, rate = 1.0, sampling
     if trial.sampled:
-        inside, rate = claim.sampling, 1.0
+        inside, rate = sampling, 1.0
     relation = claim.relation
-    if claim.sampling < 1:
+    if sampling < 1:
         # Zeros are one of the units that may replace another.
         relation = "add-remove"
     play = Play(
@@ -62,10 +64,17 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
         clipped=trial.clipped,
         inside=inside,
         rate=rate,
-        message=claim.steps,
-        run=claim.steps * claim.rounds,
+        message=_count_steps(claim, 1),
+        run=_count_steps(claim, claim.rounds),
     )
     return measure(mechanism_of(mechanism, name=name, clip=claim.clip), play, seed=trial.seed)
+
+
+def _count_steps(claim: Claim, rounds: int) -> int:
+    """Count the steps that tell something for certain: one where nobody knows how they are drawn."""
+    if claim.sampling_method == "unknown" or (claim.sampling < 1 and claim.sampling_method is None):
+        return 1
+    return claim.uses * rounds
 
 
 def judge_measured(claim: Claim, measured: Measured) -> ClaimFinding:
@@ -96,7 +105,11 @@ def _list_assumptions(claim: Claim, measured: Measured) -> tuple[str, ...]:
     assumes = []
     if measured.method != "counting":
         assumes.append("the tails of the scores, which so few draws do not reach, are those of a Gaussian, too")
-    if claim.sampling < 1:
+    if claim.sampling_method in IN_BATCHES:
+        assumes.append("which batch of an epoch the unit is in is known")
+    elif claim.sampling_method == "unknown":
+        assumes.append("the unit takes part in a step")
+    elif claim.sampling < 1:
         assumes.append(_SAMPLED[measured.method == "sampled gaussian"])
     return tuple(assumes)
 
@@ -119,9 +132,10 @@ def describe_measured(claim: Claim, measured: Measured) -> str:
     shown = f"{apart}. At {100 * LEVEL:.0f} %, ε of {scope_of(claim)} is {in_figures(bound)} or more"
     if measured.method == "counting":
         return f"{shown} by counting alone."
-    draws = choose_scope(claim, claim.steps, claim.steps * claim.rounds)
+    steps = _count_steps(claim, 1)
+    draws = choose_scope(claim, steps, _count_steps(claim, claim.rounds))
     counting = in_figures(measured.counting)
-    if claim.steps > 1:
+    if steps > 1:
         counting += " for one step"
     elif draws > 1:
         counting += " for one message"

@@ -180,8 +180,7 @@ def _read_adaptive_clipping(strategy: Any) -> _WORDS:
         "weights": "examples",
         "clip_falls": falls,
     }
-    if strategy.clipped_count_stddev:
-        values["count_noise"] = float(strategy.clipped_count_stddev)
+    values["count_noise"] = float(strategy.clipped_count_stddev)
     return values
 
 
@@ -200,6 +199,8 @@ def _read_flower_accountant(accountant: Any) -> _WORDS:
         "delta": float(config.target_delta),
         "noise_multiplier": float(multiplier),
         "clients": int(clients),
+        # The wrappers that take an accountant refuse others.
+        "weights": "equal",
         "rounds": int(accountant.num_releases),
         "neighbours": "replace" if config.neighboring_relation.value == "replace-one" else "add-remove",
     }
@@ -220,21 +221,30 @@ def _read_opacus_accountant(accountant: Any) -> _WORDS:
     if len(kinds) != 1:
         raise ConfigError(
             f"Opacus' accountant has {len(kinds)} kinds of steps in its history; a claim is read of one kind, after "
-            "training: with none there is nothing yet, with several write the noisiest into claim.toml"
+            "training: with none there is nothing yet; with several write the least noise, the largest sampling and "
+            "all steps into claim.toml, for an upper bound"
         )
     ((noise, rate),) = kinds
     steps = sum(int(count) for _, _, count in history)
     # Its history is that of all rounds for which it was kept.
-    run = {"epsilon": None, "delta": None, "rounds": 1}
+    run: dict[str, Any] = {"epsilon": None, "delta": None, "rounds": 1}
+    if rate < 1:
+        # It takes Poisson batches for granted, also where its engine was told to draw none.
+        run["sampling_method"] = None
     return run | {"mechanism": "dp-sgd", "noise_multiplier": noise, "sampling": rate, "steps": steps}
 
 
 def _read_opacus_optimizer(optimizer: Any) -> _WORDS:
+    if hasattr(optimizer, "unclipped_num_std") or hasattr(optimizer, "_adjusted_noise_multiplier"):
+        raise ConfigError(
+            "Opacus' adaptive clipping counts the examples that it does not clip, and divides by the size of the "
+            "batch: no claim of dp-sgd has these, and nothing bounds ε"
+        )
     norm = optimizer.max_grad_norm
-    if not isinstance(norm, int | float):
+    if isinstance(norm, list | tuple):
         # A norm for each layer: together the root of the sum of squares.
         norm = math.hypot(*norm)
-    unknown = _DECLARED | {"sampling": None, "steps": None}
+    unknown = _DECLARED | {"sampling": None, "sampling_method": None, "steps": None}
     return unknown | {
         "mechanism": "dp-sgd",
         "noise_multiplier": float(optimizer.noise_multiplier),

@@ -182,7 +182,7 @@ def _show(order: "Order", judged: "Judged", gates: "steps.Gates", as_json: bool)
 
 def _say_private(order: "Order") -> None:
     """Hand over what was seen of differentially private training to `fedattack claim`."""
-    from fedattack.apps.private import write_claim
+    from fedattack.apps.private import count_rounds, write_claim
     from fedattack.apps.witnessing import witnesses_of
     from fedattack.record import Record
     from fedattack.record.folder import new_parts
@@ -191,7 +191,7 @@ def _say_private(order: "Order") -> None:
     part = new_parts(order.out, order.seeds)[0]
     if not is_recorded(part):
         return
-    path = write_claim(order.out, witnesses_of(part), len(Record(part.record)))
+    path = write_claim(order.out, witnesses_of(part), count_rounds(Record(part.record)))
     if path is not None:
         say_progress(
             f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "

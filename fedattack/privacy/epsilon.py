@@ -3,6 +3,9 @@
 - Gaussian noise without a sampler is exact: Balle & Wang (2018) for one release, μ·√T for T (Dong et al. 2022).
 - With a Poisson sampler, bounds from above and below by privacy loss distributions (dp-accounting).
 - With a sampler of fixed size, from above by Rényi orders (Wang et al. 2019), from below by one pair of data sets.
+- With batches that are shuffled, from above as without a sampler: a unit is in one step of each epoch. From below by
+  the step that stands out most (:func:`shuffled_epsilon`).
+- With a sampler that nobody knows, from above as without one, from below by one step.
 - Laplace noise on an update that is clipped in L2: see :func:`laplace_epsilon`.
 
 Noise is taken to be drawn in real numbers, and by a seed that the adversary does not know.
@@ -15,6 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedattack.base.errors import ConfigError
 from fedattack.privacy.gaussian import epsilon_of, sampled_epsilon
 
@@ -26,6 +32,13 @@ _REFINED = 5
 _ERROR = 1e-3
 # Where ε is no number that anybody claims, the cheap bounds are told.
 _ABSURD = 500.0
+# The largest sum of an epoch is told in so many bins, to so many deviations beyond what is likely, and no mass is zero.
+_BINS = 2001
+_TAIL = 8.0
+_LEAST_MASS = 1e-300
+_FINEST = 1e-9
+# More epochs take long, and a bound for so many holds for them.
+_MOST_EPOCHS = 10_000
 # Entries that a difference is spread over at most to find a lower bound for Laplace: more make hardly a difference.
 _SPREAD = 64
 
@@ -52,7 +65,7 @@ class _Steps:
 
     multiplier: float
     rate: float
-    method: Literal["poisson", "fixed-size"]
+    method: Literal["poisson", "fixed-size"] | None
     relation: str
     delta: float
 
@@ -77,7 +90,7 @@ def with_count(multiplier: float, count_noise: float, relation: str) -> float:
     A bit is 0 or 1, so that one client moves the count by 1, to which noise of ``count_noise`` is added. (Andrew et al.
     2021, Theorem 1, have bits of ±½ and move it by ½.) Both shifts together are one of the length √(1/z² + 1/σ_b²).
     """
-    if not multiplier:
+    if not multiplier or not count_noise:
         return 0.0
     factor = _factor_of(relation)
     length = math.hypot(factor / multiplier, 1 / count_noise)
@@ -92,7 +105,7 @@ def gaussian_epsilon(
     delta: float,
     *,
     rate: float = 1.0,
-    method: Literal["poisson", "fixed-size"] = "poisson",
+    method: Literal["poisson", "fixed-size"] | None = "poisson",
 ) -> Epsilon:
     """Bound the ε of Gaussian noise.
 
@@ -107,7 +120,7 @@ def gaussian_epsilon(
     delta
         δ of all together.
     rate, method
-        The sampler's; which units it drew is taken to stay unknown.
+        The sampler's; which units it drew is taken to stay unknown. None: any sampler with this rate.
 
     Returns
     -------
@@ -119,6 +132,8 @@ def gaussian_epsilon(
     if rate == 1.0 or math.isinf(whole):
         return Epsilon(whole, whole)
     least = _sampled_once(steps)
+    if method is None:
+        return Epsilon(least, whole)
     if count == 1 and method == "poisson" and relation == "add-remove":
         return Epsilon(least, least)
     if epsilon_of(steps.mu, delta) > _ABSURD:
@@ -184,6 +199,81 @@ def _fixed_size(steps: _Steps, count: int) -> float:
     whole = 10**9
     accountant.compose(dp_event.SampledWithoutReplacementDpEvent(whole, round(steps.rate * whole), gaussian), count)
     return float(accountant.get_epsilon(steps.delta))
+
+
+@lru_cache(maxsize=4096)
+def shuffled_epsilon(multiplier: float, relation: str, epochs: int, delta: float, *, rate: float) -> Epsilon:
+    """Bound the ε of Gaussian noise on batches that are shuffled anew in each epoch.
+
+    Parameters
+    ----------
+    multiplier, relation, delta
+        As for :func:`gaussian_epsilon`.
+    epochs
+        In each of them a unit is in one batch at most.
+    rate
+        The share of units in a batch.
+
+    Returns
+    -------
+    Epsilon
+        From above, as if the order were known: the other steps do not depend on the unit. From below, it is not known.
+    """
+    steps = _Steps(multiplier, rate, None, relation, delta)
+    whole = epsilon_of(steps.mu * math.sqrt(epochs), delta)
+    if rate == 1.0 or math.isinf(whole) or not whole:
+        return Epsilon(whole, whole)
+    least = _sampled_once(steps)
+    # Fewer epochs tell less, and where ε is absurd a grid for all of them would be too.
+    fewer = min(epochs, _MOST_EPOCHS)
+    if whole > _ABSURD:
+        fewer = min(fewer, max(1, math.floor(epochs * _ABSURD / whole / 2)))
+    most = epsilon_of(steps.mu * math.sqrt(fewer), delta)
+    if most <= _ABSURD:
+        least = max(least, _largest_step(steps, fewer, most))
+    return Epsilon(min(least, whole), whole)
+
+
+def _largest_step(steps: _Steps, epochs: int, most: float) -> float:
+    """Return a lower bound on ε for batches in an unknown order, by the largest sum of each epoch.
+
+    All other units weigh C against the direction in which the unit weighs C, so that its batch stands out by 2C. Where
+    it is missing, its batch is one of zeros more, and stands out by C; where another is in its place, none does.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    with_it, without = 2 / steps.multiplier, 1 / steps.multiplier
+    if steps.relation == "replace":
+        without = 0.0
+    edges = np.linspace(-_TAIL, with_it + _TAIL, _BINS)
+    interval = max(min(1e-3, 5e-3 * most / epochs), most / _GRID, _FINEST)
+    found = 0.0
+    for one, other in ((with_it, without), (without, with_it)):
+        # The masses are exact. Whatever is lost by bins and by rounding down makes the bound lower.
+        upper, lower = (dict(enumerate(_log_masses(edges, shift, steps.rate))) for shift in (one, other))
+        single = losses.from_two_probability_mass_functions(
+            lower, upper, pessimistic_estimate=False, value_discretization_interval=interval
+        )
+        found = max(found, float(single.self_compose(epochs).get_epsilon_for_delta(steps.delta)))
+    return found
+
+
+def _log_masses(edges: NDArray[np.float64], shift: float, rate: float) -> NDArray[np.float64]:
+    """Return the logarithms of how likely the largest of an epoch's sums lies in each bin, if one is shifted."""
+    from scipy.special import log_ndtr
+
+    batches = math.floor(1 / rate * (1 + 1e-9))
+    # What is left of the last batch may be dropped, and the unit with it.
+    taken = min(1.0, batches * rate)
+    below = taken * np.exp(log_ndtr(edges - shift) + (batches - 1) * log_ndtr(edges))
+    below += (1 - taken) * np.exp(batches * log_ndtr(edges))
+    above = -taken * np.expm1(log_ndtr(edges - shift) + (batches - 1) * log_ndtr(edges))
+    above -= (1 - taken) * np.expm1(batches * log_ndtr(edges))
+    # Differences of what is small keep their digits.
+    masses = np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
+    whole: NDArray[np.float64] = np.concatenate([below[:1], masses, above[-1:]])
+    logarithms: NDArray[np.float64] = np.log(np.maximum(whole, _LEAST_MASS))
+    return logarithms
 
 
 def laplace_epsilon(multiplier: float, relation: str, count: int, delta: float, entries: int | None) -> Epsilon:

@@ -116,7 +116,8 @@ def short_of(sheet: Mapping[str, Any]) -> str:
     wrong = contradictions(findings)
     if wrong and wrong[0]["name"] == MISSING:
         return f"No: what {_name_clients(wrong[0])} sent contradicts the claim."
-    if wrong and math.isinf(wrong[0]["value"] or 0):
+    bounds = wrong[0][wrong[0]["scope"]] if wrong else None
+    if bounds is not None and math.isinf(bounds["low"]):
         return f"No: nothing bounds the ε of {scope}."
     if wrong:
         figures = in_bounds(wrong[0][wrong[0]["scope"]]).replace("> ", "above ").replace("≥ ", "at least ")

@@ -17,6 +17,7 @@ from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import parse_json
 from fedattack.witness.comparing import kinds_of
+from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
@@ -406,11 +407,9 @@ def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenM
 
 
 def _add_privacy(known: Node, watch: CallWatch, trained: list[SeenModel]) -> None:
-    for model in trained:
-        private = model.private
-        if private is not None:
-            known.private = watch.guard("what makes it private", lambda _, read=private: read()) or {}
-            return
+    now = watch.guard("what makes it private", lambda _: private_keys(trained))
+    if now:
+        known.private = join_rounds(known.private, now)
 
 
 def _has_grown(known: Node, before: int) -> bool:

@@ -27,7 +27,16 @@ from fedattack.learning.returned import loss_in, output_in, tensors_in
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label, hash_rows
 from fedattack.witness.step import MET, Reader, Step, as_array, count_examples, is_going_back, tensors_of
-from fedattack.witness.watch import CallWatch, Pass, SeenModel, State, current, labels_of, places_in
+from fedattack.witness.watch import (
+    CallWatch,
+    DrawnBatch,
+    Pass,
+    SeenModel,
+    State,
+    current,
+    labels_of,
+    places_in,
+)
 
 _LABELLED = {
     "cross_entropy": "cross-entropy",
@@ -53,7 +62,12 @@ _USUAL: dict[str, tuple[Any, ...]] = {
 """Numbers of PyTorch's optimizers that are noted only where they are others."""
 
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
-_WRAPPERS |= {"GradSampleModule": "_module"}
+# Opacus has one for each way to take gradients of examples.
+_PRIVATE = "AbstractGradSampleModule"
+_WRAPPERS |= {_PRIVATE: "_module"}
+
+MADE_PRIVATE = "_fedattack_private"
+"""Attribute of an optimizer that a private one calls: what begins to note its steps in a call of a client."""
 
 _OWN = "own"
 
@@ -240,21 +254,24 @@ def _watch_next(original: Callable[..., Any]) -> Callable[..., Any]:
         while ahead and ahead[0][0] is not self._sampler_iter:
             ahead.popleft()
         if watch is not None and ahead:
-            watch.guard("what a loader gave", _note_batch, self._dataset, ahead.popleft()[1], batch)
+            watch.guard("what a loader gave", _note_batch, self, *ahead.popleft(), batch)
         return batch
 
     return next_batch
 
 
-def _note_batch(watch: CallWatch, dataset: Any, index: Any, batch: Any) -> None:
+def _note_batch(watch: CallWatch, loader: Any, turn: Any, index: Any, batch: Any) -> None:
     """Note where in its dataset a loader took a batch from."""
+    dataset, local = loader._dataset, watch.local
+    count = len(index) if hasattr(index, "__len__") else 1
+    local.drawn.append(DrawnBatch(next(local.batches), dataset, loader._index_sampler, turn, count))
     if not isinstance(index, list) or not all(isinstance(one, int) and one >= 0 for one in index):
         return
     number = next((number for number, known in enumerate(watch.datasets) if known is dataset), len(watch.datasets))
     if number == len(watch.datasets):
         watch.datasets.append(dataset)
     tensors = tensors_of(dict(batch) if isinstance(batch, Mapping) else batch)
-    watch.local.loaded.append(([number * _LARGEST + one for one in index], tensors))
+    local.loaded.append(([number * _LARGEST + one for one in index], tensors))
 
 
 def _find_places(watch: CallWatch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
@@ -288,6 +305,7 @@ class StepReader(Reader):
         # The calls of each micro-batch of the step that is under way.
         self._open: dict[Step, list[_Begun]] = {}
         self._is_needed = True
+        self._is_private = False
         self.put_beneath()
 
     def begin_call(self, watch: CallWatch, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -300,6 +318,8 @@ class StepReader(Reader):
         if before is not None and (not self.goes_on(module) or sum(map(len, self._open.values())) >= _CALLS):
             self._take_evaluated()
         self.inside = True
+        # Its optimizer may be of an earlier call, and be seen with its first step alone.
+        self._is_private = any(kind.__name__ == _PRIVATE for kind in type(module).__mro__)
         step = self.begin(module, args, kwargs)
         if step is not None and len(step.calls) == 1:
             step.places = _find_places(watch, args, kwargs)
@@ -311,7 +331,7 @@ class StepReader(Reader):
         step = self.step
         if step is None or watch.hold_out is None or not step.trains or not all(step.modes.values()):
             return None
-        if watch.private_by:
+        if watch.private_by or self._is_private:
             watch.note("nothing is held out of DP-SGD: an example that takes the place of another would count twice")
             return None
         if len(step.calls) == 1:
@@ -345,6 +365,8 @@ class StepReader(Reader):
         begun = [*calls]
         calls.clear()
         if not begun:
+            if step.taken is not None:
+                step.taken.come_back(None)
             return
         self._open.pop(step, None)
         if step is self.step:
@@ -357,7 +379,7 @@ class StepReader(Reader):
         if not model.stepwise:
             model.take_steps()
         watch.by_steps[model.kind] = fields(rows)
-        one = model.start(rows, trains=True)
+        one = step.taken = model.start(rows, trains=True)
         one.labels, one.differentiated, one.held_out = _labels_in(rows), True, step.held_out
         one.places = step.places
 
@@ -546,10 +568,17 @@ def _note_optimizer_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _step(watch: CallWatch, optimizer: Optimizer) -> None:
     watch.steps += 1
     private = watch.private_by.get(id(optimizer))
+    if private is None and MADE_PRIVATE in vars(optimizer):
+        # It was made in an earlier call.
+        private = vars(optimizer)[MADE_PRIVATE]()
+    if private is not None:
+        watch.private_by[id(optimizer)] = private
+        watch.guard("a private step", lambda _: private.note_step(watch.local.drawn))
     name = type(optimizer).__name__ if private is None else f"private {type(optimizer).__name__}"
     for model in _find_moved(watch, optimizer):
         model.step()
-        model.private = private or model.private
+        if private is not None:
+            model.private[id(optimizer)] = private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
             unusual = []
@@ -582,6 +611,9 @@ def _watch_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _discard(watch: CallWatch, owner: Optimizer | nn.Module) -> None:
+    private = watch.private_by.get(id(owner))
+    if private is not None and private.keeps_gradients():
+        return
     for model in _find_moved(watch, owner):
         model.discard()
 
@@ -775,12 +807,12 @@ def _find_learned(module: nn.Module) -> set[str]:
 
 def unwrap(module: nn.Module) -> nn.Module:
     """Return the model in what compiles it, spreads it, or takes its gradients example by example."""
-    while type(module).__name__ in _WRAPPERS:
-        inner = getattr(module, _WRAPPERS[type(module).__name__], None)
+    while True:
+        names = [_WRAPPERS[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS]
+        inner = getattr(module, names[0], None) if names else None
         if not isinstance(inner, nn.Module):
-            break
+            return module
         module = inner
-    return module
 
 
 def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:

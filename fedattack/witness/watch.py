@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -47,6 +47,9 @@ _RECENT = 64
 _REPEATS = 3
 
 _LOADED = 4
+
+_DRAWN = 4096
+"""Batches between two steps of which it is known how they were drawn."""
 
 _log = logging.getLogger("fedattack")
 
@@ -95,7 +98,9 @@ class Pass:
     trains
         Whether it may lead to a step of an optimizer.
     differentiated
-        Whether a gradient came back.
+        Whether a gradient came back, and was not thrown away since.
+    discarded
+        Whether one was ever thrown away. Another may come: ghost clipping goes back twice, the first time for norms.
     hashes
         (n,) of its examples; ``None`` until they are hashed, together with those of other small batches.
     held_out
@@ -111,6 +116,7 @@ class Pass:
     trains: bool
     labels: Sequence[Label] | None = None
     differentiated: bool = False
+    discarded: bool = False
     hashes: Sequence[bytes] | None = None
     held_out: NDArray[np.bool_] | None = None
     places: Sequence[int] | None = None
@@ -127,6 +133,8 @@ class Pass:
         if not self.differentiated:
             self.differentiated = True
             self.model.note_labels(self.labels)
+            if self.discarded:
+                self.model.pending.append(self)
 
 
 class Batches:
@@ -163,9 +171,10 @@ class SeenModel:
         What models of the same kind have in common.
     received
         Whether it was called with the very state that the client had received.
-    state, describe, private
-        What gives its state, the model as a witness notes it, and what of a privacy claim its training says; ``None``
-        where nothing does.
+    state, describe
+        What gives its state, and the model as a witness notes it; ``None`` where nothing does.
+    private
+        What trains it with differential privacy, by the id of the optimizer that makes the steps.
     own_loss
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
@@ -192,7 +201,7 @@ class SeenModel:
         self._empty()
         self._seed = watch.seed
         self.steps = 0
-        self.private: Callable[[], dict[str, Any]] | None = None
+        self.private: dict[int, PrivateTraining] = {}
         self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
         self.losses: dict[str, str | None] = {}
         self.input_shape: tuple[int, ...] = ()
@@ -371,14 +380,19 @@ class SeenModel:
         if not self.steps:
             self.given_up.join(self.waiting)
             for one in done:
-                self.given_up.add(one)
+                if not one.discarded:
+                    self.given_up.add(one)
+        for one in done:
+            one.differentiated, one.discarded = False, True
         if self.waiting.sizes:
             self.waiting = Batches()
 
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open; ``without_steps``: what was differentiated counts though no optimizer made a step."""
         for one in self.pending:
-            self._settle(one, without_steps)
+            # What was thrown away before is among what was given up.
+            if not (one.discarded and without_steps):
+                self._settle(one, without_steps)
         self.pending.clear()
         if without_steps:
             self._train_all(self.given_up)
@@ -423,6 +437,42 @@ class SeenModel:
             self.uses += batches.uses
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class DrawnBatch:
+    """A batch that a loader gave.
+
+    Attributes
+    ----------
+    number
+        In the order in which batches came.
+    dataset, sampler
+        What it is of, and what draws its indices.
+    turn
+        The pass over the data; another object for another one.
+    count
+        Number of its examples.
+    """
+
+    number: int
+    dataset: object
+    sampler: object
+    turn: object
+    count: int
+
+
+class PrivateTraining(Protocol):
+    """What a source knows of training with differential privacy, by one optimizer in one call of a client."""
+
+    def note_step(self, drawn: Sequence[DrawnBatch]) -> None:
+        """Note a step; ``drawn`` are the batches that came last."""
+
+    def keeps_gradients(self) -> bool:
+        """Whether gradients stay where the client throws them away, until its next step."""
+
+    def read_claim(self) -> dict[str, Any]:
+        """Return the keys of a privacy claim about one round; none where no step was made."""
+
+
 class Local(threading.local):
     """What is under way in one thread of a client.
 
@@ -438,6 +488,8 @@ class Local(threading.local):
         What a source notes of models that were called before.
     loaded
         What loaders gave last: places in their datasets, and the tensors of a batch.
+    drawn
+        The same batches, as a privacy claim asks about them.
     reader
         What reads the steps of this thread, while it may be needed.
     has_read
@@ -453,6 +505,8 @@ class Local(threading.local):
     def __init__(self) -> None:
         self.recent: deque[Any] = deque(maxlen=_RECENT)
         self.loaded: deque[tuple[Sequence[int], Sequence[Any]]] = deque(maxlen=_LOADED)
+        self.drawn: deque[DrawnBatch] = deque(maxlen=_DRAWN)
+        self.batches = itertools.count()
 
 
 @dataclass(eq=False)
@@ -472,7 +526,7 @@ class CallWatch:
     stated
         What was stated by :func:`trained_on` and :func:`evaluated_on`.
     private_by
-        By the id of an optimizer that a private one calls, what gives the keys of a privacy claim.
+        By the id of an optimizer that a private one calls, what notes its steps.
     by_steps
         By the signature of a model whose labels are not seen, the places of what its training steps take; none yet
         where no step was read. It outlives the call.
@@ -490,7 +544,7 @@ class CallWatch:
     notes: dict[str, None] = field(default_factory=dict)
     stated: SeenModel | None = None
     steps: int = 0
-    private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
+    private_by: dict[int, PrivateTraining] = field(default_factory=dict)
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     hold_out: HoldOut | None = None
     datasets: list[Any] = field(default_factory=list)

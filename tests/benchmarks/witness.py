@@ -62,7 +62,7 @@ def honest() -> Iterator[Case]:
     # Noise of z = 1, a learning rate of 0.1, batches of 32: what the last step adds.
     step = {"mechanism": "dp-sgd", "noise_multiplier": 1.0, "learning_rate": 0.1, "batch_size": 32.0, "steps": 10}
     yield Case("DP-SGD, z = 1", Run(LAYERS, sigma=0.1 / 32), step)
-    central = {"mechanism": "central-gaussian", "noise_multiplier": 1.0, "clients": 10}
+    central = {"mechanism": "central-gaussian", "noise_multiplier": 1.0, "clients": 10, "weights": "equal"}
     server = Run(LAYERS, sigma=0.0, server_clips=True, central=0.1)
     yield Case("central, z = 1, equal weights", server.with_other(weights="equal"), central)
     yield Case("central, z = 1, examples", server, {**central, "weights": "examples"})
@@ -86,7 +86,7 @@ def faulty() -> Iterator[Case]:
     yield Case("σ = 4.8e-5: one client without the mod", without, claim, bad)
     everybody = tuple(str(100 + client) for client in range(10))
     yield Case("σ = 4.8e-5: the same seed in all clients", low.with_other(seeds=_of_the_round), claim, everybody)
-    central = {"mechanism": "central-gaussian", "noise_multiplier": 1.0, "clients": 10}
+    central = {"mechanism": "central-gaussian", "noise_multiplier": 1.0, "clients": 10, "weights": "equal"}
     server = Run(LAYERS, sigma=0.0, server_clips=True, weights="equal")
     yield Case("central, z = 1: a tenth of the noise", server.with_other(central=0.01), central, ("",))
     yield Case("central, z = 1: the same in each round", server.with_other(central=0.1, central_seed=5), central, ("",))

@@ -152,7 +152,8 @@ def test_a_mod_without_noise_is_tested_all_the_same():
 @pytest.mark.parametrize("neighbours", ["add-remove", "replace"])
 def test_a_step_of_dp_sgd_is_played_beside_zeros(neighbours):
     """With a multiplier of 2, sampled at 0.1 before it: far below the ε of an unsampled step."""
-    said = claim(mechanism="dp-sgd", clip=1.0, noise_multiplier=2.0, sampling=0.1, neighbours=neighbours)
+    sampled = {"sampling": 0.1, "sampling_method": "poisson", "steps": 1}
+    said = claim(mechanism="dp-sgd", clip=1.0, noise_multiplier=2.0, neighbours=neighbours, **sampled)
     answer = check_claim(said, known.gaussian)
     found = by_name(answer)
     assert 0 < found["claim.epsilon-measured"].value < found["claim.epsilon-configured"].value < 1

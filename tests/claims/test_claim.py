@@ -78,7 +78,17 @@ def test_sigma_and_noise_multiplier_are_one_number():
             {"mechanism": "central-gaussian", "largest-share": 0.05, "clients": 10, "weights": "examples"},
             "below 1/10",
         ),
-        ({"mechanism": "central-gaussian", "largest-share": 0.5, "clients": 10}, "contradicts equal weights"),
+        (
+            {"mechanism": "central-gaussian", "largest-share": 0.5, "clients": 10, "weights": "equal"},
+            "contradicts equal weights",
+        ),
+        ({"mechanism": "dp-sgd", "sampling-method": "shuffled"}, "epochs is missing, which shuffled batches need"),
+        ({"mechanism": "dp-sgd", "epochs": 2}, "epochs is of batches that are shuffled or in order"),
+        (
+            {"mechanism": "central-gaussian", "sampling-method": "shuffled"},
+            "is of dp-sgd, and the mechanism is central",
+        ),
+        ({"skipped": 1}, "skipped is a key of dp-sgd"),
         (
             {"mechanism": "flower-localdp", "clip": 1.0, "sensitivity": 1.0, "noise-multiplier": 1.0},
             "no key of flower-localdp",

@@ -153,16 +153,41 @@ def test_opacus():
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(private(x), y).backward()
                 optimizer.step()
-        claim = claim_of(engine, epsilon=8.0, delta=1e-5)
+        with pytest.raises(ConfigError, match="does not say sampling_method: call"):
+            claim_of(engine, epsilon=8.0, delta=1e-5)
+        claim = claim_of(engine, epsilon=8.0, delta=1e-5, sampling_method="poisson")
         spent = engine.get_epsilon(1e-5)
     assert (claim.mechanism, claim.multiplier, claim.sampling) == ("dp-sgd", 1.5, 0.25)
     assert claim.steps == sum(count for _, _, count in engine.accountant.history)
     found = compute_epsilon(claim)
     assert found.run.high < spent < 1.3 * found.run.high
-    assert claim_of(engine.accountant, epsilon=8.0, delta=1e-5) == claim
-    with pytest.raises(ConfigError, match="does not say sampling, steps"):
+    assert claim_of(engine.accountant, epsilon=8.0, delta=1e-5, sampling_method="poisson") == claim
+    with pytest.raises(ConfigError, match="does not say sampling, sampling_method, steps"):
         claim_of(optimizer, **DECLARED)
-    assert claim_of(optimizer, sampling=0.25, steps=8, **DECLARED).clip == 0.7
+    read = claim_of(optimizer, sampling=0.25, sampling_method="poisson", steps=8, **DECLARED)
+    assert read.clip == 0.7
+
+
+def test_norms_of_opacus():
+    from opacus.optimizers import AdaClipDPOptimizer, DPPerLayerOptimizer
+
+    layer = nn.Linear(3, 2)
+    sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+    known = {"noise_multiplier": 1.0, "expected_batch_size": 10}
+    told = {"sampling": 0.25, "sampling_method": "poisson", "steps": 8} | DECLARED
+    assert claim_of(DPPerLayerOptimizer(sgd, max_grad_norm=[0.3, 0.4], **known), **told).clip == pytest.approx(0.5)
+    adaptive = AdaClipDPOptimizer(
+        sgd,
+        target_unclipped_quantile=0.5,
+        clipbound_learning_rate=0.2,
+        max_clipbound=10.0,
+        min_clipbound=0.1,
+        unclipped_num_std=5.0,
+        max_grad_norm=1.0,
+        **known,
+    )
+    with pytest.raises(ConfigError, match="adaptive clipping counts the examples that it does not clip"):
+        claim_of(adaptive, **told)
 
 
 def test_defences_of_this_project():

@@ -78,7 +78,7 @@ def central() -> ClaimAnswer:
     """ClaimAnswer about noise of the server that holds, with canaries."""
     claim = make_claim(
         "claim.toml", mechanism="central-gaussian", clip=1.0, noise_multiplier=4.0, epsilon=8.0, delta=1e-5, rounds=20,
-        clients=10,
+        clients=10, weights="equal",
     )  # fmt: skip
     answer = check_claim(claim)
     findings = (

@@ -206,16 +206,22 @@ def test_an_estimator_is_fitted_on_the_others(tmp_path):
     assert {*hash_rows(x[rows], 0)} == seen(witness.trained)
 
 
-def test_nothing_is_held_out_of_dp_sgd(tmp_path):
-    def client():
+@pytest.mark.parametrize("made_before", [False, True])
+def test_nothing_is_held_out_of_dp_sgd(tmp_path, made_before):
+    def make():
         seed(2)
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(X, Y), batch_size=SIZE)
         engine = PrivacyEngine()
-        private, optimizer, loader = engine.make_private(
+        return model, *engine.make_private(
             module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
         )
+
+    made = make() if made_before else None
+
+    def client():
+        model, private, optimizer, loader = made or make()
         for x, y in loader:
             if len(x):
                 optimizer.zero_grad()

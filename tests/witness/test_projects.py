@@ -125,9 +125,11 @@ def test_a_project_with_opacus(tmp_path):
             "noise_multiplier": 0.8,
             "clip": 1.0,
             "sampling": 1 / steps,
+            "sampling_method": "poisson",
             "steps": 4 * steps,
             "learning_rate": 0.5,
             "batch_size": 10,
+            "remarks": "the client seeds its noise with a number below 2^32: whoever tries them all has the noise",
         }
 
 

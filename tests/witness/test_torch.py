@@ -927,6 +927,34 @@ def test_models_that_are_made_before_anybody_watches_are_known(tmp_path):
     assert (witness.model.spec, witness.model.arguments) == (f"{__name__}:Net", {"hidden": 21, "act": "tanh"})
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_gradients_that_are_thrown_away_and_come_again(tmp_path, by_hand):
+    """Ghost clipping goes back twice: norms of gradients come first, and only the second time counts."""
+
+    def client():
+        seed(1)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            losses = F.cross_entropy(model(X[rows]), Y[rows], reduction="none")
+            losses.mean().backward(retain_graph=True)
+            model.zero_grad() if by_hand else optimizer.zero_grad()
+            (losses * 0.5).sum().backward()
+            if not by_hand:
+                optimizer.step()
+                continue
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+        return model
+
+    witness = witness_of(client, tmp_path, stated=len(Y))
+    check_all(witness)
+    if not by_hand:
+        assert (witness.training.epochs, witness.training.steps) == (1, len(batches()))
+
+
 def test_private_training_by_opacus(tmp_path):
     from opacus import PrivacyEngine
 
@@ -960,9 +988,11 @@ def test_private_training_by_opacus(tmp_path):
         "noise_multiplier": 1.0,
         "clip": 1.0,
         "sampling": 0.2,
+        "sampling_method": "poisson",
         "steps": 40,
         "learning_rate": 0.1,
         "batch_size": 8,
+        "remarks": "the client seeds its noise with a number below 2^32: whoever tries them all has the noise",
     }
 
 

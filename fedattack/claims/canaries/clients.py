@@ -45,7 +45,7 @@ def measure_clients(record: Record, canaries: Canaries, claim: Claim, accountant
         by_shape = epsilon_of(shift, claim.delta)
     bounds = BoundPair(by_shape, bound_by_ranks(scores, inside.freedom, claim.delta), "ranks")
     message = None
-    if shift is not None and claim.sampling == 1:
+    if shift is not None and not claim.draws:
         message = epsilon_per_round(shift, movement.rounds, claim.delta)
     notes = (
         bounds.describe(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedattack.claims.accounting import bound_by_multiplier
 from fedattack.claims.claim import DP_SGD, Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.finding import (
@@ -23,7 +24,7 @@ from fedattack.claims.finding import (
     scope_of,
 )
 from fedattack.claims.recorded.testimony import Party, Testimony
-from fedattack.privacy import Epsilon, gaussian_epsilon, laplace_epsilon
+from fedattack.privacy import Epsilon
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
@@ -55,10 +56,10 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
     multipliers
         Of each client, message by message: the most noise, as a share of how far a unit moves it.
     """
-    message = _bound_epsilon(claim, min(map(min, multipliers)), claim.steps)
-    if claim.mechanism != "laplace" and claim.sampling == 1:
+    message = bound_by_multiplier(claim, min(map(min, multipliers)), 1).low
+    if claim.mechanism != "laplace" and not claim.draws:
         # Shifts of Gaussians add up in squares.
-        apart = math.sqrt(claim.steps)
+        apart = math.sqrt(claim.uses)
         if claim.relation == "replace":
             apart *= 2
         run = epsilon_of(apart * max(map(_add_shifts, multipliers)), claim.delta)
@@ -67,7 +68,7 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
     worst: dict[int, float] = {}
     for each in multipliers:
         worst[len(each)] = min(worst.get(len(each), math.inf), max(each))
-    run = max(_bound_epsilon(claim, multiplier, claim.steps * count) for count, multiplier in worst.items())
+    run = max(bound_by_multiplier(claim, multiplier, count).low for count, multiplier in worst.items())
     return message, max(message, run)
 
 
@@ -75,14 +76,6 @@ def _add_shifts(multipliers: Sequence[float]) -> float:
     if not min(multipliers):
         return math.inf
     return math.hypot(*[1 / multiplier for multiplier in multipliers])
-
-
-def _bound_epsilon(claim: Claim, multiplier: float, count: int) -> float:
-    if claim.mechanism == "laplace":
-        return laplace_epsilon(multiplier, claim.relation, count, claim.delta, claim.entries).low
-    return gaussian_epsilon(
-        multiplier, claim.relation, count, claim.delta, rate=claim.sampling, method=claim.sampling_method
-    ).low
 
 
 def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
@@ -142,7 +135,7 @@ def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
     assumes = [f"at 97.5 %; the noise is {kind}, as large in all entries of an array, and independent of the update"]
     if claim.mechanism == DP_SGD:
         assumes.append("the optimizer is SGD, with momentum or without, and all steps have the noise of the last one")
-    if claim.sampling < 1:
+    if claim.draws:
         assumes.append("who takes part is drawn as the claim says, and not known")
     if claim.central:
         assumes.append(_STEP)

@@ -307,12 +307,17 @@ def norm_of(claim: Claim, round_: Round) -> float | None:
 
 
 def claimed_scale(claim: Claim, norm: float, replies: int) -> float | None:
-    """Return the σ that a claim says a mean gets."""
+    """Return the σ that a claim says a mean gets; None if it does not say."""
+    falls = claim.clip_falls
+    if claim.mechanism != "central-adaptive":
+        falls = 1.0
+    if falls is None:
+        return None
     if claim.noise_multiplier is not None:
         clients = replies
         if claim.clients is not None:
             clients = claim.clients
-        return claim.noise_multiplier * norm * claim.clip_falls / clients
+        return claim.noise_multiplier * norm * falls / clients
     if claim.deviation is None or claim.clip is None:
         return claim.deviation
-    return claim.deviation * claim.clip_falls * norm / claim.clip
+    return claim.deviation * falls * norm / claim.clip

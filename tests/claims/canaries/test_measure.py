@@ -144,7 +144,8 @@ def examples_run(folder, *, noise, count=120, clients=3, rounds=3, seed=0):
 
 
 def example_claim(noise, rounds=3):
-    return make_claim("x", mechanism="dp-sgd", epsilon=1, delta=DELTA, clip=1.0, noise_multiplier=noise, rounds=rounds)
+    values = {"epsilon": 1, "delta": DELTA, "clip": 1.0, "noise_multiplier": noise, "steps": 1, "rounds": rounds}
+    return make_claim("x", mechanism="dp-sgd", **values)
 
 
 def test_examples_bound_what_is_configured_from_below(tmp_path):

@@ -25,6 +25,7 @@ def model(rng):
 def central_claim(multiplier, clients, rounds, **changes):
     """What a run with central noise claims."""
     values = {"epsilon": 5.0, "delta": DELTA, "clip": CLIP, "noise_multiplier": multiplier, "clients": clients}
+    values |= {"weights": "equal"}
     return make_claim("world", mechanism="central-gaussian", rounds=rounds, **(values | changes))
 
 
