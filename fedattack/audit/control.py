@@ -65,6 +65,9 @@ def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) 
         reason = f"{finding.reason}; {_BEGINNING}{control.clients}, this attack shows "
         if control.is_seen:
             final.append(replace(finding, reason=f"{reason}a leak"))
+        elif finding.is_right_in_part:
+            # What it reads and is right stands on the page: it sees something.
+            final.append(replace(finding, reason=f"{reason}no leak either"))
         else:
             final.append(replace(finding, verdict=CANNOT_TELL, reason=f"{reason}no leak either: it cannot tell"))
     return final
