@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
+from fedattack.audit.readoff import BITS, read_off
 from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
 
@@ -91,6 +92,28 @@ class SequencesCase(ClientsCase):
             matches[metric] = np.maximum(_match_parts(self.found, true, size), matches["exact"])
         return matches
 
+    @cached_property
+    def right_of(self) -> NDArray[np.int64]:
+        """(clients,): how many different sequences of each client are found exactly."""
+        counts = []
+        for found, true in zip(self.found, self.true, strict=True):
+            counts.append(len({*found} & {*true}))
+        return np.array(counts, dtype=np.int64)
+
+    @cached_property
+    def certain_of(self) -> NDArray[np.int64]:
+        """(clients,): how many of these are certain: no other client's sequence has nearly the same tokens."""
+        sequences = split_tokens(self.known["tokens"], self.known["lengths"])
+        of_owner: dict[str, list[Tokens]] = {}
+        for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
+            of_owner.setdefault(owner, []).append(tokens)
+        counts = np.zeros(len(self.asked), dtype=np.int64)
+        for place, client in enumerate(self.asked):
+            right = sorted({*self.found[place]} & {*self.true[place]})
+            others = [tokens for owner, own in of_owner.items() if owner != client for tokens in own]
+            counts[place] = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
+        return counts
+
     def fits(self, metric: str) -> Floats:
         """Compare what was found of a client with the sequences of each one, as means."""
         sizes = [len(of_client) for of_client in self.true]
@@ -122,6 +145,25 @@ def _match_parts(found: Sequence[Sequence[Tokens]], true: Sequence[Tokens], size
     return matches
 
 
+def bits_of_sequences(asked: Sequence[Tokens], others: Sequence[Tokens], known: Sequence[Tokens]) -> Floats:
+    """Say how many bits tell each sequence from the nearest of others, (asked,), in whatever order its tokens stand.
+
+    A token tells as many bits as it is rare among the known sequences. Those count which the other one has not as
+    often.
+    """
+    numbers: dict[tuple[Any, int], int] = {}
+    own, of_others, all_known = (_count_parts(part, 1, numbers) for part in (asked, others, known))
+    width = len(numbers)
+    holding = np.asarray(_as_matrix(all_known, width).sum(axis=0), dtype=np.float64).reshape(-1)
+    rarity = np.log2(len(known) + 1) - np.log2(holding + 1)
+    bits = _as_matrix(own, width).multiply(rarity[None]).tocsr()
+    in_all = np.asarray(bits.sum(axis=1), dtype=np.float64).reshape(-1)
+    if not others or not len(asked):
+        return in_all
+    common = np.asarray((bits @ _as_matrix(of_others, width).T).todense())
+    return np.asarray(in_all - common.max(axis=1))
+
+
 def _count_parts(
     sequences: Sequence[Tokens], size: int, numbers: dict[tuple[Any, int], int]
 ) -> list[NDArray[np.int64]]:
@@ -151,14 +193,19 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
 
     case = SequencesCase
     reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
-    notes = ("The null of dager.exact is the same sequences beside those of other clients.",)
+    notes = (
+        "The null of dager.exact is the same sequences beside those of other clients.",
+        f"A sequence that is found exactly is certain if the tokens in which it differs from every other client's tell "
+        f"{BITS:g} bits or more: each as many as it is rare.",
+    )
 
     @measure("exact", "Sequences found exactly", headline=True)
     def find_exact(self) -> Measurement | None:
         """Count the client's sequences that are found token by token."""
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows its sequences")
-        return self.hold_against_others("exact", series={"clients": [*self._clients()]})
+        found = read_off("sequence", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
+        return self.hold_against_others("exact", series={"clients": [*self._clients()]}, read_off=found)
 
     @measure("rouge1", "Tokens found, ROUGE-1")
     def find_rouge1(self) -> Measurement | None:
