@@ -10,6 +10,7 @@ known example is near it, no accident meets it. How unlikely that is, is counted
 What is certain is a leak in itself. No correction for other findings takes it back, and none is paid for by it.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,7 +113,7 @@ def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
     if not own or not len(hits):
         return 0.0
     logarithms = _log_ways(held, hits) + _log_ways(all_held - held, named - hits) - _log_ways(all_held, named)
-    return max(0.0, -float(logsumexp(logarithms)) / np.log(2.0))
+    return max(0.0, -float(logsumexp(logarithms)) / math.log(2.0))
 
 
 def _log_ways(size: float, chosen: Any) -> Any:

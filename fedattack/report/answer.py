@@ -178,8 +178,12 @@ def _short_of_read_off(finding: Finding) -> str:
         raise AssertionError("asked for where something was read off")
     if finding.is_certain:
         verb = "is" if finding.read_off["certain"] == 1 else "are"
-        size = _fill(_BESIDE_GUESSING if finding.chance is not None else "{value}", finding)
-        return f"Yes: {certain_in_words(finding.read_off)} {verb} certain ({size})."
+        template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
+        if not finding.chance and "{times}" in template:
+            template = _BESIDE_GUESSING
+        if finding.chance is None:
+            template = "{value}"
+        return f"Yes: {certain_in_words(finding.read_off)} {verb} certain; {_fill(template, finding)}."
     right = count_words(finding.read_off["right"], finding.read_off["what"])
     verb = "is" if finding.read_off["right"] == 1 else "are"
     return f"{right} {verb} right, and that may be an accident."

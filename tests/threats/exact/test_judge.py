@@ -183,6 +183,8 @@ def fine(draw, count):
 def test_where_nothing_is_told_of_clients_a_leak_is_found_in_one_of_twenty_runs(kind, population, sizes):
     if kind == "rows of other clients" and len(sizes) == 1:
         pytest.skip("there is no other client")
+    if kind == "any known rows" and population is fine:
+        pytest.skip("a client's example of twenty fine numbers is no accident, whoever is said to hold it")
     runs, alarms = 60, 0
     for seed in range(runs):
         draw = np.random.default_rng(seed)
@@ -190,7 +192,7 @@ def test_where_nothing_is_told_of_clients_a_leak_is_found_in_one_of_twenty_runs(
         read = draws_of_nobody(kind, draw, held, nobody, population)
         found = judged(case_of(read, held, nobody=nobody, auxiliary=population(draw, 30), seed=seed), draws=199)
         alarms += any(finding.verdict == LEAK for finding in found.values())
-        assert found["recovered"].read_off["certain"] == 0 or kind == "any known rows"
+        assert found["recovered"].read_off["certain"] == 0
     assert alarms <= stats.binom.ppf(0.99, runs, 0.05)
 
 
