@@ -1,9 +1,10 @@
 """Judge sequences: how many of a client's sequences are found exactly, and how much of the others."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -148,20 +149,27 @@ def _match_parts(found: Sequence[Sequence[Tokens]], true: Sequence[Tokens], size
 def bits_of_sequences(asked: Sequence[Tokens], others: Sequence[Tokens], known: Sequence[Tokens]) -> Floats:
     """Say how many bits tell each sequence from the nearest of others, (asked,), in whatever order its tokens stand.
 
-    A token tells as many bits as it is rare among the known sequences. Those count which the other one has not as
-    often.
+    A token tells as many bits as it is rare in the other known sequences, where each token is seen once more than it
+    is. Those count which the nearest one has not as often.
     """
+    counts = Counter(chain.from_iterable(known))
+    total, times = counts.total(), Counter(known)
     numbers: dict[tuple[Any, int], int] = {}
-    own, of_others, all_known = (_count_parts(part, 1, numbers) for part in (asked, others, known))
-    width = len(numbers)
-    holding = np.asarray(_as_matrix(all_known, width).sum(axis=0), dtype=np.float64).reshape(-1)
-    rarity = np.log2(len(known) + 1) - np.log2(holding + 1)
-    bits = _as_matrix(own, width).multiply(rarity[None]).tocsr()
-    in_all = np.asarray(bits.sum(axis=1), dtype=np.float64).reshape(-1)
+    own, of_others = _count_parts(asked, 1, numbers), _count_parts(others, 1, numbers)
+    token_of = [token for token, _ in numbers]
+    parts = _as_matrix(own, len(numbers))
+    for row, tokens in enumerate(asked):
+        equals, of_row = times[tokens], slice(parts.indptr[row], parts.indptr[row + 1])
+        below = total - equals * len(tokens) + len(counts)
+        inside = Counter(tokens)
+        for place, number in enumerate(parts.indices[of_row].tolist(), start=of_row.start):
+            token = token_of[number]
+            parts.data[place] = np.log2(below / (counts[token] - equals * inside[token] + 1))
+    bits = np.asarray(parts.sum(axis=1), dtype=np.float64).reshape(-1)
     if not others or not len(asked):
-        return in_all
-    common = np.asarray((bits @ _as_matrix(of_others, width).T).todense())
-    return np.asarray(in_all - common.max(axis=1))
+        return bits
+    common = parts @ _as_matrix(of_others, len(numbers)).T
+    return np.asarray(bits - common.max(axis=1).toarray().reshape(-1))
 
 
 def _count_parts(
