@@ -277,9 +277,9 @@ class Player:
                 if gradient is not None:
                     total[place] = gradient if before is None else before + gradient
         with torch.no_grad():
-            for parameter, gradient in zip(learned, total, strict=True):
-                if gradient is not None:
-                    parameter.sub_(gradient, alpha=STEPPING / batches)
+            for parameter, added in zip(learned, total, strict=True):
+                if added is not None:
+                    parameter.sub_(added, alpha=STEPPING / batches)
         return self._read_weights()
 
     def _require_learned(self) -> list[Tensor]:
