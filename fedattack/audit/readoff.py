@@ -11,7 +11,7 @@ What is certain is a leak in itself. No correction for other findings takes it b
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ BITS = 40.0
 
 # Numbers that are compared, at most: further examples are not looked at, and fewer are called certain.
 _MOST_COMPARED = 2**31
+
+# Numbers that are compared at once.
+_AT_ONCE = 2**22
 
 # Known examples by which columns are compared with each other.
 _COMPARED_ROWS = 1_000
@@ -72,13 +75,24 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
     examples, others, known = examples[:, columns], others[:, columns], known[:, columns]
     compared = max(1, (len(others) + len(known)) * max(1, len(columns)))
     for row, example in enumerate(examples[: max(1, _MOST_COMPARED // compared)]):
-        near = np.abs(known - example) <= tolerance
-        # The example itself, and its equals, say nothing of how rare it is.
-        near = near[~near.all(axis=1)]
-        rarity = np.log2(len(near) + 1) - np.log2(near.sum(axis=0) + 1)
-        differ = np.abs(others - example) > tolerance
-        bits[row] = (differ @ rarity).min(initial=float(rarity.sum()))
+        others_in_all, times = 0, np.zeros(len(columns))
+        for near in _find_near(known, example, tolerance):
+            # The example itself, and its equals, say nothing of how rare it is.
+            other = near[~near.all(axis=1)]
+            others_in_all += len(other)
+            times += other.sum(axis=0)
+        rarity = np.log2(others_in_all + 1) - np.log2(times + 1)
+        bits[row] = float(rarity.sum())
+        for near in _find_near(others, example, tolerance):
+            bits[row] = min(bits[row], float((~near @ rarity).min()))
     return bits
+
+
+def _find_near(rows: Floats, example: Floats, tolerance: float) -> Iterator[Flags]:
+    """Yield of rows (n, columns), some at once, which numbers are near the example's."""
+    at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
+    for first in range(0, len(rows), at_once):
+        yield np.abs(rows[first : first + at_once] - example) <= tolerance
 
 
 def _columns_apart(known: Floats) -> NDArray[np.int64]:
