@@ -138,7 +138,7 @@ class Interview:
         return {"notes": self._notes()}
 
     def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
-        """Put one plain step on this many of its own targets in the place of each client's reply."""
+        """Put one plain step on this many of its own targets, 0 for all, in the place of each client's reply."""
         replies = []
         for reply in exchange.replies:
             rows = self._request["owned"].get(reply.node, [])
@@ -146,7 +146,7 @@ class Interview:
             if reply.status == "ok" and reply.arrays is not None and received is not None and rows:
                 player = self._player(received, reply.node)
                 player.take(received)
-                chosen = np.random.default_rng(round_.seq).permutation(rows)[:count]
+                chosen = np.random.default_rng(round_.seq).permutation(rows)[: count or None]
                 reply = replace(reply, arrays=player.step(chosen.tolist()))
             replies.append(reply)
         return replace(exchange, replies=replies)

@@ -2,8 +2,9 @@
 
 The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
 each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
-plain step on a few of them in the place of its reply. For attacks on tables it sends trees that split by its own
-values. If nothing of that is seen, the attack cannot tell anything here.
+plain step on a few of them in the place of its reply, or on all of them where the attack counts all that it holds. For
+attacks on tables it sends trees that split by its own values. If nothing of that is seen, the attack cannot tell
+anything here.
 """
 
 import tempfile
@@ -18,12 +19,14 @@ import numpy as np
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
+from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
-from fedattack.audit.control import PLANTED, STEPPED, TRAINED, Control
+from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Round, rewrite_record
 from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
@@ -34,6 +37,9 @@ PASSES = ((1, 4), (16, 64))
 
 TOGETHER = (16, 4, 1)
 """How many of its own targets are in a client's step, at most."""
+
+ALL = 0
+"""Stands for a step on all of a client's own targets."""
 
 VALUES = (1, 4, 16, 64)
 """By how many of its own values of each column a client's trees split, at most."""
@@ -63,6 +69,7 @@ def control(
         tries: list[tuple[str, Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
             *((TRAINED, passes, _train_further) for passes in PASSES),
             (STEPPED, TOGETHER, partial(_step, Path(folder))),
+            (WHOLE, (ALL,), partial(_step, Path(folder))),
             (PLANTED, VALUES, partial(_plant_rows, Path(folder))),
         ]
         for kind, amounts, plant in tries:
@@ -84,7 +91,8 @@ def _takes(name: str, kind: str) -> bool:
     attack = ATTACKS[name]
     takes = {
         TRAINED: "losses" in attack.needs.knowledge,
-        STEPPED: attack.in_apps.reads_steps,
+        STEPPED: attack.in_apps.reads_steps and not attack.in_apps.reads_all,
+        WHOLE: attack.in_apps.reads_steps and attack.in_apps.reads_all,
         PLANTED: bool(attack.in_apps.plants),
     }
     return takes[kind]
@@ -150,11 +158,17 @@ def _train_further(
 def _step(
     folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], together: Sequence[int]
 ) -> Mapping[int, Evidence]:
-    """Let clients send one plain step on some of their own targets."""
+    """Let clients send one plain step on some of their own targets.
+
+    Where the attacker knows how clients train, it knows this step.
+    """
     inquiry, owned = _inquire(evidence, witnesses)
     if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
         raise DataError("a plain step stands in the place of a single client's model alone")
     records = asker.plant_steps(inquiry, owned, together, folder / (evidence.part.name or "run"))
+    if together == (ALL,) and evidence.knowledge.training is not None:
+        step = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)
+        evidence = replace(evidence, knowledge=replace(evidence.knowledge, training=step))
     return {count: replace(evidence, record=record) for count, record in records.items()}
 
 

@@ -262,15 +262,24 @@ class Player:
             yield self._read_weights()
 
     def step(self, rows: Sequence[int]) -> Arrays:
-        """Return the weights after one step of gradient descent on some of the targets, all in one batch."""
+        """Return the weights after one step of gradient descent on some of the targets, all in one batch.
+
+        Of more than the client's own batches hold, the step is the mean of several of these.
+        """
         learned = self._require_learned()
-        chosen = np.resize(np.asarray(rows), self.tape.step.count)
-        loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
-        gradients = torch.autograd.grad(loss, learned, allow_unused=True)
-        with torch.no_grad():
-            for parameter, gradient in zip(learned, gradients, strict=True):
+        size = self.tape.step.count
+        batches = -(-len(rows) // size)
+        total: list[Tensor | None] = [None] * len(learned)
+        for chosen in np.resize(np.asarray(rows), (batches, size)):
+            loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
+            for place, gradient in enumerate(torch.autograd.grad(loss, learned, allow_unused=True)):
+                before = total[place]
                 if gradient is not None:
-                    parameter.sub_(gradient, alpha=STEPPING)
+                    total[place] = gradient if before is None else before + gradient
+        with torch.no_grad():
+            for parameter, added in zip(learned, total, strict=True):
+                if added is not None:
+                    parameter.sub_(added, alpha=STEPPING / batches)
         return self._read_weights()
 
     def _require_learned(self) -> list[Tensor]:

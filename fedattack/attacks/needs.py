@@ -96,6 +96,8 @@ class InApps:
         Whether it is asked of the sums that single replies make, where replies are seen.
     reads_steps
         Whether it reads updates, so that its positive control plants a plain step in the place of each reply.
+    reads_all
+        Whether what it reads is held against all that a client holds, so that the planted step is on all of it.
     plants
         Where the function is, ``module:function``, that plants a client's own rows in its reply; empty for none.
     truth
@@ -113,6 +115,7 @@ class InApps:
     of_few: bool = False
     of_sums: bool = False
     reads_steps: bool = False
+    reads_all: bool = False
     plants: str = ""
     truth: str = ""
     remedy: str = ""

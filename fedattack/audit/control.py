@@ -8,9 +8,9 @@ from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
 _BEGINNING = "positive control: with clients that "
 
 
-TRAINED, STEPPED, PLANTED = "trained", "stepped", "planted"
-"""What clients do in a control: they train further on their own targets, send one plain step on them, or send trees
-that split by their own values."""
+TRAINED, STEPPED, WHOLE, PLANTED = "trained", "stepped", "whole", "planted"
+"""What clients do in a control: they train further on their own targets, send one plain step on some of them or on all,
+or send trees that split by their own values."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Control:
     Attributes
     ----------
     kind
-        :data:`TRAINED`, :data:`STEPPED` or :data:`PLANTED`.
+        :data:`TRAINED`, :data:`STEPPED`, :data:`WHOLE` or :data:`PLANTED`.
     amount
-        Passes over their own targets, how many of these are in the step, or values of each column: the first that was
-        seen, or the last that was tried.
+        Passes over their own targets, how many of these are in the step, 0 for all of them, or values of each column:
+        the first that was seen, or the last that was tried.
     is_seen
         Whether the attack shows a leak then.
     """
@@ -43,6 +43,8 @@ class Control:
         if self.kind == PLANTED:
             count = {1: "one"}.get(self.amount, self.amount)
             return f"send trees that split by {count} of their own values of each column"
+        if self.kind == WHOLE:
+            return "send one plain step on all of their own targets"
         return f"send one plain step on {self.amount} of their own targets"
 
 
@@ -65,6 +67,9 @@ def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) 
         reason = f"{finding.reason}; {_BEGINNING}{control.clients}, this attack shows "
         if control.is_seen:
             final.append(replace(finding, reason=f"{reason}a leak"))
+        elif finding.is_right_in_part:
+            # What it reads and is right stands on the page: it sees something.
+            final.append(replace(finding, reason=f"{reason}no leak either"))
         else:
             final.append(replace(finding, verdict=CANNOT_TELL, reason=f"{reason}no leak either: it cannot tell"))
     return final

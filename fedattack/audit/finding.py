@@ -34,6 +34,8 @@ NAME = re.compile(r"[a-z0-9-]+")
 METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
+# What findings of earlier versions lack.
+_OPTIONAL = {"read_off"}
 
 
 class Null(TypedDict):
@@ -43,6 +45,18 @@ class Null(TypedDict):
     low: float | None
     high: float | None
     n: int
+
+
+class ReadOff(TypedDict):
+    """What was read off, one by one: what one is called, how many are right, how many are certain, of how many clients.
+
+    What is certain leaves no doubt, however few there are; see :mod:`fedattack.audit.readoff`.
+    """
+
+    what: str
+    right: int
+    certain: int
+    clients: int
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -92,6 +106,8 @@ class Finding:
         Mean and standard deviation of the seeds' values; the deviation is None for one seed.
     series
         Numbers for figures and tables, such as ``per_round`` and ``per_client``.
+    read_off
+        Where single examples or words are read off: how many are right, and how many leave no doubt. None elsewhere.
     setting, provenance
         What was run, and with which versions.
     paper
@@ -133,6 +149,7 @@ class Finding:
     setting: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     paper: str = ""
+    read_off: ReadOff | None = None
 
     def __post_init__(self) -> None:
         for part, pattern in ((self.attack, NAME), (self.metric, METRIC)):
@@ -166,6 +183,16 @@ class Finding:
         """The null's value; None where there is no null."""
         return self.null and self.null["value"]
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is a leak by what was read off beyond doubt: no test decides, and no correction takes it back."""
+        return self.verdict == LEAK and self.read_off is not None and self.read_off["certain"] > 0
+
+    @property
+    def is_right_in_part(self) -> bool:
+        """Whether something that was read off is right."""
+        return self.read_off is not None and self.read_off["right"] > 0
+
     def __repr__(self) -> str:
         # How findings look is made of their parts, and this module has none of it.
         from fedattack.audit.card import line_of
@@ -191,7 +218,7 @@ class Finding:
             If a key is unknown or missing, or the parts contradict each other.
         """
         known = {f.name for f in fields(cls)}
-        unknown, missing = sorted(set(data) - known), sorted(known - set(data))
+        unknown, missing = sorted(set(data) - known), sorted(known - set(data) - _OPTIONAL)
         if unknown or missing:
             raise ReportError(
                 f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"
@@ -289,6 +316,15 @@ def verdict(
     if p > ERROR:
         return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
     return LEAK, f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and hardly by accident: {by_test}"
+
+
+def certain_in_words(read_off: ReadOff) -> str:
+    """Say how much was read off beyond doubt: ``13 examples of 7 clients``."""
+    parts = []
+    for count, what in ((read_off["certain"], read_off["what"]), (read_off["clients"], "client")):
+        ending = "" if count == 1 else "s"
+        parts.append(f"{count:,} {what}{ending}")
+    return " of ".join(parts)
 
 
 def p_in_words(p: float) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.finding import Finding, verdict
+from fedattack.audit.finding import LEAK, Finding, ReadOff, certain_in_words, verdict
 from fedattack.audit.listing import Listing
 from fedattack.audit.measures import Measure, Measurement, Rate
 from fedattack.audit.reach import Prepared, Reach
@@ -259,6 +259,8 @@ class Judge(Generic[C]):
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
             reason = f"{reason}: {why}"
+        if found.read_off is not None and found.read_off["certain"]:
+            words, reason = LEAK, f"{found.reason}: {_why_certain(found.read_off)}"
         spread = {}
         if found.by_seed:
             spread["seed_mean"] = fmean(found.by_seed)
@@ -286,6 +288,7 @@ class Judge(Generic[C]):
             comparisons=found.chosen_among or 1,
             **spread,
             series=dict(found.series),
+            read_off=found.read_off,
         )
 
     def finding(self, metric: str, label: str, **numbers: Any) -> Finding:
@@ -351,6 +354,12 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
         return None
     judge: type[Judge[Any]] = threat.load(threat.judges[attack])
     return judge
+
+
+def _why_certain(read_off: ReadOff) -> str:
+    """Say why a leak is one, where what was read off leaves no doubt."""
+    verb = "is" if read_off["certain"] == 1 else "are"
+    return f"{certain_in_words(read_off)} {verb} certain: an accident gives that less than once in 10¹² times"
 
 
 def _view_of(case: Case) -> str:

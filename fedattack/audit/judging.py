@@ -70,7 +70,7 @@ def judge_attacks(
 def _if_read(finding: Finding, unread: str) -> Finding:
     """Take back that an attack found nothing in replies that are not understood; a leak that it found is one."""
     reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
-    if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models:
+    if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models or finding.is_right_in_part:
         return finding
     return replace(finding, verdict=CANNOT_TELL, reason=f"{unread}: what no attack can read shows nothing")
 
@@ -81,7 +81,7 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
     final = []
     for finding in findings:
         other = by_metric.get(finding.metric)
-        if finding.p is None:
+        if finding.p is None or finding.is_certain:
             final.append(finding)
             continue
         if other is None or other.p is None or other.p_least is None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Null
+from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Null, ReadOff
 from fedattack.audit.intervals import here_of, mean_interval, rate_interval
 from fedattack.audit.roc import Estimate, curve
 from fedattack.audit.significance import Significance
@@ -51,6 +51,8 @@ class Measurement:
         Among how many it was chosen after seeing them; ``None`` if it was fixed in advance.
     verdict
         Where there is nothing to test, the verdict; ``reason`` then says all.
+    read_off
+        As in a :class:`~fedattack.audit.finding.Finding`: what is certain makes it a leak.
     metric, label
         Where they depend on the data; empty for those of the measure.
     """
@@ -70,6 +72,7 @@ class Measurement:
     by_seed: Sequence[float] = ()
     chosen_among: int | None = None
     verdict: str = ""
+    read_off: ReadOff | None = None
     metric: str = ""
     label: str = ""
 

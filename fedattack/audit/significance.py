@@ -167,10 +167,15 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
 
     Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
     Section 5.
+
+    What is certain (:attr:`~fedattack.audit.finding.Finding.is_certain`) is shown first, by no test: it stays as it is,
+    and the others have its part of the error.
     """
     # What could not have been a leak whatever came out takes nothing from the others.
     tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
-    ps = [one.p for one in tested if one.p is not None]
+    ps = []
+    for one in tested:
+        ps.append(0.0 if one.is_certain else one.p or 0.0)
     weights = share_error([one.headline for one in tested])
     corrected = iter(enumerate(adjust(ps, weights)))
     final = []
@@ -179,6 +184,9 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
             final.append(finding)
             continue
         place, p = next(corrected)
+        if finding.is_certain:
+            final.append(finding)
+            continue
         best = p
         if p > ERROR:
             best = adjust([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]

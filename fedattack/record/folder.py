@@ -36,7 +36,7 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 @with_config(_STRICT)
 class _ControlEntry(TypedDict):
-    kind: Literal["trained", "stepped", "planted"]
+    kind: Literal["trained", "stepped", "whole", "planted"]
     amount: _Whole
     is_seen: bool
 

@@ -17,6 +17,7 @@ from fedattack.audit.finding import (
     VERDICTS,
     Finding,
     answering,
+    certain_in_words,
     list_words,
     p_in_words,
 )
@@ -143,6 +144,8 @@ def short_of(finding: Finding, explained: str) -> str:
     """Answer in a few words: of a leak what the attacker gains over guessing, and what explains all of it."""
     if finding.value is None:
         return "Not judged."
+    if finding.is_certain or (finding.is_right_in_part and finding.verdict != LEAK):
+        return _short_of_read_off(finding)
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
     if finding.verdict == CANNOT_TELL:
@@ -150,7 +153,7 @@ def short_of(finding: Finding, explained: str) -> str:
             return "Cannot be told: this attack would not have seen a leak here."
         return f"Cannot be told: {end_sentence(finding.reason)}"
     if finding.verdict not in (LEAK, NO_EVIDENCE):
-        return f"{shown(finding.value, finding.units)}; that is no verdict."
+        return f"{shown(finding.value, finding.units)}; there is nothing to hold that against."
     is_leak = finding.verdict == LEAK
     if is_leak and not finding.headline:
         about = finding.label
@@ -167,6 +170,23 @@ def short_of(finding: Finding, explained: str) -> str:
     if not is_leak:
         return f"Not shown: {words}."
     return f"Yes: {'; '.join(filter(None, [words, explained]))}."
+
+
+def _short_of_read_off(finding: Finding) -> str:
+    """Answer in a few words where single examples or words were read off and are right."""
+    if finding.read_off is None:
+        raise AssertionError("asked for where something was read off")
+    if finding.is_certain:
+        verb = "is" if finding.read_off["certain"] == 1 else "are"
+        template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
+        if not finding.chance and "{times}" in template:
+            template = _BESIDE_GUESSING
+        if finding.chance is None:
+            template = "{value}"
+        return f"Yes: {certain_in_words(finding.read_off)} {verb} certain; {_fill(template, finding)}."
+    right = count_words(finding.read_off["right"], finding.read_off["what"])
+    verb = "is" if finding.read_off["right"] == 1 else "are"
+    return f"{right} {verb} right, and that may be an accident."
 
 
 def _fill(template: str, finding: Finding) -> str:
@@ -214,6 +234,8 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         )
     if finding.verdict in (TOO_FEW, CANNOT_TELL):
         return [*sentences, end_sentence(finding.reason)]
+    if finding.is_certain:
+        sentences.append("No test decides: what is certain is so whatever else was found.")
     if finding.p_adjusted is not None:
         often = _write_often(finding.verdict, finding.p_adjusted)
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
@@ -343,6 +365,8 @@ def _in_brief(finding: Finding) -> str:
     if finding.value is None:
         return ""
     runs = count_words(len(finding.seeds), "run")
+    if finding.is_certain:
+        return f"{runs}, certain"
     if finding.p_adjusted is None:
         return runs
     return f"{runs}, {p_in_words(finding.p_adjusted)}"

@@ -52,6 +52,8 @@ def is_by_its_test_alone(finding: Finding) -> bool:
 
 
 def _reaches_guessing(finding: Finding) -> bool:
+    if finding.is_certain:
+        return False
     chance, low = finding.chance, finding.low
     return finding.verdict == LEAK and chance is not None and low is not None and low <= chance
 
@@ -62,6 +64,8 @@ def verdict_in_words(finding: Finding) -> str:
         return "leak in these runs"
     if is_by_its_test_alone(finding):
         return "leak by its test alone"
+    if finding.verdict == NO_EVIDENCE and finding.is_right_in_part:
+        return "may be an accident"
     return _VERDICTS[finding.verdict]
 
 

@@ -27,6 +27,19 @@ def beside(metric, verdict, null):
     )
 
 
+def read(right, certain):
+    return {"what": "example", "right": right, "certain": certain, "clients": 2}
+
+
+def test_what_is_certain_or_right_is_neither_denied_nor_said_to_be_by_a_test():
+    certain = replace(asr(read_off=read(1, 1), low=0.0), p_adjusted=None)
+    (answer,) = answers_of([certain], RUN)
+    assert "No test decides: what is certain is so whatever else was found." in answer.sure
+    assert verdict_in_words(certain) == "leak shown"
+    assert verdict_in_words(asr(read_off=read(1, 0), verdict="no evidence")) == "may be an accident"
+    assert verdict_in_words(asr(read_off=read(0, 0), verdict="no evidence")) == "not shown"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -45,6 +58,24 @@ def beside(metric, verdict, null):
             "Cannot be told: this attack would not have seen a leak here.",
         ),
         ({"chance": 0.0, "value": 1.0, "high": 1.0}, "Yes: 100%; guessing gives 0%."),
+        ({"read_off": read(7, 1)}, "Yes: 1 example of 2 clients is certain; 5.8 times as often as guessing."),
+        (
+            {
+                "read_off": read(7, 7),
+                "attack": "exact",
+                "metric": "recovered",
+                "value": 0.01,
+                "chance": 0.0,
+                "low": 0.0,
+            },
+            "Yes: 7 examples of 2 clients are certain; 1.0% of the training examples were read off exactly, where "
+            "guessing gives 0%.",
+        ),
+        ({"read_off": read(7, 7), "chance": None}, "Yes: 7 examples of 2 clients are certain; 58.1%."),
+        ({"read_off": read(2, 0), "verdict": "no evidence"}, "2 examples are right, and that may be an accident."),
+        ({"read_off": read(1, 0), "verdict": "too few to tell"}, "1 example is right, and that may be an accident."),
+        ({"read_off": read(0, 0), "verdict": "too few to tell"}, "Too few targets or clients to tell."),
+        ({"verdict": "not applicable"}, "58.1%; there is nothing to hold that against."),
         ({"attack": "unheard-of"}, "Yes: 5.8 times what guessing gives."),
         ({"verdict": "not applicable", "value": None, "low": None, "high": None}, "Not judged."),
     ],

@@ -9,17 +9,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.clients import ClientsCase
-from fedattack.audit.truth import has_examples
+from fedattack.audit.readoff import BITS, bits_beside
+from fedattack.audit.truth import SEVERAL, has_examples
 from fedattack.base.structured import fields
 
 TOLERANCE = 1e-3
 """How far each number of an example that counts as read off may be from it, as a part of its feature's span."""
+
+PRECISE = 1e-4
+"""How far each number of an example may be off that is certain: single precision is off by a millionth or so."""
+
+ANY, NOBODY = -1, -1
+"""Whose an example is said to be that may be any client's; and the holder of one that nobody holds."""
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 # Examples that are compared with others at once.
 _AT_ONCE = 1_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """Who holds which of all known examples: one entry for each example and each of its holders.
+
+    Attributes
+    ----------
+    x
+        (examples, inputs): different ones.
+    rows, holders
+        (entries,): which example, and who holds it: an index into the clients that are asked about, a larger number for
+        another client, or −1 for nobody.
+    """
+
+    x: Floats
+    rows: NDArray[np.int64]
+    holders: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -66,6 +91,78 @@ class ExactCase(ClientsCase):
         """The attacker's own examples (n, inputs); none where it has none."""
         known = self.knowledge.auxiliary
         return self._flatten(None if known is None else known.x)
+
+    @cached_property
+    def known_examples(self) -> Held:
+        """All known examples: of the clients that are asked about, of others, and of nobody."""
+        x, whose = self.held
+        parts, holders = [x, self.evaluation, self.auxiliary], [whose]
+        holders.append(np.full(len(self.evaluation) + len(self.auxiliary), NOBODY))
+        others, of_others = self._list_targets_of_others()
+        rows: dict[bytes, int] = {}
+        first: list[int] = []
+        numbers = []
+        # Equal examples are one; 0 and −0 are equal.
+        every = np.concatenate([*parts, others]).astype(np.float32) + np.float32(0)
+        for place, example in enumerate(every):
+            number = rows.setdefault(example.tobytes(), len(first))
+            if number == len(first):
+                first.append(place)
+            numbers.append(number)
+        entries = np.stack([np.array(numbers, dtype=np.int64), np.concatenate([*holders, of_others])])
+        entries = np.unique(entries, axis=1)
+        return Held(every[first].astype(np.float64), entries[0], entries[1])
+
+    def _list_targets_of_others(self) -> tuple[Floats, NDArray[np.int64]]:
+        """Return the targets that clients hold of which not all examples are known, and who holds each."""
+        targets, owners = self.knowledge.targets, self.truth.owners
+        x = self._flatten(None if targets is None or len(targets) != len(owners) else targets.x)
+        rows, holders = [], []
+        names = [client for client in self.truth.clients if client not in self.places]
+        for row in range(len(x)):
+            owner = str(owners[row])
+            for name in self.truth.shared[row] if owner == SEVERAL else (owner,):
+                if name in names:
+                    rows.append(row)
+                    holders.append(len(self.asked) + names.index(name))
+        return x[np.array(rows, dtype=np.int64)], np.array(holders, dtype=np.int64)
+
+    @cached_property
+    def met(self) -> list[tuple[int, int]]:
+        """The different pairs of whose example was read off, as the attacker says, and which known example it is.
+
+        The first is an index into the clients that are asked about, or −1 where it may be any client's: of sums. The
+        second is a row of :attr:`known_examples`.
+        """
+        found, whose = self.found
+        nearest, apart = self.compare(found, self.known_examples.x)
+        if self.is_sum:
+            whose = np.full(len(found), ANY)
+        is_met = apart.max(axis=1, initial=0) <= TOLERANCE
+        return sorted({*zip(whose[is_met].tolist(), nearest[is_met].tolist(), strict=True)})
+
+    @cached_property
+    def right_of(self) -> NDArray[np.int64]:
+        """(clients,): how many different examples of each client were read off."""
+        return np.bincount(self.held[1][self.is_read], minlength=len(self.asked))
+
+    @cached_property
+    def certain_of(self) -> NDArray[np.int64]:
+        """(clients,): how many of these are certain: right to all digits, and like no example of anybody else."""
+        known, counts = self.known_examples, np.zeros(len(self.asked), dtype=np.int64)
+        found, whose = self.found
+        for client in range(len(self.asked)):
+            read = found if self.is_sum else found[whose == client]
+            own = np.isin(np.arange(len(known.x)), known.rows[known.holders == client])
+            nearest, apart = self.compare(read, known.x[own])
+            exact = np.unique(nearest[apart.max(axis=1, initial=0) <= PRECISE])
+            if not len(exact):
+                continue
+            elsewhere = np.isin(np.arange(len(known.x)), known.rows[known.holders != client])
+            scaled = known.x / self.spans
+            bits = bits_beside(scaled[own][exact], scaled[elsewhere], scaled, TOLERANCE)
+            counts[client] = int((bits >= BITS).sum())
+        return counts
 
     def _flatten(self, x: NDArray[Any] | None) -> Floats:
         """Return examples as (n, inputs); none where they are of another form."""
@@ -160,6 +257,14 @@ class ExactCase(ClientsCase):
             _, apart = self.compare(found[own], x[whose == client])
             holders[own] = np.where(apart.max(axis=1, initial=0) <= TOLERANCE, client, -1)
         return holders
+
+    @cached_property
+    def traced(self) -> Floats:
+        """(clients, clients): of sums how many examples that are traced to one (rows) are another one's (columns)."""
+        table = np.zeros((len(self.asked),) * 2)
+        known = (self.found[1] >= 0) & (self.truly_of >= 0)
+        np.add.at(table, (self.found[1][known], self.truly_of[known]), 1)
+        return table
 
     @cached_property
     def is_grouped(self) -> Flags:

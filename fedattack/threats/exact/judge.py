@@ -1,28 +1,32 @@
 """Judge what was read off: which part of the clients' training examples is there, number by number."""
 
 from collections.abc import Iterator
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
-from fedattack.audit.clients import ClientsJudge
+from fedattack.audit.clients import ClientsJudge, Fits
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import t_interval
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
-from fedattack.audit.significance import Significance, count_of, significance_of
-from fedattack.threats.exact.case import TOLERANCE, ExactCase
+from fedattack.audit.readoff import BITS, read_off
+from fedattack.audit.significance import Significance, significance_of
+from fedattack.audit.summaries import null_of
+from fedattack.threats.exact.case import PRECISE, TOLERANCE, ExactCase
 from fedattack.threats.exact.exact import RULES
+from fedattack.threats.exact.exchange import LinkedExamples, MetExamples, MetOfRuns
 from fedattack.threats.inversion.images import IDENTICAL, peak_ratio
 
 Floats = NDArray[np.float64]
 
 AUXILIARY = "auxiliary examples"
 
-# The stream of random numbers of tests.
-_TESTING = 1
+# Streams of random numbers, apart from each other.
+_TESTING, _CHOOSING, _SHUFFLING, _TRACING, _LINKING = 1, 2, 3, 4, 5
 
 # Clients and updates of the first run that the page shows.
 _SHOWN = 20
@@ -31,13 +35,15 @@ _SHOWN = 20
 class ExactJudge(ClientsJudge[ExactCase]):
     """States which part of the clients' examples was read off exactly, and how much of what was read off is one.
 
-    The test exchanges the clients' examples with others that nobody trained on.
+    The test exchanges who holds which of all known examples, and what was read off stays.
     """
 
     case = ExactCase
     notes = (
         "An example counts as read off if each of its numbers is within a thousandth of its feature's span. The null "
         "of exact.recovered is what was read off beside examples that nobody trained on.",
+        f"An example that was read off is certain if each of its numbers is within {PRECISE:g} of its feature's span, "
+        f"and {BITS:g} bits or more tell it from every example that another client or nobody holds.",
     )
 
     @measure("recovered", "Training examples read off exactly", headline=True)
@@ -47,16 +53,21 @@ class ExactJudge(ClientsJudge[ExactCase]):
             return no_value("of no client all training examples are known, so that nobody can compare")
         rate = Rate.of([case.is_read for case in self.asked])
         bars = {AUXILIARY: self._guess()}
-        parts: dict[str, Any] = {}
+        reason, parts = "", {}
         if all(len(case.evaluation) for case in self.asked):
             null = Rate.of([case.others_read for case in self.asked])
-            parts = {"null": null.null(), "chance": null.value, "test": self._test(rate)}
+            parts = {"null": null.null(), "chance": null.value}
+            reason = "the null is the same beside examples that nobody trained on"
         return rate.measured(
-            "the null is the same beside examples that nobody trained on",
+            reason or "no example is known that nobody trained on",
             bars=bars,
             baselines=bars,
             by_seed=rate.by_seed,
             series=self._series(),
+            test=self._test,
+            read_off=read_off(
+                "example", [case.right_of for case in self.asked], [case.certain_of for case in self.asked]
+            ),
             **parts,
         )
 
@@ -65,22 +76,15 @@ class ExactJudge(ClientsJudge[ExactCase]):
         shares = [case.compare(case.held[0], case.auxiliary)[1].max(axis=1) <= TOLERANCE for case in self.asked]
         return float(np.concatenate(shares).mean())
 
-    def _draw(self, rng: np.random.Generator, count: int) -> Floats:
-        """Return which part is read off of as many examples drawn from those of clients and of nobody, (count,)."""
-        total = np.zeros(count)
-        for case in self.asked:
-            read = int(case.is_read.sum() + case.others_read.sum())
-            size = len(case.is_read) + len(case.others_read)
-            total += rng.hypergeometric(read, size - read, len(case.is_read), size=count)
-        return total / sum(len(case.is_read) for case in self.asked)
+    @cached_property
+    def _met(self) -> MetOfRuns:
+        """What was read off and equals a known example."""
+        return MetOfRuns([MetExamples.of(case, self.rng(_CHOOSING)) for case in self.asked])
 
-    def _test(self, rate: Rate) -> Significance:
-        ways = 0.0
-        for case in self.asked:
-            held, others = len(case.is_read), len(case.others_read)
-            ways += float(gammaln(held + others + 1) - gammaln(held + 1) - gammaln(others + 1))
-        how = "the clients' examples exchanged with others that nobody trained on"
-        return significance_of(rate.value, self._draw, self.rng(_TESTING), how, arrangements=count_of(ways))
+    @cached_property
+    def _test(self) -> Significance:
+        """Say how likely so much of what was read off is held by whom it is said to be of alone."""
+        return self._met.test(self.rng(_TESTING), self.draws)
 
     @measure("precision", "Read-off examples that a client trained on")
     def find_precision(self) -> Measurement | None:
@@ -89,42 +93,67 @@ class ExactJudge(ClientsJudge[ExactCase]):
         if not credit:
             return None
         rate = Rate.of(credit)
+        exchanged = self._met.draw(self.rng(_SHUFFLING), self.shuffles) / rate.n
         return rate.measured(
-            "it says how far the attacker may trust what was read off, and is not tested",
-            verdict=NOT_APPLICABLE,
+            "it says how far the attacker may trust what was read off",
+            null=null_of(exchanged.tolist(), rate.n),
+            chance=float(exchanged.mean()),
+            test=self._test,
             by_seed=rate.by_seed,
         )
+
+    @cached_property
+    def _sums(self) -> list[ExactCase]:
+        """The seeds in which examples of clients were read off sums."""
+        return [case for case in self.asked if case.is_sum and (case.truly_of >= 0).any()]
 
     @measure("clients", "Examples of sums traced to their client")
     def find_clients(self) -> Measurement | None:
         """Count of sums which part of the examples that were read off is traced to the client that holds it."""
-        sums = [case for case in self.asked if case.is_sum and (case.truly_of >= 0).any()]
-        if not sums:
+        if not self._sums:
             return None
         credit = []
-        for case in sums:
+        for case in self._sums:
             real = case.truly_of >= 0
             credit.append((case.found[1] == case.truly_of)[real])
         rate = Rate.of(credit)
+        fits = Fits([case.traced for case in self._sums])
+        exchanged = fits.draw(self.rng(_SHUFFLING), self.shuffles) * sum(fits.sizes) / rate.n
         return rate.measured(
-            "of what was read off and is an example; who took part when tells whose it is, and nothing is tested",
-            verdict=NOT_APPLICABLE,
-            baselines={"guessing": float(np.mean([1 / len(case.asked) for case in sums]))},
+            "of what was read off and is an example; who took part when tells whose it is",
+            null=null_of(exchanged.tolist(), rate.n),
+            chance=float(exchanged.mean()),
+            test=fits.test(self.rng(_TRACING), self.draws),
+            baselines={"guessing": float(np.mean([1 / len(case.asked) for case in self._sums]))},
             by_seed=rate.by_seed,
         )
 
     @measure("linked", "Examples of sums linked to another one of the same client")
     def find_linked(self) -> Measurement | None:
         """Count of sums which part of the examples that were read off is in a group, all of one client."""
-        sums = [case for case in self.asked if case.is_sum and (case.truly_of >= 0).any()]
-        if not sums:
+        if not self._sums:
             return None
-        rate = Rate.of([case.is_linked[case.truly_of >= 0] for case in sums])
-        wrong = sum(int((case.is_grouped & ~case.is_linked).sum()) for case in sums)
+        rate = Rate.of([case.is_linked[case.truly_of >= 0] for case in self._sums])
+        wrong = sum(int((case.is_grouped & ~case.is_linked).sum()) for case in self._sums)
+        linked = [LinkedExamples.of(case) for case in self._sums]
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            return np.asarray(sum(run.draw(rng, count) for run in linked)) / rate.n
+
+        exchanged = draw(self.rng(_SHUFFLING), self.shuffles)
+        test = significance_of(
+            rate.value,
+            draw,
+            self.rng(_LINKING),
+            "whose the examples are exchanged among those that were read off",
+            arrangements=prod(run.arrangements for run in linked),
+            draws=self.draws,
+        )
         return rate.measured(
-            f"of what was read off and is an example; {wrong} examples are in a group of several clients, "
-            "and nothing is tested",
-            verdict=NOT_APPLICABLE,
+            f"of what was read off and is an example; {wrong} examples are in a group of several clients",
+            null=null_of(exchanged.tolist(), rate.n),
+            chance=float(exchanged.mean()),
+            test=test,
             by_seed=rate.by_seed,
         )
 

@@ -14,8 +14,10 @@ from fedattack.audit.intervals import t_interval
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
+from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
 from fedattack.base.errors import DataError
+from fedattack.threats.labels.rules import round_counts
 
 Floats = NDArray[np.float64]
 Score = Callable[[Floats, Floats], float]
@@ -110,6 +112,20 @@ class LabelsCase(ClientsCase):
                 table[row, column] = score(stretched, true)
         return table
 
+    @cached_property
+    def is_exact(self) -> NDArray[np.bool_]:
+        """(clients,): whether all labels of a client are counted, where neither the guess nor another client has these.
+
+        The guess are the shares of the attacker's own examples, in whole numbers.
+        """
+        right = (self.counted(self.rule) == self.true).all(axis=1)
+        prior = self.scores.arrays["prior"]
+        for place, true in enumerate(self.true):
+            of_others = np.delete(self.true, place, axis=0)
+            guessed = round_counts(prior / prior.sum(), int(true.sum()))
+            right[place] &= not (guessed == true).all() and not (of_others == true).all(axis=1).any()
+        return right
+
     def guess(self, score: Score) -> Floats:
         """Return (clients,): the same for whoever takes the labels of the attacker's own examples for a client's."""
         prior = self.scores.arrays["prior"]
@@ -141,7 +157,10 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         # Whoever names every label misses none: the guess bars the counts alone.
         bars = {PRIOR: self._guess(share_right)}
         series = {"rules": [*self._rules()], "clients": [*self._clients()]}
-        return self.hold_against_others("right", bars=bars, baselines=bars, series=series)
+        # Where clients hold one label each, a guess may meet all counts of a client: none is certain.
+        exact = [case.is_exact for case in self.asked]
+        found = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
+        return self.hold_against_others("right", bars=bars, baselines=bars, series=series, read_off=found)
 
     @measure("present", "Labels that are there and named")
     def find_present(self) -> Measurement | None:

@@ -21,7 +21,7 @@ class LabelsOptions:
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
     )
-    in_apps: ClassVar[InApps] = InApps(place=3, reads_steps=True)
+    in_apps: ClassVar[InApps] = InApps(place=3, reads_steps=True, reads_all=True)
 
     replies: int = options.whole(
         10, "replies of each client that are looked at, spread over the run; of sums all are", least=1

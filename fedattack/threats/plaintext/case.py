@@ -16,6 +16,11 @@ THREAT = "plaintext"
 
 Floats = NDArray[np.float64]
 
+# Rounding of a likeness; by how much farther from being alike all others are than an own example that is sure; and
+# different numbers that such a vector has. Each number beyond the first three is then met by an accident about once in
+# 30 times, the root of the second.
+_ROUNDING, _FARTHER, _DIFFERENT = 1e-6, 1_000, 12
+
 
 @dataclass(frozen=True)
 class KnownExamples:
@@ -111,6 +116,31 @@ class PlaintextCase(Case):
             holders = sorted({*examples.owners[row >= best - 1e-6].tolist()})
             found.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
         return found
+
+    def count_certain(self, equal: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Count for each sender (senders,) which of its vectors are an example of its own, and which are so for sure.
+
+        A vector is one from this likeness on. It is so for sure if it has enough different numbers, and if its example
+        is far nearer than any that another client or nobody holds.
+        """
+        right, certain = (np.zeros(len(self.senders), dtype=np.int64) for _ in range(2))
+        examples = self.examples
+        if examples is None or not self.candidates:
+            return right, certain
+        alike = likeness(np.stack([part for _, _, part in self.candidates]), examples.x).astype(np.float64)
+        seen: set[tuple[str, bytes]] = set()
+        for (client, _, part), row in zip(self.candidates, alike, strict=True):
+            is_own = examples.owners == client
+            own, other = row[is_own].max(initial=0), row[~is_own].max(initial=0)
+            example = examples.x[is_own][row[is_own].argmax()].tobytes() if is_own.any() else b""
+            if own < equal or own < other or (client, example) in seen:
+                continue
+            seen.add((client, example))
+            place = self.senders.index(client)
+            right[place] += 1
+            is_far = 1 - other >= _FARTHER * max(1 - own, _ROUNDING)
+            certain[place] += is_far and len(np.unique(part)) >= _DIFFERENT
+        return right, certain
 
     def shares(self, asked: str) -> NDArray[np.float64]:
         """(senders, senders): of one's candidates of a name the share whose nearest example is held by another."""

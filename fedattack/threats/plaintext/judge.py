@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.audit.finding import NO_EVIDENCE
+from fedattack.audit.finding import NO_EVIDENCE, ReadOff
 from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
+from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
 from fedattack.threats.plaintext.exchange import Nearest
@@ -31,7 +32,8 @@ class PlaintextJudge(Judge[PlaintextCase]):
     case = PlaintextCase
     notes = (
         "The null of plaintext.own-examples is the same vectors beside other clients' examples. What else stands in "
-        "plaintext is listed, and not tested.",
+        "plaintext is listed, and not tested. A vector is an example for sure if it has twelve different numbers or "
+        "more, and if every example of others and of nobody is a thousand times less alike.",
     )
 
     @measure("own-examples", "Vectors beside the model that are nearest to an own training example", headline=True)
@@ -64,7 +66,13 @@ class PlaintextJudge(Judge[PlaintextCase]):
             test=nearest.test(np.random.default_rng((self._senders[0].seed, _TESTING))),
             series=series | {"vectors": self._count_vectors()},
             by_seed=rate.by_seed,
+            read_off=self._sum_up_equal(),
         )
+
+    def _sum_up_equal(self) -> ReadOff:
+        """Count the vectors that are an example of their sender's own, of all names."""
+        right, certain = zip(*(case.count_certain(EQUAL) for case in self._senders), strict=True)
+        return read_off("example", right, certain)
 
     @cached_property
     def _senders(self) -> list[PlaintextCase]:

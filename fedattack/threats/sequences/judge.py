@@ -1,9 +1,10 @@
 """Judge sequences: how many of a client's sequences are found exactly, and how much of the others."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.sparse import csr_array
 from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
+from fedattack.audit.readoff import BITS, read_off
 from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
 
@@ -91,6 +93,28 @@ class SequencesCase(ClientsCase):
             matches[metric] = np.maximum(_match_parts(self.found, true, size), matches["exact"])
         return matches
 
+    @cached_property
+    def right_of(self) -> NDArray[np.int64]:
+        """(clients,): how many different sequences of each client are found exactly."""
+        counts = []
+        for found, true in zip(self.found, self.true, strict=True):
+            counts.append(len({*found} & {*true}))
+        return np.array(counts, dtype=np.int64)
+
+    @cached_property
+    def certain_of(self) -> NDArray[np.int64]:
+        """(clients,): how many of these are certain: no other client's sequence has nearly the same tokens."""
+        sequences = split_tokens(self.known["tokens"], self.known["lengths"])
+        of_owner: dict[str, list[Tokens]] = {}
+        for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
+            of_owner.setdefault(owner, []).append(tokens)
+        counts = np.zeros(len(self.asked), dtype=np.int64)
+        for place, client in enumerate(self.asked):
+            right = sorted({*self.found[place]} & {*self.true[place]})
+            others = [tokens for owner, own in of_owner.items() if owner != client for tokens in own]
+            counts[place] = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
+        return counts
+
     def fits(self, metric: str) -> Floats:
         """Compare what was found of a client with the sequences of each one, as means."""
         sizes = [len(of_client) for of_client in self.true]
@@ -122,6 +146,32 @@ def _match_parts(found: Sequence[Sequence[Tokens]], true: Sequence[Tokens], size
     return matches
 
 
+def bits_of_sequences(asked: Sequence[Tokens], others: Sequence[Tokens], known: Sequence[Tokens]) -> Floats:
+    """Say how many bits tell each sequence from the nearest of others, (asked,), in whatever order its tokens stand.
+
+    A token tells as many bits as it is rare in the other known sequences, where each token is seen once more than it
+    is. Those count which the nearest one has not as often.
+    """
+    counts = Counter(chain.from_iterable(known))
+    total, times = counts.total(), Counter(known)
+    numbers: dict[tuple[Any, int], int] = {}
+    own, of_others = _count_parts(asked, 1, numbers), _count_parts(others, 1, numbers)
+    token_of = [token for token, _ in numbers]
+    parts = _as_matrix(own, len(numbers))
+    for row, tokens in enumerate(asked):
+        equals, of_row = times[tokens], slice(parts.indptr[row], parts.indptr[row + 1])
+        below = total - equals * len(tokens) + len(counts)
+        inside = Counter(tokens)
+        for place, number in enumerate(parts.indices[of_row].tolist(), start=of_row.start):
+            token = token_of[number]
+            parts.data[place] = np.log2(below / (counts[token] - equals * inside[token] + 1))
+    bits = np.asarray(parts.sum(axis=1), dtype=np.float64).reshape(-1)
+    if not others or not len(asked):
+        return bits
+    common = parts @ _as_matrix(of_others, len(numbers)).T
+    return np.asarray(bits - common.max(axis=1).toarray().reshape(-1))
+
+
 def _count_parts(
     sequences: Sequence[Tokens], size: int, numbers: dict[tuple[Any, int], int]
 ) -> list[NDArray[np.int64]]:
@@ -151,14 +201,19 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
 
     case = SequencesCase
     reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
-    notes = ("The null of dager.exact is the same sequences beside those of other clients.",)
+    notes = (
+        "The null of dager.exact is the same sequences beside those of other clients.",
+        f"A sequence that is found exactly is certain if the tokens in which it differs from every other client's tell "
+        f"{BITS:g} bits or more: each as many as it is rare.",
+    )
 
     @measure("exact", "Sequences found exactly", headline=True)
     def find_exact(self) -> Measurement | None:
         """Count the client's sequences that are found token by token."""
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows its sequences")
-        return self.hold_against_others("exact", series={"clients": [*self._clients()]})
+        found = read_off("sequence", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
+        return self.hold_against_others("exact", series={"clients": [*self._clients()]}, read_off=found)
 
     @measure("rouge1", "Tokens found, ROUGE-1")
     def find_rouge1(self) -> Measurement | None:

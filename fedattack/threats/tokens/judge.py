@@ -13,6 +13,7 @@ from fedattack.audit.clients import ClientsCase, ClientsJudge, reach_of_clients
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
+from fedattack.audit.readoff import BITS, bits_of_items, read_off
 from fedattack.audit.truth import has_kinds
 
 EVERYTHING = "all rows named"
@@ -101,15 +102,45 @@ class TokensCase(ClientsCase):
         }[metric]
         return np.asarray(common / np.maximum(below, 1))
 
+    @cached_property
+    def right_of(self) -> NDArray[np.int64]:
+        """(clients,): how many rows of the largest table are named of each client that it uses."""
+        return np.diagonal(self.counts(0)[0]).astype(np.int64)
+
+    @cached_property
+    def certain_of(self) -> NDArray[np.int64]:
+        """(clients,): how many of these it alone uses, and are named of it alone, if so many are no accident."""
+        named, used = self.named(0), self.used(0)
+        only_named, only_used = (matrix.multiply(_column_sums(matrix) == 1).tocsr() for matrix in (named, used))
+        common = np.asarray((only_named @ only_used.T).todense())
+        held = _row_sums(only_used)
+        certain = np.zeros(len(held), dtype=np.int64)
+        for client, own in enumerate(np.diagonal(common)):
+            all_held, others = held.sum(), common[client].sum() - own
+            if len(held) == 1:
+                # Beside no other client it is held against the rows that nobody uses.
+                all_held, others = self._count_asked(), _row_sums(only_named)[0] - own
+            if bits_of_items(int(own), int(others), int(held[client]), int(all_held)) >= BITS:
+                certain[client] = own
+        return certain
+
+    def _count_asked(self) -> int:
+        """Return how many rows of the largest table are asked about."""
+        return int((self.scores.arrays["asked_tables"] == 0).sum())
+
     def guess(self) -> Floats:
         """Return (clients,): the F1 score of whoever names all rows of each client."""
-        rows = int((self.scores.arrays["asked_tables"] == 0).sum())
+        rows = self._count_asked()
         used = self.counts(0)[2]
         return np.asarray(2 * used / (rows + used))
 
 
 def _row_sums(matrix: "csr_array[Any]") -> Floats:
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).reshape(-1)
+
+
+def _column_sums(matrix: "csr_array[Any]") -> Floats:
+    return np.asarray(matrix.sum(axis=0), dtype=np.float64).reshape(1, -1)
 
 
 def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
@@ -123,6 +154,19 @@ def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
+def _may_be_certain(answers: Mapping[str, NDArray[Any]]) -> bool:
+    """Say whether rows of one table that a client alone uses would be certain, were all of them named."""
+    for table in np.unique(answers["tables"]).tolist():
+        in_table = answers["tables"] == table
+        pairs = np.unique(np.stack([answers["rows"][in_table].astype(str), answers["owners"][in_table]]), axis=1)
+        _, first, counts = np.unique(pairs[0], return_index=True, return_counts=True)
+        _, held = np.unique(pairs[1, first[counts == 1]], return_counts=True)
+        for own in held.tolist():
+            if bits_of_items(own, 0, own, int(held.sum())) >= BITS:
+                return True
+    return False
+
+
 class TokensJudge(ClientsJudge[TokensCase]):
     """States how well the rows of the largest table are named: F1 score, precision and recall, as means over clients.
 
@@ -130,7 +174,11 @@ class TokensJudge(ClientsJudge[TokensCase]):
     """
 
     case = TokensCase
-    notes = ("The null of tokens.f1 is the same named rows beside other clients' examples.",)
+    notes = (
+        "The null of tokens.f1 is the same named rows beside other clients' examples.",
+        "A row is certain if one client alone uses it, it is named of this client alone, and so many such rows of the "
+        f"client are named that an accident gives them less than once in 2^{BITS:g} times.",
+    )
 
     @measure("f1", "Rows named, F1 score", headline=True)
     def find_f1(self) -> Measurement | None:
@@ -140,7 +188,8 @@ class TokensJudge(ClientsJudge[TokensCase]):
         # Whoever names all rows misses none: the guess bars the F1 score alone.
         bars = {EVERYTHING: float(np.concatenate([case.guess() for case in self.asked]).mean())}
         series = {"tables": [*self._tables()], "clients": [*self._clients(self.asked[0])][:_SHOWN]}
-        return self.hold_against_others("f1", bars=bars, baselines=bars, series=series)
+        found = read_off("row", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
+        return self.hold_against_others("f1", bars=bars, baselines=bars, series=series, read_off=found)
 
     @measure("precision", "Named rows that the client holds")
     def find_precision(self) -> Measurement | None:
@@ -181,12 +230,18 @@ class TokensJudge(ClientsJudge[TokensCase]):
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
-        """Count the ways to exchange clients that use other rows."""
+        """Count the ways to exchange clients that use other rows.
+
+        Where a client alone uses so many rows that naming them would be certain, nothing can be said before the run.
+        """
         kinds = []
         for run in runs:
             answers = run.truth.answers.get(TokensCase.ANSWERS)
-            if answers is not None:
-                kinds.append(_kinds_of(answers))
+            if answers is None:
+                continue
+            if _may_be_certain(answers):
+                return None
+            kinds.append(_kinds_of(answers))
         return reach_of_clients(kinds, needed, "that use other rows")
 
     def listings(self) -> Iterator[Listing]:

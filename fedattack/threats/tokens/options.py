@@ -20,7 +20,9 @@ class TokensOptions:
         knowledge=(),
         takes=("rounds", "clients", "frozen", "structures"),
     )
-    in_apps: ClassVar[InApps] = InApps(place=4, reads_steps=True, truth="fedattack.attacks.lookups:rows_in")
+    in_apps: ClassVar[InApps] = InApps(
+        place=4, reads_steps=True, reads_all=True, truth="fedattack.attacks.lookups:rows_in"
+    )
 
     replies: int = options.whole(
         10, "replies of each client that are looked at, spread over the run; of sums all are", least=1

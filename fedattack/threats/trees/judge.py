@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, measure, no_value
+from fedattack.audit.readoff import BITS, bits_of_items, read_off
 from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of
 from fedattack.audit.truth import has_examples
 from fedattack.base.errors import DataError
-from fedattack.threats.trees.matching import EXACT, TOLERANCE, match_rows, share_near
+from fedattack.threats.trees.matching import EXACT, TOLERANCE, find_near, match_rows, share_near
+
+SAME = 1e-6
+"""Share of a column's range by which a threshold may be off from a value that it equals: single precision."""
 
 MIDDLE, OTHERS = "the middle of each column", "rows of the other clients"
 
@@ -98,6 +102,52 @@ class TreesCase(ClientsCase):
         columns, cuts = arrays["cut_columns"][own], arrays["cuts"][own]
         return [np.sort(cuts[columns == column]) for column in range(self.scores.facts["features"])]
 
+    def _own_values(self) -> Iterator[tuple[int, Floats, NDArray[np.int64]]]:
+        """Yield each column with its values that one client alone holds, ascending, and the places of these clients."""
+        x, owners = self.known["x"].astype(np.float64), self.known["owners"]
+        places = np.array([self.places.get(owner, len(self.asked)) for owner in owners.tolist()], dtype=np.int64)
+        for column, values in enumerate(x.T):
+            pairs = np.unique(np.stack([values, places]), axis=1)
+            _, first, counts = np.unique(pairs[0], return_index=True, return_counts=True)
+            alone = first[counts == 1]
+            yield column, pairs[0, alone], pairs[1, alone].astype(np.int64)
+
+    @cached_property
+    def _met_values(self) -> tuple[Floats, Floats]:
+        """Count values that one client alone holds: those that trees split by, to all digits, and all of them.
+
+        Of the former (clients, clients + 1) rows say whose trees, and columns who holds them; the last are clients that
+        are not asked about.
+        """
+        met = np.zeros((len(self.asked), len(self.asked) + 1))
+        held = np.zeros(len(self.asked) + 1)
+        cuts = [self.cuts(client) for client in self.asked]
+        for column, values, holders in self._own_values():
+            if not len(values):
+                continue
+            np.add.at(held, holders, 1)
+            span = SAME * float(np.ptp(values))
+            for row in range(len(self.asked)):
+                is_met = find_near(values, cuts[row][column], span)
+                np.add.at(met[row], holders[is_met], 1)
+        return met, held
+
+    @cached_property
+    def certain_of(self) -> NDArray[np.int64]:
+        """(clients,): values that a client alone holds and that its trees split by, if so many are no accident."""
+        met, held = self._met_values
+        certain = np.zeros(len(self.asked), dtype=np.int64)
+        for client, of_client in enumerate(met):
+            own = int(of_client[client])
+            bits = bits_of_items(own, int(of_client.sum()) - own, int(held[client]), int(held.sum()))
+            certain[client] = own if bits >= BITS else 0
+        return certain
+
+    @cached_property
+    def right_of(self) -> NDArray[np.int64]:
+        """(clients,): values that a client alone holds and that its trees split by."""
+        return np.diagonal(self._met_values[0]).astype(np.int64)
+
     def count_met(self, rows: Floats, true: Floats) -> Floats:
         """Return (2,): the share of true rows of which all values are met, and the share of their values."""
         met = match_rows(rows, true, self.tolerance)
@@ -153,6 +203,8 @@ class TreesJudge(ClientsJudge[TreesCase]):
         "The null of trees.rows, trees.values and trees.columns is the same trees beside other clients' tables.",
         f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
+        "A value is certain if one client alone holds it, its trees split by it to all digits, and so many values are "
+        f"met so that an accident gives them less than once in 2^{BITS:g} times.",
     )
 
     @cached_property
@@ -170,7 +222,8 @@ class TreesJudge(ClientsJudge[TreesCase]):
         if not self.asked:
             return no_value("of no client whose trees were read is any row known")
         series = {"clients": [*self._clients()], "columns": [*self._columns()]}
-        return self.hold_against_others("columns", series=series)
+        found = read_off("value", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
+        return self.hold_against_others("columns", series=series, read_off=found)
 
     @measure("rows", "Whole rows read off trees")
     def find_rows(self) -> Measurement | None:

@@ -29,8 +29,13 @@ def match_rows(rows: Floats, true: Floats, tolerance: Floats) -> NDArray[np.bool
 
 def share_near(values: Floats, cuts: Floats, span: float) -> float:
     """Return the share of values that are next to a threshold."""
+    return float(find_near(values, cuts, span).mean())
+
+
+def find_near(values: Floats, cuts: Floats, span: float) -> NDArray[np.bool_]:
+    """Say which values (n,) are next to one of the thresholds, which ascend."""
     if not len(cuts):
-        return 0.0
+        return np.zeros(len(values), dtype=np.bool_)
     places = np.searchsorted(cuts, values).clip(1, max(1, len(cuts) - 1))
     nearest = np.minimum(np.abs(values - cuts[places - 1]), np.abs(values - cuts[np.minimum(places, len(cuts) - 1)]))
-    return float((nearest <= span).mean())
+    return np.asarray(nearest <= span)

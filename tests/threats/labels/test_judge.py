@@ -62,7 +62,9 @@ def test_labels_of_digits_leak_and_the_page_says_so(tmp_path):
 
 
 def test_three_clients_are_too_few(tmp_path):
-    assert judged(write_digits_run(tmp_path, clients=3))["right"].verdict == TOO_FEW
+    found = judged(write_digits_run(tmp_path, clients=3))["right"]
+    assert (found.verdict, found.value) == (TOO_FEW, 1)
+    assert found.read_off == {"what": "label count", "right": 3, "certain": 0, "clients": 0}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedattack.attacks import read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import DataError
 from fedattack.threats.plaintext.exchange import Nearest
@@ -89,10 +90,33 @@ def test_noise_as_long_as_an_example_stays_at_chance(tmp_path):
     assert sum(p <= 0.05 for p in ps) <= 4
 
 
-def test_three_clients_are_too_few(tmp_path):
+def test_examples_are_certain_where_three_clients_are_too_few_for_a_test(tmp_path):
+    """Each client sends its first example in each of three rounds."""
     finding = judged(write_plain_run(tmp_path, clients=3))
-    assert (finding.value, finding.verdict) == (1.0, TOO_FEW)
+    assert (finding.value, finding.verdict) == (1.0, LEAK)
+    assert finding.p_least == pytest.approx(1 / 6)
     assert finding.series["vectors"][0]["equal"] == 9
+    assert finding.read_off == {"what": "example", "right": 3, "certain": 3, "clients": 3}
+
+
+def test_what_is_near_to_an_example_of_three_clients_is_too_little(tmp_path):
+    draw = np.random.default_rng(0)
+
+    def says(client, number, x):
+        return {"v": (x[0] + 0.05 * draw.normal(size=SIZE)).tolist()}
+
+    finding = judged(write_plain_run(tmp_path, says, clients=3))
+    assert (finding.value, finding.verdict) == (1.0, TOO_FEW)
+    assert finding.read_off["certain"] == 0
+
+
+def test_an_example_that_another_client_holds_too_is_not_certain(tmp_path):
+    folder = write_plain_run(tmp_path, clients=3)
+    targets = read_knowledge(folder / "knowledge").targets
+    shared = {"x": np.concatenate([targets.x] * 3), "owners": np.repeat(["0", "1", "2"], len(targets))}
+    rewrite_truth(folder, answers={"plaintext": shared})
+    found = judged(folder).read_off
+    assert (found["right"], found["certain"]) == (3, 0)
 
 
 def test_values_by_example_and_names_of_sites_are_told_without_a_test(tmp_path):

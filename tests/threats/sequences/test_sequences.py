@@ -13,7 +13,7 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Record
-from fedattack.threats.sequences.judge import _match_parts
+from fedattack.threats.sequences.judge import _match_parts, bits_of_sequences
 from fedattack.threats.sequences.layers import InputReader, choose_entries
 from fedattack.threats.sequences.search import Puzzle, build_forward, search_whole
 from fedattack.threats.sequences.section import _clients, _count_exposed
@@ -113,6 +113,28 @@ def test_scores_that_do_not_add_up_are_refused(tmp_path):
         replace(scores, arrays=altered).save(folder / "scores" / "dager.npz")
         with pytest.raises(DataError, match=words):
             judge(folder, TRUSTED)
+
+
+def test_a_sequence_tells_as_many_bits_as_its_tokens_are_rare_that_another_one_lacks():
+    """By hand: beside the first there are 4 other tokens, and 5 different ones in all: 9 with one more of each."""
+    known = [(1, 2, 2), (1, 3), (4, 5)]
+    assert bits_of_sequences(known[:1], known[1:], known) == pytest.approx([2 * np.log2(9)])
+    assert bits_of_sequences(known[:1], [], known) == pytest.approx([2 * np.log2(9) + np.log2(9 / 2)])
+    assert bits_of_sequences([(2, 1, 2)], [(2, 2, 1)], known) == pytest.approx([0])
+
+
+def test_long_sequences_are_certain_where_two_clients_are_too_few_for_a_test(tmp_path):
+    folder = write_texts_run(tmp_path, "decoder", clients=2, each=2, shortest=LONGEST)
+    found = judged(folder)["exact"]
+    assert (found.value, found.p_least) == (1, 0.5)
+    assert (found.verdict, found.read_off) == (LEAK, {"what": "sequence", "right": 4, "certain": 4, "clients": 2})
+    # The same sequences are another client's, too.
+    answers = dict(read_truth(folder / "truth").answers["sequences"])
+    both = {name: np.concatenate([answers[name]] * 2) for name in ("tokens", "lengths", "owners")}
+    both["owners"][4:] = both["owners"][3::-1]
+    rewrite_truth(folder, answers={"sequences": answers | both})
+    found = judge(folder, TRUSTED)["exact"]
+    assert (found.read_off["certain"], found.verdict) == (0, TOO_FEW)
 
 
 def rouge(one, other, size):

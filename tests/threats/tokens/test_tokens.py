@@ -82,12 +82,31 @@ def test_named_rows_that_are_nobody_s_own_are_no_leak(tmp_path):
             "whole": np.array([str(client) for client in range(CLIENTS)]),
         }
         rewrite_truth(folder, answers={"tokens": used})
-        ps.append(judged(folder)["f1"].p)
+        found = judged(folder)["f1"]
+        assert found.read_off["right"] > 0
+        assert found.read_off["certain"] == 0
+        ps.append(found.p)
     assert sum(p <= 0.05 for p in ps) <= 4
 
 
-def test_three_clients_are_too_few(tmp_path):
-    assert judged(write_words_run(tmp_path, clients=3))["f1"].verdict == TOO_FEW
+def test_words_that_one_client_alone_holds_are_certain_where_three_clients_are_too_few_for_a_test(tmp_path):
+    found = judged(write_words_run(tmp_path, clients=3))["f1"]
+    assert found.p_least == pytest.approx(1 / 6)
+    assert (found.verdict, found.p_adjusted, found.read_off["clients"]) == (LEAK, None, 3)
+    assert 0 < found.read_off["certain"] < found.read_off["right"]
+
+
+def test_few_words_of_three_clients_are_too_few(tmp_path):
+    """Each uses ten words alone: so few are no more than an accident may give."""
+    folder = write_words_run(tmp_path, clients=3)
+    truth = read_truth(folder / "truth").answers["tokens"]
+    draw = np.random.default_rng(0)
+    kept = np.concatenate(
+        [draw.choice(np.flatnonzero(truth["owners"] == client), 10, replace=False) for client in "012"]
+    )
+    few = {name: truth[name][kept] for name in ("rows", "tables", "owners")}
+    rewrite_truth(folder, answers={"tokens": {**truth, **few}})
+    assert judged(folder)["f1"].verdict == TOO_FEW
 
 
 def test_without_all_examples_of_a_client_nothing_is_judged(tmp_path):

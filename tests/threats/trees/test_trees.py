@@ -10,6 +10,7 @@ import pytest
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
+from fedattack.threats.trees import planting
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import list_cuts, list_leaves
 from fedattack.threats.trees.linking import link_trees
@@ -18,6 +19,7 @@ from fedattack.threats.trees.reconstruct import SentStep, find_penalties, recons
 from fedattack.threats.trees.section import _clients, _columns, _name_exposed
 from tests.threats.trees.world import (
     CLIENTS,
+    EACH,
     RATE,
     RIDGE,
     ROUNDS,
@@ -219,3 +221,30 @@ def test_a_record_without_trees_is_refused(tmp_path):
     folder = write_trees_run(tmp_path, rounds=1, sent=lambda *_: np.arange(9, dtype=np.uint8))
     with pytest.raises(NeedsError, match="attack trees: it needs replies that hold trees of XGBoost"):
         attacked(folder)
+
+
+def test_values_that_one_client_alone_holds_are_certain_where_two_clients_are_too_few_for_a_test(tmp_path):
+    x, _ = table()
+
+    def sent(client, number, array):
+        return planting.plant({"0": array}, x[client * EACH : (client + 1) * EACH], 64)["0"]
+
+    found = judged(write_trees_run(tmp_path, clients=2, rounds=1, sent=sent))["columns"]
+    assert (found.verdict, found.p_adjusted, found.read_off["clients"]) == (LEAK, None, 2)
+    assert found.read_off["certain"] == found.read_off["right"] > 100
+
+
+@pytest.mark.parametrize("kind", ["other values", "values of both"])
+def test_thresholds_that_are_no_value_of_one_client_alone_are_not_certain(tmp_path, kind):
+    x, _ = table()
+    first = x[:EACH]
+
+    def sent(client, number, array):
+        return planting.plant({"0": array}, first if kind == "values of both" else first + 0.001, 64)["0"]
+
+    def of_truth(rows):
+        return np.tile(first, (2, 1)) if kind == "values of both" else rows
+
+    folder = write_trees_run(tmp_path, clients=2, rounds=1, sent=sent, of_truth=of_truth)
+    found = judged(folder)["columns"]
+    assert (found.read_off["right"], found.read_off["certain"], found.verdict == LEAK) == (0, 0, False)

@@ -1,0 +1,137 @@
+"""What was read off and is right: how much of it leaves no doubt, whatever a test of all targets together says.
+
+A test needs many targets. A single example of many numbers that is met number by number needs none: where no other
+known example is near it, no accident meets it. How unlikely that is, is counted in bits. Two kinds of things are read:
+
+- *examples*, of which each number says how rare it is (:func:`bits_beside`);
+- *items*, such as words, of which each says little: those that one client alone holds are counted
+  (:func:`bits_of_items`).
+
+What is certain is a leak in itself. No correction for other findings takes it back, and none is paid for by it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
+
+from fedattack.audit.finding import ReadOff
+
+BITS = 40.0
+"""What is met with a chance below 2 to the power of minus so many is certain: less than once in 10¹²."""
+
+# Numbers that are compared, at most: further examples are not looked at, and fewer are called certain.
+_MOST_COMPARED = 2**31
+
+# Numbers that are compared at once.
+_AT_ONCE = 2**22
+
+# Known examples by which columns are compared with each other.
+_COMPARED_ROWS = 1_000
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+def read_off(what: str, right: Sequence[NDArray[Any]], certain: Sequence[NDArray[Any]]) -> ReadOff:
+    """Sum up how much was read off and is right, and how much of it is certain, of how many clients.
+
+    Parameters
+    ----------
+    what
+        What one of them is, in the singular: ``example``.
+    right, certain
+        For each run (clients,): how many of each client.
+    """
+    clients = sum(int((np.asarray(of_run) > 0).sum()) for of_run in certain)
+    totals = [int(sum(np.asarray(of_run).sum() for of_run in counts)) for counts in (right, certain)]
+    return {"what": what, "right": totals[0], "certain": totals[1], "clients": clients}
+
+
+def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: float) -> Floats:
+    """Say how many bits tell each example from the nearest of others.
+
+    A number tells as many bits as it is rare among the known examples in its column, within the tolerance. Those count
+    in which the other example differs; of columns that say the same, one. Without any others all numbers count.
+
+    Parameters
+    ----------
+    examples, others, known
+        (n, columns), (m, columns), (k, columns): in units of the columns' spans. Known examples tell how rare a number
+        is.
+    tolerance
+        How near numbers are that count as equal.
+
+    Returns
+    -------
+    ndarray
+        (n,): 0 for those after the first so many that there is no time for.
+    """
+    bits = np.zeros(len(examples))
+    columns = _columns_apart(known)
+    examples, others, known = examples[:, columns], others[:, columns], known[:, columns]
+    compared = max(1, (len(others) + len(known)) * max(1, len(columns)))
+    for row, example in enumerate(examples[: max(1, _MOST_COMPARED // compared)]):
+        others_in_all, times = 0, np.zeros(len(columns))
+        for near in _find_near(known, example, tolerance):
+            # The example itself, and its equals, say nothing of how rare it is.
+            other = near[~near.all(axis=1)]
+            others_in_all += len(other)
+            times += other.sum(axis=0)
+        rarity = np.log2(others_in_all + 1) - np.log2(times + 1)
+        bits[row] = float(rarity.sum())
+        for near in _find_near(others, example, tolerance):
+            bits[row] = min(bits[row], float((~near @ rarity).min()))
+    return bits
+
+
+def _find_near(rows: Floats, example: Floats, tolerance: float) -> Iterator[Flags]:
+    """Yield of rows (n, columns), some at once, which numbers are near the example's."""
+    at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
+    for first in range(0, len(rows), at_once):
+        yield np.abs(rows[first : first + at_once] - example) <= tolerance
+
+
+def _columns_apart(known: Floats) -> NDArray[np.int64]:
+    """Return the columns (k,) that are not the same as another one before, but for scale and offset."""
+    some = known[:_COMPARED_ROWS]
+    centred = some - some.mean(axis=0) if len(some) else some
+    scale = np.abs(centred).max(axis=0, initial=0)
+    varies = np.flatnonzero(scale > 0)
+    alike = np.round(centred[:, varies] / scale[varies], 6)
+    if not alike.size:
+        return varies
+    # The sign, too, may be another one.
+    first = alike[np.abs(alike).argmax(axis=0), np.arange(len(varies))]
+    _, kept = np.unique(alike * np.sign(first) + 0.0, axis=1, return_index=True)
+    return varies[np.sort(kept)]
+
+
+def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
+    """Say how unlikely it is that so many of the items that are named of a client are its own.
+
+    Drawn are as many of all items that one client alone holds as are named: how often are so many of this client's?
+
+    Parameters
+    ----------
+    own, others
+        Items that are named of the client: those that it alone holds, and those that another one alone holds.
+    held, all_held
+        Items that it alone holds, and that any client alone holds.
+    """
+    named = own + others
+    hits = np.arange(own, min(held, named) + 1, dtype=np.float64)
+    if not own or not len(hits):
+        return 0.0
+    logarithms = _log_ways(held, hits) + _log_ways(all_held - held, named - hits) - _log_ways(all_held, named)
+    return max(0.0, -float(logsumexp(logarithms)) / math.log(2.0))
+
+
+def _log_ways(size: float, chosen: Any) -> Any:
+    """Return the logarithm of how many ways there are to choose so many; −∞ where there are not as many."""
+    possible = (chosen >= 0) & (chosen <= size)
+    some = np.where(possible, chosen, 0)
+    return np.where(possible, gammaln(size + 1) - gammaln(some + 1) - gammaln(size - some + 1), -np.inf)
