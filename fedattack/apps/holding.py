@@ -18,6 +18,7 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import alike, fields, finite
 from fedattack.record import Record
 from fedattack.witness import SERVER, UNKNOWN, SeenExamples, Witness
+from fedattack.witness.seen import NOT_ASKED
 
 _ALL = b"\xff" * 32
 """A hash that none is larger than."""
@@ -113,12 +114,8 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     """
     clients = _find_clients(witnesses)
     if not clients:
-        raise DataError(
-            f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost "
-            "trains is seen, in the client's own process; state what trains otherwise by "
-            "fedattack.witness.trained_on(x, y) where the client trains"
-        )
-    notes = _list_notes(witnesses)
+        raise DataError(_why_nobody(witnesses))
+    notes = list_witness_notes(witnesses)
     form = _ExampleForm.of_most(clients.values())
     notes += form.list_others(clients.values())
     holders, examples = _find_trained(clients, form, notes)
@@ -321,6 +318,19 @@ def _changes(witnesses: Iterable[Witness]) -> bool:
     return any(witness.training is not None and witness.training.augmented for witness in witnesses)
 
 
+def _why_nobody(witnesses: Sequence[Witness]) -> str:
+    """Say why there is no training to ask about: none was seen, or one that no attack asks about."""
+    for witness in witnesses:
+        for note in witness.notes:
+            if note.endswith(NOT_ASKED):
+                return f"{note}; the page lists what reached the server"
+    return (
+        f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost trains is "
+        "seen, in the client's own process; state what trains otherwise by fedattack.witness.trained_on(x, y) where "
+        "the client trains"
+    )
+
+
 def _why_unseen(witnesses: Iterable[Witness]) -> str:
     """Return, in brackets, the first thing that a witness could not see; empty if there was none."""
     for witness in witnesses:
@@ -365,7 +375,7 @@ def _why_none(form: _ExampleForm, witnesses: Sequence[Witness]) -> str:
     return f"none of {count:,} examples that were only evaluated on can be asked about: {why}"
 
 
-def _list_notes(witnesses: Iterable[Witness]) -> list[str]:
+def list_witness_notes(witnesses: Iterable[Witness]) -> list[str]:
     """Put the notes of all witnesses together, each with the clients that it is about."""
     about: dict[str, list[str]] = {}
     for witness in witnesses:

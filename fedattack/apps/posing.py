@@ -21,7 +21,7 @@ from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.base.errors import DataError, FedAttackError, NeedsError, short
 from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
@@ -87,6 +87,8 @@ def pose(
 
     Raises
     ------
+    NeedsError
+        If clients send predictions alone.
     DataError
         If clients keep a part of what they train, or labels are too large for classes.
     ConfigError
@@ -100,6 +102,8 @@ def pose(
     # Trees are no arrays of a model: there is nothing to compare them with.
     if not holds_trees(record):
         reading = read_sends(witnesses)
+    if reading.predictions and asked.model is None:
+        raise NeedsError(_say_way_of_predictions(reading.predictions, holding))
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
@@ -148,6 +152,19 @@ def pose(
         **further.true,
     )
     return Posed(knowledge, few, tuple(notes), assumed, {**_find_unread(witnesses, record), **further.reasons})
+
+
+def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
+    """Say what clients send that send no weights, and which attack there is on it."""
+    everybody = {*holding.clients}
+    shared = sum(everybody <= {*names} for names in holding.holders.values())
+    public = ""
+    if shared and len(everybody) > 1:
+        public = f"; {shared} examples are trained on by all clients, as public ones are"
+    return (
+        f"clients send predictions and no weights, as in FedMD: {short(', '.join(arrays), 80)} are outputs of their "
+        f"models{public}; record them by `fedattack observe --protocol fedmd`, then `fedattack attack sia --public`"
+    )
 
 
 def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:

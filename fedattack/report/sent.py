@@ -1,4 +1,4 @@
-"""What clients send, in words."""
+"""What clients send, and what reached their server, in words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,3 +31,14 @@ def sent_in_short(sent: Mapping[str, Any]) -> str:
     if sent["unread"]:
         text += ". No attack can read that"
     return text
+
+
+def reached_kind(row: Mapping[str, Any]) -> str:
+    """Return what stands under a name in replies, with its shape and type."""
+    if not row.get("shape"):
+        size = ""
+    elif row["kind"].startswith("array"):
+        size = " × ".join(map(str, row["shape"]))
+    else:
+        size = f"of {row['shape'][0]:,}"
+    return " ".join(filter(None, [row["kind"], size, row.get("dtype", "")]))

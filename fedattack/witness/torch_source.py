@@ -519,6 +519,8 @@ def _note_returned(watch: CallWatch, begun: Pass, output: Any) -> None:
         watch.read_steps(model)
         return
     model.classes = shape[1] if len(shape) > 1 else 1
+    if not begun.trains:
+        model.note_output(tensor.numel(), functools.partial(as_array, tensor.detach()))
     node = tensor.grad_fn
     if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.

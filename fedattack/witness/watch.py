@@ -35,6 +35,9 @@ START_BYTES = 2**28
 
 _PASSES = 1024
 
+OUTPUTS = 2**20
+"""Numbers that a model returned where nobody trains it, up to which they are kept until the call of the client ends."""
+
 _SMALL = 2**16
 """Bytes of a batch up to which it is copied, and hashed together with others: much of the time is spent once a call."""
 
@@ -129,6 +132,19 @@ class Pass:
             self.model.note_labels(self.labels)
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """An estimator without weights that was fitted, and what gives the arrays that it has of its examples."""
+
+    estimator: object
+    statistics: Callable[[], State]
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return type(self.estimator).__name__
+
+
 class Batches:
     """Batches of which it is not yet known whether they train, without their inputs."""
 
@@ -182,6 +198,9 @@ class SeenModel:
         self.state: Callable[[], State] | None = None
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
         self.learns: Callable[[], Collection[str]] | None = None
+        # What it returned outside of training, the latest last, and how many numbers that is.
+        self._outputs: list[Callable[[], NDArray[Any]]] = []
+        self._count_of_outputs = 0
         self.own_loss: str | None = None
         self.stepwise = False
         self._watch = watch
@@ -227,6 +246,25 @@ class SeenModel:
             self._has_labels = True
         elif not self._has_labels and not self.stepwise:
             self._watch.read_steps(self)
+
+    def note_output(self, count: int, read: Callable[[], NDArray[Any]]) -> None:
+        """Keep what gives so many numbers that it returned outside of training."""
+        self._count_of_outputs += count
+        if self._count_of_outputs <= OUTPUTS:
+            self._outputs.append(read)
+
+    def outputs(self) -> Arrays:
+        """Return what it returned outside of training, batch by batch."""
+        return [read() for read in self._outputs]
+
+    def list_labels(self) -> NDArray[Any]:
+        """Return (n,): the labels of all examples that were taken since the last step; of none if one is not seen."""
+        labels: list[Label] = []
+        for one in self.pending:
+            if one.labels is None or any(label is None for label in one.labels):
+                return np.zeros(0)
+            labels += one.labels
+        return np.array(labels)
 
     def take_steps(self) -> None:
         """Begin anew, with examples that are all that a step takes."""
@@ -480,6 +518,8 @@ class CallWatch:
         What the client is kept from training on; ``None`` for nothing.
     datasets
         Those that loaders took examples from.
+    fitted
+        By their ids, estimators without weights that were fitted.
     """
 
     seed: int = 0
@@ -494,6 +534,7 @@ class CallWatch:
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     hold_out: HoldOut | None = None
     datasets: list[Any] = field(default_factory=list)
+    fitted: dict[int, Fitted] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 
