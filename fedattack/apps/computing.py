@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.asking import Asker, Inquiry
-from fedattack.apps.holding import Holding
+from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
@@ -149,7 +149,7 @@ def _refuse_unasked(model: str | None, witnesses: Sequence[Witness]) -> None:
     """Refuse a run whose clients train what has no weights, unless the caller names a model."""
     reasons = [each.why for each in _find_trained_models(witnesses)]
     if model is None and reasons and all(why.endswith(NOT_ASKED) for why in reasons):
-        raise NeedsError(f"clients train {reasons[0]}; the page lists what reached the server")
+        raise NeedsError(find_unasked(witnesses) or reasons[0])
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:

@@ -25,6 +25,9 @@ _ALL = b"\xff" * 32
 
 _MOST_NOTES = 20
 
+# Clients that must all have an example before it counts as public.
+_FEWEST_OF_PUBLIC = 3
+
 Example = tuple[NDArray[Any], float]
 """An input and its label."""
 
@@ -320,15 +323,33 @@ def _changes(witnesses: Iterable[Witness]) -> bool:
 
 def _why_nobody(witnesses: Sequence[Witness]) -> str:
     """Say why there is no training to ask about: none was seen, or one that no attack asks about."""
-    for witness in witnesses:
-        for note in witness.notes:
-            if note.endswith(NOT_ASKED):
-                return f"{note}; the page lists what reached the server"
+    if unasked := find_unasked(witnesses):
+        return unasked
     return (
         f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost trains is "
         "seen, in the client's own process; state what trains otherwise by fedattack.witness.trained_on(x, y) where "
         "the client trains"
     )
+
+
+def find_public(holding: Holding) -> list[bytes]:
+    """Return the hashes of the examples that all clients train on, as on public ones; none of fewer than three clients.
+
+    Two clients may have an example in common by accident.
+    """
+    everybody = {*holding.clients}
+    if len(everybody) < _FEWEST_OF_PUBLIC:
+        return []
+    return [key for key, names in holding.holders.items() if everybody <= {*names}]
+
+
+def find_unasked(witnesses: Iterable[Witness]) -> str:
+    """Say what clients train that no attack asks about, if a witness saw such; empty if not."""
+    for witness in witnesses:
+        for note in witness.notes:
+            if note.endswith(NOT_ASKED):
+                return f"{note}; the page lists what reached the server"
+    return ""
 
 
 def _why_unseen(witnesses: Iterable[Witness]) -> str:

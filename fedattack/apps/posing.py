@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.computing import Computing, find_computing, most_frequent
-from fedattack.apps.holding import Holding, count_classes
+from fedattack.apps.holding import Holding, count_classes, find_public
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
 from fedattack.apps.reading import Reading, read_sends
@@ -111,7 +111,7 @@ def pose(
     mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
     if mods:
         notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
-    notes = [*notes, *holding.notes, *reading.notes, *computing.notes]
+    notes = [*notes, *holding.notes, *_note_public(holding), *reading.notes, *computing.notes]
     classes = _count_outputs(holding, computing.model)
     knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
     if ask is not None and "training" not in asked.without:
@@ -154,13 +154,21 @@ def pose(
     return Posed(knowledge, few, tuple(notes), assumed, {**_find_unread(witnesses, record), **further.reasons})
 
 
+def _note_public(holding: Holding) -> Iterator[str]:
+    """Say that some examples are of all clients, if they are."""
+    if public := find_public(holding):
+        clients = len(holding.clients)
+        yield (
+            f"{len(public):,} of {len(holding.holders):,} training examples are held by all {clients} clients, as "
+            "public ones are: they tell no client apart"
+        )
+
+
 def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
     """Say what clients send that send no weights, and which attack there is on it."""
-    everybody = {*holding.clients}
-    shared = sum(everybody <= {*names} for names in holding.holders.values())
     public = ""
-    if shared and len(everybody) > 1:
-        public = f"; {shared} examples are trained on by all clients, as public ones are"
+    if find_public(holding):
+        public = ", and all train on some examples that all have, as public ones are"
     return (
         f"clients send predictions and no weights, as in FedMD: {short(', '.join(arrays), 80)} are outputs of their "
         f"models{public}; record them by `fedattack observe --protocol fedmd`, then `fedattack attack sia --public`"

@@ -78,7 +78,7 @@ def kinds_of(
     mods
         Those that the reply passed.
     outputs
-        What the model returned outside of training, batch by batch.
+        What the model returned last, batch by batch.
     """
     start = dict(before) or _read_received(after, received)
     entries = [_Moved(name, start.get(name), array) for name, array in after]

@@ -605,7 +605,8 @@ def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[Se
     if len({model.signature for model in busy}) > 1:
         watch.note("the client used several models, and none has the state that it received or sent: left out")
         return []
-    if call.trains:
+    has_state = busy[0].state is None or bool(busy[0].state())
+    if call.trains and has_state:
         watch.note(f"{busy[0].name} is the only model seen; its state is not what the client received or sent")
     return busy
 

@@ -113,9 +113,9 @@ def _list_statistics(estimator: Any) -> State:
     """Return the arrays that an estimator has of what it was fitted on: public attributes that end in ``_``."""
     found: State = []
     for name, value in vars(estimator).items():
-        if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
-            if value.dtype.kind in "fiu":
-                found.append((name, value))
+        is_fitted = name.endswith("_") and not name.startswith("_")
+        if is_fitted and isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+            found.append((name, value))
     return found
 
 

@@ -150,6 +150,7 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
             local.open = local.taken = None
             if reader is not None:
                 reader.inside = False
+        watch.guard("what a model returned", _note_output, self, output)
         if reader is not None:
             watch.guard("a step", reader.end_call, self, output, begun)
         if begun is not None:
@@ -510,6 +511,14 @@ def _recognise_loss(
     return spec
 
 
+def _note_output(watch: CallWatch, module: nn.Module, output: Any) -> None:
+    """Keep what a model returned for a while: a client may send it."""
+    model = watch.models.get(id(module)) or watch.models.get(id(unwrap(module)))
+    tensor = output if type(output) is Tensor else _outputs_in(output)
+    if model is not None and tensor is not None and tensor.ndim:
+        model.note_output(tensor.numel(), functools.partial(as_array, tensor.detach()))
+
+
 def _note_returned(watch: CallWatch, begun: Pass, output: Any) -> None:
     model, tensor = begun.model, output if type(output) is Tensor else _outputs_in(output)
     shape = () if tensor is None else tensor.shape
@@ -519,8 +528,6 @@ def _note_returned(watch: CallWatch, begun: Pass, output: Any) -> None:
         watch.read_steps(model)
         return
     model.classes = shape[1] if len(shape) > 1 else 1
-    if not begun.trains:
-        model.note_output(tensor.numel(), functools.partial(as_array, tensor.detach()))
     node = tensor.grad_fn
     if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.

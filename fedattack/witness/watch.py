@@ -36,7 +36,7 @@ START_BYTES = 2**28
 _PASSES = 1024
 
 OUTPUTS = 2**20
-"""Numbers that a model returned where nobody trains it, up to which they are kept until the call of the client ends."""
+"""Numbers that a model returned, up to which the latest are kept until the call of the client ends."""
 
 _SMALL = 2**16
 """Bytes of a batch up to which it is copied, and hashed together with others: much of the time is spent once a call."""
@@ -198,8 +198,8 @@ class SeenModel:
         self.state: Callable[[], State] | None = None
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
         self.learns: Callable[[], Collection[str]] | None = None
-        # What it returned outside of training, the latest last, and how many numbers that is.
-        self._outputs: list[Callable[[], NDArray[Any]]] = []
+        # What gives its last outputs, the latest last, each with how many numbers it has, and how many all have.
+        self._outputs: deque[tuple[int, Callable[[], NDArray[Any]]]] = deque()
         self._count_of_outputs = 0
         self.own_loss: str | None = None
         self.stepwise = False
@@ -248,14 +248,17 @@ class SeenModel:
             self._watch.read_steps(self)
 
     def note_output(self, count: int, read: Callable[[], NDArray[Any]]) -> None:
-        """Keep what gives so many numbers that it returned outside of training."""
+        """Keep what gives so many numbers that it returned, and let go of those from long ago."""
+        if count > OUTPUTS:
+            return
+        self._outputs.append((count, read))
         self._count_of_outputs += count
-        if self._count_of_outputs <= OUTPUTS:
-            self._outputs.append(read)
+        while self._count_of_outputs > OUTPUTS:
+            self._count_of_outputs -= self._outputs.popleft()[0]
 
     def outputs(self) -> Arrays:
-        """Return what it returned outside of training, batch by batch."""
-        return [read() for read in self._outputs]
+        """Return what it returned last, batch by batch."""
+        return [read() for _, read in self._outputs]
 
     def list_labels(self) -> NDArray[Any]:
         """Return (n,): the labels of all examples that were taken since the last step; of none if one is not seen."""

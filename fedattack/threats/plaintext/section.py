@@ -7,7 +7,6 @@ from fedattack.audit.finding import Finding, list_words
 from fedattack.report.section import Explained, Section, Table, by_guesses
 from fedattack.report.words import count_words, shown
 
-
 _TEXTS = "list of texts"
 
 # Kinds of values that are no list.
