@@ -261,12 +261,10 @@ class SeenModel:
         return [read() for _, read in self._outputs]
 
     def list_labels(self) -> NDArray[Any]:
-        """Return (n,): the labels of all examples that were taken since the last step; of none if one is not seen."""
+        """Return (n,): the labels that were seen of examples since the last step."""
         labels: list[Label] = []
         for one in self.pending:
-            if one.labels is None or any(label is None for label in one.labels):
-                return np.zeros(0)
-            labels += one.labels
+            labels += [label for label in one.labels or () if label is not None]
         return np.array(labels)
 
     def take_steps(self) -> None:
