@@ -17,7 +17,7 @@ from fedattack.base.files import sigterm_raises
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
-from fedattack.runs.code import note_code
+from fedattack.runs.code import note_app, note_code
 from fedattack.runs.running import (
     check_clients,
     check_free,
@@ -152,6 +152,7 @@ def _run(
     if on == SUPERLINK:
         superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     note_code(out, list_code(witness.model for witness in witnesses_of(part)))
+    note_app(out, app.folder, app.code)
     study["recorded"].append(seed)
     write_study(out, study)
 

@@ -31,7 +31,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass
-class _Reply:
+class _NamedReply:
     """One reply: of which type of message and which node, what it holds, and of how many examples it says it is."""
 
     type: str
@@ -111,20 +111,20 @@ def reached_of(record: Record) -> dict[str, Any]:
     }
 
 
-def _list_replies(record: Record) -> Iterator[_Reply]:
+def _list_replies(record: Record) -> Iterator[_NamedReply]:
     for round_ in record:
         for seen in round_.observations:
             values = dict(seen.metrics)
             if seen.num_examples is not None:
                 values = {COUNTS[0]: seen.num_examples} | values
-            yield _Reply("train", seen.node, _arrays_of(seen), values, seen.count)
+            yield _NamedReply("train", seen.node, _arrays_of(seen), values, seen.count)
     for others in record.others:
         if others.way == "reply":
             count = next((others.metrics[name] for name in COUNTS if name in others.metrics), None)
             if not _is_number(count):
                 count = None
             for node in others.nodes:
-                yield _Reply(others.type, node, {}, others.metrics, count)
+                yield _NamedReply(others.type, node, {}, others.metrics, count)
 
 
 def _arrays_of(seen: Observation) -> Mapping[str, NDArray[Any]]:
@@ -133,14 +133,14 @@ def _arrays_of(seen: Observation) -> Mapping[str, NDArray[Any]]:
     return seen.arrays
 
 
-def _describe_array(reply: _Reply, name: str) -> tuple[tuple[int, ...] | None, str]:
+def _describe_array(reply: _NamedReply, name: str) -> tuple[tuple[int, ...] | None, str]:
     array = _read(reply, name)
     if array is None:
         return None, ""
     return array.shape, str(array.dtype)
 
 
-def _read(reply: _Reply, name: str) -> NDArray[Any] | None:
+def _read(reply: _NamedReply, name: str) -> NDArray[Any] | None:
     try:
         return reply.arrays[name]
     except RecordError:
@@ -167,7 +167,7 @@ def _count_reply(one: _Reached, node: str) -> None:
     one.nodes.add(node)
 
 
-def _look_at(reply: _Reply, found: Mapping[tuple[str, str], _Reached]) -> int:
+def _look_at(reply: _NamedReply, found: Mapping[tuple[str, str], _Reached]) -> int:
     """Look what the numbers of a reply count; returns how many there were."""
     seen = 0
     for name in (*reply.arrays, *reply.values):
@@ -182,7 +182,7 @@ def _look_at(reply: _Reply, found: Mapping[tuple[str, str], _Reached]) -> int:
     return seen
 
 
-def _read_numbers(reply: _Reply, name: str, one: _Reached) -> Numbers | None:
+def _read_numbers(reply: _NamedReply, name: str, one: _Reached) -> Numbers | None:
     """Return the numbers of an array of one axis or of a list, if there are not too many."""
     if name in reply.values:
         return _flatten(reply.values[name])

@@ -45,7 +45,7 @@ class _ControlEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class _SentArrayEntry(TypedDict):
+class _StudySentArray(TypedDict):
     array: _Text
     shape: Annotated[list[Annotated[int, Field(ge=0, le=2**53)]], Field(max_length=64)]
     dtype: _Text
@@ -56,8 +56,8 @@ class _SentArrayEntry(TypedDict):
 
 
 @with_config(_STRICT)
-class _SentEntry(TypedDict):
-    arrays: Annotated[list[_SentArrayEntry], Field(max_length=_MOST_NOTED)]
+class _StudySent(TypedDict):
+    arrays: Annotated[list[_StudySentArray], Field(max_length=_MOST_NOTED)]
     unread: _Text
 
 
@@ -69,7 +69,7 @@ class _StudyEntry(TypedDict, total=False):
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
     unanswered: _Text
-    sent: _SentEntry
+    sent: _StudySent
     witnessed: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]
     controls: dict[_Text, _ControlEntry]
     attacks: list[_Text]

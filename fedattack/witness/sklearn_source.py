@@ -13,7 +13,7 @@ from sklearn.utils import _safe_indexing
 
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.seen import NOT_ASKED, WitnessedModel
-from fedattack.witness.watch import CallWatch, Fitted, SeenModel, State, current, labels_of, plain, same
+from fedattack.witness.watch import CallWatch, FittedEstimator, SeenModel, State, current, labels_of, plain, same
 
 _FITS = ("fit", "partial_fit")
 _BY_ROW = ("X", "y", "sample_weight")
@@ -106,7 +106,7 @@ def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
 
 def _note_fitted(watch: CallWatch, estimator: Any) -> None:
     """Note an estimator that is fitted and has no weights; what it has of its examples stands in its attributes."""
-    watch.fitted[id(estimator)] = Fitted(estimator, functools.partial(_list_statistics, estimator))
+    watch.fitted[id(estimator)] = FittedEstimator(estimator, functools.partial(_list_statistics, estimator))
 
 
 def _list_statistics(estimator: Any) -> State:

@@ -133,7 +133,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedEstimator:
     """An estimator without weights that was fitted, and what gives the arrays that it has of its examples."""
 
     estimator: object
@@ -535,7 +535,7 @@ class CallWatch:
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     hold_out: HoldOut | None = None
     datasets: list[Any] = field(default_factory=list)
-    fitted: dict[int, Fitted] = field(default_factory=dict)
+    fitted: dict[int, FittedEstimator] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 

@@ -42,7 +42,7 @@ class _Vector(TypedDict):
     length: Annotated[int, Field(ge=1)]
 
 
-class _Array(TypedDict):
+class _UnreadArray(TypedDict):
     name: Name
     type: Name
     shape: Name
@@ -54,7 +54,7 @@ class _PlaintextFacts(TypedDict):
     vectors: list[_Vector]
     targets: Name
     further: Annotated[int, Field(ge=0)]
-    arrays: NotRequired[Annotated[list[_Array], Field(max_length=_MOST_KEYS)]]
+    arrays: NotRequired[Annotated[list[_UnreadArray], Field(max_length=_MOST_KEYS)]]
 
 
 @dataclass(frozen=True)
