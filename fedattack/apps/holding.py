@@ -356,7 +356,7 @@ def _why_unseen(witnesses: Iterable[Witness]) -> str:
     """Return, in brackets, the first thing that a witness could not see; empty if there was none."""
     for witness in witnesses:
         for note in witness.notes:
-            if "not seen" in note or "not covered" in note:
+            if any(words in note for words in ("not seen", "not covered", "left out")):
                 return f" ({note})"
     return ""
 

@@ -42,7 +42,7 @@ class _NamedReply:
 
 
 @dataclass
-class _Reached:
+class _NamedValue:
     """What is known of one name in the replies to one type of message."""
 
     type: str
@@ -85,23 +85,25 @@ def reached_of(record: Record) -> dict[str, Any]:
     Each name that replies to one type of message have is a row. Of whole numbers it is said what they count, as far as
     the numbers themselves show it.
     """
-    found: dict[tuple[str, str], _Reached] = {}
+    found: dict[tuple[str, str], _NamedValue] = {}
     model = {parameter.name: (parameter.shape, parameter.dtype) for parameter in record.parameters}
     left = _MOST_NUMBERS
     for number, reply in enumerate(_list_replies(record)):
         for name in reply.arrays:
             if (reply.type, name) not in found:
                 shape, dtype = model.get(name) or _describe_array(reply, name)
-                found[reply.type, name] = _Reached(reply.type, name, "array", shape, dtype, is_of_model=name in model)
+                found[reply.type, name] = _NamedValue(
+                    reply.type, name, "array", shape, dtype, is_of_model=name in model
+                )
             _count_reply(found[reply.type, name], reply.node)
         for name, value in reply.values.items():
-            one = found.setdefault((reply.type, name), _Reached(reply.type, name, *_describe_value(value)))
+            one = found.setdefault((reply.type, name), _NamedValue(reply.type, name, *_describe_value(value)))
             _count_reply(one, reply.node)
         if number < _MOST_REPLIES and left > 0:
             left -= _look_at(reply, found)
     if record.view == "aggregate":
         for parameter in record.parameters:
-            one = _Reached("train", parameter.name, "array of sums", parameter.shape, parameter.dtype)
+            one = _NamedValue("train", parameter.name, "array of sums", parameter.shape, parameter.dtype)
             found.setdefault((one.type, one.name), one)
     _add_unrecorded(record, found)
     rows = list(found.values())
@@ -162,12 +164,12 @@ def _describe_value(value: Any) -> tuple[str, tuple[int, ...] | None]:
     return "number", None
 
 
-def _count_reply(one: _Reached, node: str) -> None:
+def _count_reply(one: _NamedValue, node: str) -> None:
     one.replies += 1
     one.nodes.add(node)
 
 
-def _look_at(reply: _NamedReply, found: Mapping[tuple[str, str], _Reached]) -> int:
+def _look_at(reply: _NamedReply, found: Mapping[tuple[str, str], _NamedValue]) -> int:
     """Look what the numbers of a reply count; returns how many there were."""
     seen = 0
     for name in (*reply.arrays, *reply.values):
@@ -182,7 +184,7 @@ def _look_at(reply: _NamedReply, found: Mapping[tuple[str, str], _Reached]) -> i
     return seen
 
 
-def _read_numbers(reply: _NamedReply, name: str, one: _Reached) -> Numbers | None:
+def _read_numbers(reply: _NamedReply, name: str, one: _NamedValue) -> Numbers | None:
     """Return the numbers of an array of one axis or of a list, if there are not too many."""
     if name in reply.values:
         return _flatten(reply.values[name])
@@ -206,7 +208,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _look_at_numbers(one: _Reached, numbers: Numbers, count: float | None) -> None:
+def _look_at_numbers(one: _NamedValue, numbers: Numbers, count: float | None) -> None:
     one.looked_at += 1
     one.are_one_an_example += len(numbers) == count
     is_whole = bool((np.isfinite(numbers) & (numbers >= 0) & (numbers == np.rint(numbers))).all())
@@ -218,7 +220,7 @@ def _look_at_numbers(one: _Reached, numbers: Numbers, count: float | None) -> No
     one.single += int(np.count_nonzero(numbers == 1))
 
 
-def _add_unrecorded(record: Record, found: dict[tuple[str, str], _Reached]) -> None:
+def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -> None:
     """Add what the record names and does not hold, such as arrays in replies to evaluations."""
     counts: dict[str, set[float]] = {}
     for others in record.others:
@@ -230,16 +232,16 @@ def _add_unrecorded(record: Record, found: dict[tuple[str, str], _Reached]) -> N
             continue
         for array in entry["arrays"]:
             shape = tuple(array["shape"])
-            one = _Reached(entry["type"], array["name"], "array", shape, array["dtype"], replies=entry["messages"])
+            one = _NamedValue(entry["type"], array["name"], "array", shape, array["dtype"], replies=entry["messages"])
             if shape and shape[0] in counts.get(entry["type"], ()):
                 one.looked_at = one.are_one_an_example = 1
             found.setdefault((one.type, one.name), one)
         for name in entry["metrics"]:
-            one = _Reached(entry["type"], name, "value", replies=entry["messages"])
+            one = _NamedValue(entry["type"], name, "value", replies=entry["messages"])
             found.setdefault((one.type, one.name), one)
 
 
-def _as_row(one: _Reached, all_: Sequence[_Reached]) -> dict[str, Any]:
+def _as_row(one: _NamedValue, all_: Sequence[_NamedValue]) -> dict[str, Any]:
     row: dict[str, Any] = {"type": one.type, "name": one.name, "kind": one.kind}
     if one.shape is not None:
         row["shape"] = list(one.shape)
@@ -249,7 +251,7 @@ def _as_row(one: _Reached, all_: Sequence[_Reached]) -> dict[str, Any]:
     return row
 
 
-def _say_what_it_holds(one: _Reached, all_: Sequence[_Reached]) -> str:
+def _say_what_it_holds(one: _NamedValue, all_: Sequence[_NamedValue]) -> str:
     """Say what the numbers of a name are, as far as they show it; empty where they show nothing."""
     replies = f"{one.looked_at:,} replies that were looked at"
     if one.is_group_sizes:

@@ -516,7 +516,7 @@ def _note_output(watch: CallWatch, module: nn.Module, output: Any) -> None:
     model = watch.models.get(id(module)) or watch.models.get(id(unwrap(module)))
     tensor = output if type(output) is Tensor else _outputs_in(output)
     if model is not None and tensor is not None and tensor.ndim:
-        model.note_output(tensor.numel(), functools.partial(as_array, tensor.detach()))
+        model.note_output(tuple(tensor.shape), functools.partial(as_array, tensor.detach()))
 
 
 def _note_returned(watch: CallWatch, begun: Pass, output: Any) -> None:
