@@ -42,6 +42,7 @@ from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
 from fedattack.report import read_run
+from fedattack.report.sent import list_readable
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
 from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored
@@ -56,9 +57,6 @@ _OF_QUERIES = (
 
 # Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
 _POSED = "posed.json"
-
-# Names of what needs no attack that the terminal lists.
-_MOST_READABLE = 5
 
 # Characters of a reason that a page without an answer begins with.
 _LONGEST_REASON = 1000
@@ -283,15 +281,9 @@ def explaining(order: Order, watch: Watch) -> Iterator[None]:
         if note_unanswered(order.out, str(cause)):
             _, page = judge_folder(order.out, device=order.device, watch=watch)
             watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
-            for line in _list_readable(order.out):
+            for line in list_readable(read_run(order.out)):
                 watch.say("note", line)
         raise
-
-
-def _list_readable(out: Path) -> list[str]:
-    """Say what of a page without an answer whoever reads the replies knows without an attack."""
-    rows = [row for row in read_run(out)["reached"]["rows"] if row["holds"]]
-    return [f"replies to {row['type']} hold {row['name']}: {row['holds']}" for row in rows[:_MOST_READABLE]]
 
 
 def note_unanswered(out: Path, why: str) -> bool:

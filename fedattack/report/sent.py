@@ -5,6 +5,9 @@ from typing import Any
 
 _FEW = 3
 
+# Names in replies that the terminal lists.
+_MOST_READABLE = 5
+
 
 def sent_kind(row: Mapping[str, Any]) -> str:
     """Return what an array is, with the factor of a difference."""
@@ -42,3 +45,9 @@ def reached_kind(row: Mapping[str, Any]) -> str:
     else:
         size = f"of {row['shape'][0]:,}"
     return " ".join(filter(None, [row["kind"], size, row.get("dtype", "")]))
+
+
+def list_readable(run: Mapping[str, Any]) -> list[str]:
+    """Say what in replies shows itself without an attack, such as labels and sizes of groups."""
+    rows = [row for row in run.get("reached", {}).get("rows", ()) if row["holds"]]
+    return [f"replies to {row['type']} hold {row['name']}: {row['holds']}" for row in rows[:_MOST_READABLE]]

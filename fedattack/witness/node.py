@@ -338,7 +338,7 @@ def _note_labels(watch: CallWatch, call: Call) -> None:
 
 
 def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
-    """Note estimators without weights that were fitted, if their statistics are sent, or nothing else was trained."""
+    """Note estimators that are no models, if they were fitted and are sent, or nothing else was trained."""
     for fitted in watch.fitted.values():
         statistics = fitted.statistics()
         held = []
@@ -352,7 +352,10 @@ def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
             sends = ""
             if held:
                 sends = f", and replies hold {', '.join(held)}"
-            watch.note(f"{fitted.name} was fitted, which has no weights that follow a loss{sends}: {NOT_ASKED}")
+            what = "has no weights that follow a loss"
+            if fitted.weights():
+                what = "is neither a classifier nor a regressor"
+            watch.note(f"{fitted.name} was fitted, which {what}{sends}: {NOT_ASKED}")
 
 
 def _describe_model(known: Node, watch: CallWatch, call: Call, models: Sequence[SeenModel], folder: Path) -> None:

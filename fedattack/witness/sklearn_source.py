@@ -105,8 +105,9 @@ def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
 
 
 def _note_fitted(watch: CallWatch, estimator: Any) -> None:
-    """Note an estimator that is fitted and has no weights; what it has of its examples stands in its attributes."""
-    watch.fitted[id(estimator)] = FittedEstimator(estimator, functools.partial(_list_statistics, estimator))
+    """Note an estimator that is fitted and is no model; what it has of its examples stands in its attributes."""
+    weights, statistics = functools.partial(_state, estimator), functools.partial(_list_statistics, estimator)
+    watch.fitted[id(estimator)] = FittedEstimator(estimator, weights, statistics)
 
 
 def _list_statistics(estimator: Any) -> State:
@@ -206,7 +207,7 @@ def _describe(model: SeenModel) -> WitnessedModel:
     if loss is None:
         why = "; ".join(filter(None, [why, f"the loss of {model.name} has no name"]))
     if not _state(estimator):
-        why = f"{model.name} has no weights that follow a loss, but statistics of its examples: {NOT_ASKED}"
+        why = f"{model.name} has no weights that follow a loss: {NOT_ASKED}"
     return WitnessedModel(spec, arguments, model.input_shape, classes, loss, why)
 
 

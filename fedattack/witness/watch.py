@@ -153,9 +153,10 @@ class _Output:
 
 @dataclass(frozen=True)
 class FittedEstimator:
-    """An estimator without weights that was fitted, and what gives the arrays that it has of its examples."""
+    """An estimator that was fitted and is no model, what gives its weights, and the arrays that it has of examples."""
 
     estimator: object
+    weights: Callable[[], State]
     statistics: Callable[[], State]
 
     @property
@@ -574,7 +575,7 @@ class CallWatch:
     datasets
         Those that loaders took examples from.
     fitted
-        By their ids, estimators without weights that were fitted.
+        By their ids, estimators that were fitted and are no models: without weights, classes and values to predict.
     """
 
     seed: int = 0

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDOneClassSVM
 from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
 
@@ -62,9 +62,14 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
         "GaussianNB was fitted, which has no weights that follow a loss, and replies hold its class_count_ as n, its "
         "theta_ as mean: no attack asks about such training",
     )
-    assert witness.model.why == (
-        "GaussianNB has no weights that follow a loss, but statistics of its examples: no attack asks about such "
-        "training"
+    assert witness.model.why == "GaussianNB has no weights that follow a loss: no attack asks about such training"
+
+    def outliers():
+        return {"w": SGDOneClassSVM().fit(X).coef_}
+
+    (note,) = notes_of(outliers, tmp_path / "outliers").notes
+    assert note.startswith(
+        "SGDOneClassSVM was fitted, which is neither a classifier nor a regressor, and replies hold i"
     )
 
 
