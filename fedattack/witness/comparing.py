@@ -1,6 +1,6 @@
 """Compare each array of a reply with what was received, and with the model before and after training."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +61,7 @@ def kinds_of(
     after: State,
     learns: Collection[str],
     mods: Sequence[str] = (),
-    outputs: Sequence[NDArray[Any]] = (),
+    outputs: Callable[[], Sequence[NDArray[Any]]] = list,
 ) -> list[SentArray]:
     """Say what each array of one reply is, and what of the model was not sent.
 
@@ -78,7 +78,7 @@ def kinds_of(
     mods
         Those that the reply passed.
     outputs
-        What the model returned last, batch by batch.
+        What gives what the model returned last, batch by batch.
     """
     start = dict(before) or _read_received(after, received)
     entries = [_Moved(name, start.get(name), array) for name, array in after]
@@ -90,7 +90,7 @@ def kinds_of(
         places.append((place, walk.turn))
         entry = None if place is None else entries[place]
         one = _kind_of(name, array, entry, received, entries)
-        if one.kind in (UNKNOWN, NO_FLOATS) and entry is None and _are_outputs(array, outputs):
+        if one.kind in (UNKNOWN, NO_FLOATS) and entry is None and _are_outputs(array, outputs()):
             one = replace(one, kind=OUTPUTS)
         arrays.append(one)
     arrays = _with_one_factor(arrays)

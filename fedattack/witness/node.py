@@ -390,7 +390,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
         after=after,
         learns=model.learned(),
         mods=call.mods,
-        outputs=model.outputs(),
+        outputs=model.outputs,
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
 

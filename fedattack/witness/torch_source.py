@@ -511,11 +511,16 @@ def _recognise_loss(
     return spec
 
 
+def _is_wrapped(tensor: Tensor) -> bool:
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def _note_output(watch: CallWatch, module: nn.Module, output: Any) -> None:
     """Keep what a model returned for a while: a client may send it."""
     model = watch.models.get(id(module)) or watch.models.get(id(unwrap(module)))
     tensor = output if type(output) is Tensor else _outputs_in(output)
-    if model is not None and tensor is not None and tensor.ndim:
+    # Inside of a transform of functions a tensor stands for others, and is none once that ends.
+    if model is not None and tensor is not None and tensor.ndim and not _is_wrapped(tensor):
         model.note_output(tuple(tensor.shape), functools.partial(as_array, tensor.detach()))
 
 

@@ -39,6 +39,9 @@ _PASSES = 1024
 OUTPUTS = 2**20
 """Numbers that a model returned, up to which the latest are kept until the call of the client ends."""
 
+MADE = 2**18
+"""Rows that one model made for another, up to which they are known once their outputs are not kept any more."""
+
 _SMALL = 2**16
 """Bytes of a batch up to which it is copied, and hashed together with others: much of the time is spent once a call."""
 
@@ -276,8 +279,9 @@ class SeenModel:
         while self._count_of_outputs > OUTPUTS:
             oldest = self._outputs.popleft()
             self._count_of_outputs -= oldest.count
-            if self._watch.is_taken(oldest.width, self):
-                self._let_go.setdefault(oldest.width, set()).update(hash_rows(oldest.read(), self._seed))
+            made = self._let_go.setdefault(oldest.width, set())
+            if len(made) < MADE and self._watch.is_taken(oldest.width, self):
+                made.update(hash_rows(oldest.read(), self._seed))
 
     def outputs(self) -> Arrays:
         """Return what it returned last, batch by batch."""

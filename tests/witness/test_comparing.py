@@ -72,7 +72,7 @@ def probabilities(outputs):
     ],
 )
 def test_what_a_model_returned_last_is_told_from_arrays_that_look_like_it(sent, kind):
-    found = kinds_of(["0"], [sent], [START], before=BEFORE, after=AFTER, learns=(), outputs=OUTPUTS)
+    found = kinds_of(["0"], [sent], [START], before=BEFORE, after=AFTER, learns=(), outputs=lambda: OUTPUTS)
     assert found[0].kind == kind
 
 
