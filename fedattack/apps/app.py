@@ -1,6 +1,5 @@
 """Somebody's Flower app: where it is, how many clients it has, what can be set, whether it can be audited at all."""
 
-import hashlib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from fedattack.apps.outside import FlwrRun, read_app
 from fedattack.base.errors import ConfigError, instead, short
-from fedattack.runs.bundle import app_files
+from fedattack.runs.bundle import hash_code
 from fedattack.runs.presets import preset_names
 
 SUPERNODES = 10
@@ -59,12 +58,7 @@ class App:
     @cached_property
     def code(self) -> str:
         """The SHA-256 of the app's code, as it is when this is asked first."""
-        digest = hashlib.sha256()
-        for path in sorted(app_files(self.folder)):
-            if path.suffix in (".py", ".toml"):
-                digest.update(f"{path.relative_to(self.folder)} {path.stat().st_size}\n".encode())
-                digest.update(path.read_bytes())
-        return digest.hexdigest()
+        return hash_code(self.folder)
 
 
 def is_app(word: str) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -25,21 +25,24 @@ from typing_extensions import TypedDict
 from fedattack.apps.app import App
 from fedattack.apps.choosing import Chosen, choose, list_unasked
 from fedattack.apps.control import control
-from fedattack.apps.holding import hold
+from fedattack.apps.holding import hold, list_witness_notes
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
+from fedattack.apps.reading import read_sends
 from fedattack.apps.running import run_app
 from fedattack.apps.witnessing import has_arrays_of_queries, list_code, witness, witness_of, witnesses_of
 from fedattack.attacks import ATTACKS, Attack
 from fedattack.attacks.needs import InApps
 from fedattack.attacks.registry import THREATS
-from fedattack.audit.evidence import UNANSWERED
+from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED
 from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
 from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
+from fedattack.report import read_run
+from fedattack.report.sent import list_readable
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
 from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored
@@ -54,6 +57,9 @@ _OF_QUERIES = (
 
 # Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
 _POSED = "posed.json"
+
+# Characters of a reason that a page without an answer begins with.
+_LONGEST_REASON = 1000
 
 _Line = Annotated[str, StringConstraints(max_length=10_000)]
 
@@ -196,7 +202,8 @@ def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device
     # The report begins with the first of them.
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": list_unasked(scored, failed, parts[0], posed)}
-    study.pop(UNANSWERED, None)
+    for key in (UNANSWERED, SENT, WITNESSED):
+        study.pop(key, None)
     # Whoever attacks the run again does so likewise, and asks about the same clients.
     options: dict[str, str] = {}
     for name in scored:
@@ -274,13 +281,19 @@ def explaining(order: Order, watch: Watch) -> Iterator[None]:
         if note_unanswered(order.out, str(cause)):
             _, page = judge_folder(order.out, device=order.device, watch=watch)
             watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
+            for line in list_readable(read_run(order.out)):
+                watch.say("note", line)
         raise
 
 
 def note_unanswered(out: Path, why: str) -> bool:
-    """Note, for the page, why no question could be answered; returns whether there is a run that it can be said of."""
+    """Note, for the page, why no question could be answered; returns whether there is a run that it can be said of.
+
+    What witnesses saw of the first run is noted with it: what clients send, and what a reader must know.
+    """
     try:
-        records = [Record(part.record, thinned=True) for part in find_parts(out)]
+        parts = find_parts(out)
+        records = [Record(part.record, thinned=True) for part in parts]
     except FedAttackError:
         return False
     untried = dict.fromkeys(THREATS, "no attack was made, for the reason above")
@@ -288,8 +301,26 @@ def note_unanswered(out: Path, why: str) -> bool:
         untried |= dict.fromkeys(
             _OF_QUERIES, "fedattack has no attack on what clients of vertical or split learning send"
         )
-    write_study(out, {**read_study(out), "attacks": [], "untried": untried, UNANSWERED: short(why, 500)})
+    noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(parts[0])
+    write_study(out, {**read_study(out), **noted})
     return True
+
+
+def _read_witnessed(part: Part) -> dict[str, Any]:
+    """Return what a page without an answer says of what witnesses saw; nothing where they cannot be read."""
+    try:
+        witnesses = witnesses_of(part)
+    except FedAttackError:
+        return {}
+    reading = read_sends(witnesses)
+    noted: dict[str, Any] = {WITNESSED: [*list_witness_notes(witnesses), *reading.notes]}
+    if reading.rows:
+        unread = reading.unread
+        if reading.predictions:
+            # There is an attack on these, of records of another protocol.
+            unread = ""
+        noted[SENT] = {"arrays": list(map(dict, reading.rows)), "unread": unread}
+    return noted
 
 
 @contextmanager

@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.asking import Asker, Inquiry
-from fedattack.apps.holding import Holding
+from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.answers import Answers
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
-from fedattack.base.errors import ConfigError, DataError, FedAttackError, short
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import SERVER, Witness, WitnessedModel
+from fedattack.witness.seen import NOT_ASKED
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
@@ -65,6 +66,7 @@ def find_computing(
     record = Record(part.record, thinned=True)
     if model is None and holds_trees(record):
         return Computing(notes=("clients send trees: no model gives losses, and what needs losses is not asked",))
+    _refuse_unasked(model, witnesses)
     unanswered = ""
     if model is None and ask is not None and (why := _why_ask(witnesses, reading, record, check)):
         try:
@@ -141,6 +143,13 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
             kind = str(entry.dtype).partition(".")[2]
             return f"clients send {short(name, 60)} as {parameter.dtype}, and it is {kind}"
     return ""
+
+
+def _refuse_unasked(model: str | None, witnesses: Sequence[Witness]) -> None:
+    """Refuse a run whose clients train what has no weights, unless the caller names a model."""
+    reasons = [each.why for each in _find_trained_models(witnesses)]
+    if model is None and reasons and all(why.endswith(NOT_ASKED) for why in reasons):
+        raise NeedsError(find_unasked(witnesses) or reasons[0])
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:

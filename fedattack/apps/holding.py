@@ -18,11 +18,15 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import alike, fields, finite
 from fedattack.record import Record
 from fedattack.witness import SERVER, UNKNOWN, SeenExamples, Witness
+from fedattack.witness.seen import NOT_ASKED
 
 _ALL = b"\xff" * 32
 """A hash that none is larger than."""
 
 _MOST_NOTES = 20
+
+# Clients that must all have an example before it counts as public.
+_FEWEST_OF_PUBLIC = 3
 
 Example = tuple[NDArray[Any], float]
 """An input and its label."""
@@ -113,12 +117,8 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     """
     clients = _find_clients(witnesses)
     if not clients:
-        raise DataError(
-            f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost "
-            "trains is seen, in the client's own process; state what trains otherwise by "
-            "fedattack.witness.trained_on(x, y) where the client trains"
-        )
-    notes = _list_notes(witnesses)
+        raise DataError(_why_nobody(witnesses))
+    notes = list_witness_notes(witnesses)
     form = _ExampleForm.of_most(clients.values())
     notes += form.list_others(clients.values())
     holders, examples = _find_trained(clients, form, notes)
@@ -321,11 +321,42 @@ def _changes(witnesses: Iterable[Witness]) -> bool:
     return any(witness.training is not None and witness.training.augmented for witness in witnesses)
 
 
+def _why_nobody(witnesses: Sequence[Witness]) -> str:
+    """Say why there is no training to ask about: none was seen, or one that no attack asks about."""
+    if unasked := find_unasked(witnesses):
+        return unasked
+    return (
+        f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost trains is "
+        "seen, in the client's own process; state what trains otherwise by fedattack.witness.trained_on(x, y) where "
+        "the client trains"
+    )
+
+
+def find_public(holding: Holding) -> list[bytes]:
+    """Return the hashes of the examples that all clients train on, as on public ones; none of fewer than three clients.
+
+    Two clients may have an example in common by accident.
+    """
+    everybody = {*holding.clients}
+    if len(everybody) < _FEWEST_OF_PUBLIC:
+        return []
+    return [key for key, names in holding.holders.items() if everybody <= {*names}]
+
+
+def find_unasked(witnesses: Iterable[Witness]) -> str:
+    """Say what clients train that no attack asks about, if a witness saw such; empty if not."""
+    for witness in witnesses:
+        for note in witness.notes:
+            if note.endswith(NOT_ASKED):
+                return f"{note}; the page lists what reached the server"
+    return ""
+
+
 def _why_unseen(witnesses: Iterable[Witness]) -> str:
     """Return, in brackets, the first thing that a witness could not see; empty if there was none."""
     for witness in witnesses:
         for note in witness.notes:
-            if "not seen" in note or "not covered" in note:
+            if any(words in note for words in ("not seen", "not covered", "left out")):
                 return f" ({note})"
     return ""
 
@@ -365,7 +396,7 @@ def _why_none(form: _ExampleForm, witnesses: Sequence[Witness]) -> str:
     return f"none of {count:,} examples that were only evaluated on can be asked about: {why}"
 
 
-def _list_notes(witnesses: Iterable[Witness]) -> list[str]:
+def list_witness_notes(witnesses: Iterable[Witness]) -> list[str]:
     """Put the notes of all witnesses together, each with the clients that it is about."""
     about: dict[str, list[str]] = {}
     for witness in witnesses:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.computing import Computing, find_computing, most_frequent
-from fedattack.apps.holding import Holding, count_classes
+from fedattack.apps.holding import Holding, count_classes, find_public
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
 from fedattack.apps.reading import Reading, read_sends
@@ -21,7 +21,7 @@ from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.base.errors import DataError, FedAttackError, NeedsError, short
 from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
@@ -87,6 +87,8 @@ def pose(
 
     Raises
     ------
+    NeedsError
+        If clients send predictions alone.
     DataError
         If clients keep a part of what they train, or labels are too large for classes.
     ConfigError
@@ -100,6 +102,8 @@ def pose(
     # Trees are no arrays of a model: there is nothing to compare them with.
     if not holds_trees(record):
         reading = read_sends(witnesses)
+    if reading.predictions and asked.model is None:
+        raise NeedsError(_say_way_of_predictions(reading.predictions, holding))
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
@@ -107,7 +111,7 @@ def pose(
     mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
     if mods:
         notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
-    notes = [*notes, *holding.notes, *reading.notes, *computing.notes]
+    notes = [*notes, *holding.notes, *_note_public(holding), *reading.notes, *computing.notes]
     classes = _count_outputs(holding, computing.model)
     knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
     if ask is not None and "training" not in asked.without:
@@ -148,6 +152,27 @@ def pose(
         **further.true,
     )
     return Posed(knowledge, few, tuple(notes), assumed, {**_find_unread(witnesses, record), **further.reasons})
+
+
+def _note_public(holding: Holding) -> Iterator[str]:
+    """Say that some examples are of all clients, if they are."""
+    if public := find_public(holding):
+        clients = len(holding.clients)
+        yield (
+            f"{len(public):,} of {len(holding.holders):,} training examples are held by all {clients} clients, as "
+            "public ones are: they tell no client apart"
+        )
+
+
+def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
+    """Say what clients send that send no weights, and which attack there is on it."""
+    public = ""
+    if find_public(holding):
+        public = ", and all train on some examples that all have, as public ones are"
+    return (
+        f"clients send predictions and no weights, as in FedMD: {short(', '.join(arrays), 80)} are outputs of their "
+        f"models{public}; record them by `fedattack observe --protocol fedmd`, then `fedattack attack sia --public`"
+    )
 
 
 def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:

@@ -9,11 +9,13 @@ from typing import Any
 from fedattack.attacks.knowledge import Sends
 from fedattack.base.errors import short
 from fedattack.witness import SERVER, Witness
+from fedattack.witness.comparing import are_changing
 from fedattack.witness.sent import (
     AS_DIFFERENCES,
     AS_WEIGHTS,
     CHANGED,
     KEPT,
+    OUTPUTS,
     UNCHANGED,
     UNKNOWN,
     ZEROS,
@@ -31,13 +33,14 @@ class Reading:
     ``known`` is what the attacker knows of it, ``None`` where replies are the local models, or nothing is known.
     ``rows`` say how many clients send each array as what: ``array``, ``shape``, ``dtype``, ``kind``, ``clients``, and
     ``least`` and ``most`` of factors. ``unread`` says of which arrays of most clients it is not known how they are
-    read.
+    read. ``predictions`` names the arrays of clients that send their model's outputs and no weights.
     """
 
     known: Sends | None = None
     rows: tuple[Mapping[str, Any], ...] = ()
     unread: str = ""
     notes: tuple[str, ...] = ()
+    predictions: tuple[str, ...] = ()
 
     @property
     def is_strange(self) -> bool:
@@ -74,10 +77,23 @@ def read_sends(witnesses: Sequence[Witness]) -> Reading:
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
     if 2 * len(alike) <= len(reads):
-        return Reading(rows=rows, unread=_why_unread(reads))
+        return Reading(rows=rows, unread=_why_unread(reads), predictions=_list_predictions(reads))
     others = [one for one in reads if one not in alike]
-    notes = _notes_of(alike, others, len(reads))
+    is_changed_by_mods = any(are_changing(each.mods) for each in witnesses)
+    notes = _notes_of(alike, others, len(reads), is_changed_by_mods=is_changed_by_mods)
     return Reading(_state_known(alike), rows, notes=tuple(notes))
+
+
+def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
+    """Name the arrays, with their shapes, of clients that all send outputs of their models and nothing else."""
+    named: dict[str, None] = {}
+    for one in reads:
+        for array in (*one.arrays, *one.rest):
+            if array.kind != OUTPUTS:
+                return ()
+            shape = " × ".join(map(str, array.shape))
+            named[f"{array.name} ({shape})"] = None
+    return tuple(named)
 
 
 def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:
@@ -144,7 +160,9 @@ def _list_kinds(kinds: Iterable[tuple[str, str]], most: int) -> str:
     return short(", ".join(f"{name} ({kind})" for name, kind in kinds), most)
 
 
-def _notes_of(alike: Sequence[_Read], others: Sequence[_Read], count: int) -> Iterator[str]:
+def _notes_of(
+    alike: Sequence[_Read], others: Sequence[_Read], count: int, *, is_changed_by_mods: bool
+) -> Iterator[str]:
     first = alike[0]
     if first.differences:
         factors = [_middle(one.factors) for one in alike]
@@ -159,7 +177,10 @@ def _notes_of(alike: Sequence[_Read], others: Sequence[_Read], count: int) -> It
         if any(max(one.factors) - min(one.factors) > _STEADY * abs(_middle(one.factors)) for one in alike):
             yield "that factor changes from round to round; one in the middle is taken for each client"
     if any(array.kind == CHANGED for one in alike for array in one.arrays):
-        yield "clients change their weights before they send them, as noise and compression do"
+        cause = "a mean, a moving average, noise or compression would do so, and which of these it is was not seen"
+        if is_changed_by_mods:
+            cause = "mods that their messages pass change them"
+        yield f"clients send arrays that are like their weights after training, and not equal to them: {cause}"
     if first.rest:
         rest = _list_kinds([(array.name, array.kind) for array in first.rest], 200)
         yield f"beside their model clients send {rest}, which no attack reads: it may leak, too"

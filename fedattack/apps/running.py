@@ -11,13 +11,13 @@ from fedattack.apps import superlink
 from fedattack.apps.app import App
 from fedattack.apps.outside import count_rounds, observe_command, wrap_app
 from fedattack.apps.place import copy_files
-from fedattack.apps.witnessing import check_code, describe_besides, list_code, witness_of, witnesses_of
-from fedattack.base.errors import ConfigError, FedAttackError, RecordError, RunError, short
+from fedattack.apps.witnessing import check_code, check_trained, describe_besides, list_code, witness_of, witnesses_of
+from fedattack.base.errors import ConfigError, FedAttackError, RecordError, short
 from fedattack.base.files import sigterm_raises
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
-from fedattack.runs.code import note_code
+from fedattack.runs.code import note_app, note_code
 from fedattack.runs.running import (
     check_clients,
     check_free,
@@ -152,6 +152,7 @@ def _run(
     if on == SUPERLINK:
         superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     note_code(out, list_code(witness.model for witness in witnesses_of(part)))
+    note_app(out, app.folder, app.code)
     study["recorded"].append(seed)
     write_study(out, study)
 
@@ -208,9 +209,7 @@ def _check_answers(part: Part, client_error: str | None, watch: Watch) -> None:
     """Look whether the run ended in good order, and clients answered what is recorded."""
     check_clients(part, client_error, watch, explain=_explain)
     count_rounds(part.record)
-    record = Record(part.record)
-    if not len(record):
-        raise RunError(f"{part.label}: the server sent no training message{describe_besides(record)}")
+    check_trained(part, Record(part.record))
 
 
 def _explain(problem: str, record: Record | None) -> str:

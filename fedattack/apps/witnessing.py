@@ -39,13 +39,28 @@ def witness(part: Part) -> tuple[Witness, ...]:
     Raises
     ------
     NeedsError
-        If clients send no arrays of numbers.
+        If nothing is trained, or clients send no arrays of numbers.
     """
     record = Record(part.record)
+    check_trained(part, record)
     if kind := _what_is_sent(record):
-        besides = describe_besides(record) or "; it would take arrays of numbers that a model of PyTorch has"
+        besides = describe_besides(record) or "; it would take arrays of numbers, such as a model's weights"
         raise NeedsError(f"{part.label}: clients send {kind}, and no attack reads them{besides}")
     return witnesses_of(part)
+
+
+def check_trained(part: Part, record: Record) -> None:
+    """Refuse a run in which nothing is trained.
+
+    Raises
+    ------
+    NeedsError
+        If the server sent no training message.
+    """
+    if not len(record):
+        raise NeedsError(
+            f"{part.label}: nothing is trained, since the server sent no training message{describe_besides(record)}"
+        )
 
 
 def check_code(part: Part) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.tables import TokenTable, tables_of
+from fedattack.attacks.tables import TokenTable, list_ids, tables_of
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import MASK, fields, leaves_of
 from fedattack.learning.inputs import examples_of, returned_for
@@ -66,7 +66,7 @@ def used_rows(
     owners: list[str] = []
     whole: list[str] = []
     for client, x in examples:
-        used = _list_ids(tables[0], x) if model is None else _list_used(model, tables, x)
+        used = _list_ids(tables[0], x) if model is None or tables[0].by_ids else _list_used(model, tables, x)
         if used is None:
             return None
         whole.append(client)
@@ -155,9 +155,8 @@ def trained_sequences(
 
 def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | None:
     """Return the ids in examples (rows,), ascending, if there is a place that holds rows of a table; else ``None``."""
-    for name in sorted(fields(x), key=lambda name: name != "input_ids"):
-        ids = np.asarray(x[name])
-        if name != MASK and ids.dtype.kind in "iu" and ids.size and 0 <= ids.min() <= ids.max() < len(table.rows):
+    for _, ids in list_ids(x):
+        if ids.max() < len(table.rows):
             return [np.unique(_keep_unmasked(ids, _mask_of(x))).astype(np.int64)]
     return None
 

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.base.structured import fields
+from fedattack.base.structured import LABELS, MASK, SEPARATOR, fields
 from fedattack.record import Record
 from fedattack.record.format import Parameter
 
 Rows = NDArray[np.int64]
+
+# How the place of what a step only meets, such as labels, begins.
+_MET = "met"
 
 # What layers are called that are tables: embed, embedding, embeddings, token_emb.
 _EMBEDDING = "emb"
@@ -37,12 +40,15 @@ class TokenTable:
         Whether a word is a column of the array, as in the weights of a linear layer.
     rows
         (n,): the words that are asked about, ascending.
+    by_ids
+        Whether no layer tells that it is a table: examples hold ids of which each has a row.
     """
 
     name: str
     module: str
     by_column: bool
     rows: Rows
+    by_ids: bool = False
 
     def orient(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array with words along its first axis."""
@@ -50,10 +56,43 @@ class TokenTable:
 
 
 def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | None) -> list[TokenTable]:
-    """Find the tables of the clients' model, or of a record where the attacker can build no model."""
+    """Find the tables of the clients' model, or of a record where the attacker can build no model.
+
+    Where no layer and no name tells of a table, it is the one matrix that has a row for each id that examples hold.
+    """
     if model is not None:
-        return find_tables(model, knowledge)
-    return [] if record is None else find_named_tables(record.parameters)
+        shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+        return find_tables(model, knowledge) or find_tables_by_ids(shapes, knowledge)
+    if record is None:
+        return []
+    shapes = [(parameter.name, parameter.shape) for parameter in record.parameters]
+    return find_named_tables(record.parameters) or find_tables_by_ids(shapes, knowledge)
+
+
+def find_tables_by_ids(shapes: Sequence[tuple[str, tuple[int, ...]]], knowledge: Knowledge) -> list[TokenTable]:
+    """Find the matrix, among arrays with their shapes, that has a row for each id that the attacker's examples hold.
+
+    It is none if several would do. The largest id is in the second half of the rows: labels, such as digits, are no
+    rows of a layer of many units.
+    """
+    if knowledge.targets is None:
+        return []
+    most = [int(ids.max()) for _, ids in list_ids(knowledge.targets.x)]
+    found = []
+    for name, shape in shapes:
+        is_fitting = len(shape) == 2 and shape[0] >= FEWEST and any(shape[0] <= 2 * id_ < 2 * shape[0] for id_ in most)
+        if is_fitting and name not in (knowledge.frozen or {}):
+            found.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(shape[0]), by_ids=True))
+    return found if len(found) == 1 else []
+
+
+def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the places of examples that hold whole numbers from 0 on and are neither masks nor labels, with these."""
+    for name in sorted(fields(x), key=lambda name: name != "input_ids"):
+        ids = np.asarray(x[name])
+        is_other = name.split(SEPARATOR)[-1] in (MASK, *LABELS) or name.startswith(_MET)
+        if not is_other and ids.dtype.kind in "iu" and ids.size and ids.min() >= 0:
+            yield name, ids
 
 
 def find_named_tables(parameters: Sequence[Parameter]) -> list[TokenTable]:

@@ -101,6 +101,8 @@ def _clients(setting: Mapping[str, Any]) -> str:
 
 def _training(record: Record, setting: Mapping[str, Any]) -> str:
     rounds = len(record)
+    if not rounds:
+        return "none: the server sent no training message"
     text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {count_words(rounds, 'round')}"
     if _number(setting["rounds"]) > rounds:
         text += f" of {setting['rounds']} asked for,"

@@ -69,9 +69,18 @@ def setting_of(study: Mapping[str, Any], evidence: Sequence[Evidence]) -> dict[s
     for name, value in study.get("settings", {}).items():
         if value != "":
             setting[name] = value
-    setting.setdefault("clients", len(record.nodes))
+    setting.setdefault("clients", len(_list_nodes(record)))
     setting.setdefault("rounds", len(record))
     return setting
+
+
+def _list_nodes(record: Record) -> set[str]:
+    """Return the nodes that took part in training; where nothing is trained, those that got or answered messages."""
+    nodes = {*record.nodes}
+    if not len(record):
+        for others in record.others:
+            nodes.update(others.nodes)
+    return nodes
 
 
 def provenance_of(study: Mapping[str, Any], evidence: Sequence[Evidence], setting: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,9 @@ from fedattack.record.nodes import NODES
 UNANSWERED = "unanswered"
 """Key of a study: why no question could be answered, so that there are no scores."""
 
+SENT, WITNESSED = "sent", "witnessed"
+"""Keys of such a study, which has no truth: what clients send, and what their witnesses note."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -37,6 +40,9 @@ class Evidence:
         What is true; ``None`` if nobody says. Its nodes are those of clients that are no canaries.
     scores
         What each attack made of the record, by the attack's name.
+    reached
+        What the server saw as it came, in which arrays have the names and values that were sent; ``None`` for the same
+        as ``record``.
     """
 
     part: Part
@@ -45,6 +51,7 @@ class Evidence:
     knowledge: Knowledge
     truth: Truth | None
     scores: Mapping[str, Scores]
+    reached: Record | None = None
 
     @cached_property
     def seed(self) -> int:
@@ -114,7 +121,7 @@ def _record_of(part: Part, *, allow_empty: bool) -> Record:
 
 
 def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
-    truth, knowledge = None, Knowledge()
+    truth, knowledge, reached = None, Knowledge(), record
     if (part.truth / HOLDINGS).exists():
         truth = read_truth(part.truth)
     # Without attacks nobody knew anything.
@@ -130,7 +137,7 @@ def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], tru
         clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
         truth = replace(truth, nodes=clients_alone)
     scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}
-    return Evidence(part, index, record, knowledge, truth, scores)
+    return Evidence(part, index, record, knowledge, truth, scores, reached)
 
 
 def _check_nodes(part: Part, knowledge: Knowledge, truth: Truth) -> None:

@@ -18,12 +18,13 @@ from fedattack.audit.describe import (
     setting_of,
     threat_model_of,
 )
-from fedattack.audit.evidence import UNANSWERED, Evidence, read_evidence
+from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED, Evidence, read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.listing import Listing
 from fedattack.audit.quality import measure_quality, training_accuracy
+from fedattack.audit.reached import reached_of
 from fedattack.audit.untried import untried_of
 from fedattack.base.files import write_json, write_sealed
 from fedattack.record.folder import read_study
@@ -90,10 +91,14 @@ def audit_folder(
         "setting": setting,
         "provenance": provenance,
         "observed": observed,
+        "reached": reached_of(evidence[0].reached or evidence[0].record),
         "notes": notes_of(evidence),
     }
     if not evidence[0].scores:
         run[UNANSWERED] = study[UNANSWERED]
+        run["notes"] = list(dict.fromkeys([*study.get(WITNESSED, ()), *run["notes"]]))
+        if SENT in study:
+            run["sent"] = study[SENT]
     run |= _truths(evidence, observed["in_plaintext"], device, tell)
     if listed is not None:
         listed(listings)

@@ -162,7 +162,7 @@ def trust_asked(asked: Sequence["Asked"]) -> set[str]:
     """Say what the folder asks for and is now trusted with."""
     for item in asked:
         say("trusted", item.describe())
-    return {item.value for item in asked}
+    return {item.follow() for item in asked}
 
 
 def trust_knowledge(folder: Path | None, trust: bool) -> set[str]:

@@ -24,11 +24,14 @@ class Asked:
     what, value, where
         What it would be used as, such as ``model``; the import path ``package.module:function``, or the path; and the
         file that asks for it.
+    app
+        A folder that code is looked for in last, if it is not empty; see :meth:`follow`.
     """
 
     what: str
     value: str
     where: str
+    app: str = ""
 
     def __str__(self) -> str:
         return self.value
@@ -48,12 +51,19 @@ class Asked:
         """Say what following it means, and from where code would come."""
         if ":" not in self.value:
             return f"reads {short(self.value, 120)} ({short(self.what, 60)})"
-        return f"imports {short(self.value, 80)} ({short(self.what, 60)}) from {short(_origin(self.value), 120)}"
+        origin = _origin(self.value, self.app)
+        return f"imports {short(self.value, 80)} ({short(self.what, 60)}) from {short(origin, 120)}"
+
+    def follow(self) -> str:
+        """Return its value, for who trusts it; from now on modules are looked for in ``app``, too."""
+        if self.app and self.app not in sys.path:
+            sys.path.append(self.app)
+        return self.value
 
 
-def _origin(spec: str) -> str:
+def _origin(spec: str, app: str = "") -> str:
     """Say where a module would be imported from; it and the packages that it is in are looked up and not imported."""
-    folders: list[str] = [*sys.path, str(Path.cwd())]
+    folders: list[str] = [*sys.path, str(Path.cwd()), *filter(None, [app])]
     name = spec.partition(":")[0]
     found = name
     for depth, part in enumerate(name.split(".")):

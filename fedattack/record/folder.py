@@ -11,7 +11,7 @@ its answer is ``DIR/claim.json`` and ``DIR/claim.html``.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -28,6 +28,9 @@ DEALT = "dealt"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
+# Arrays, and notes of witnesses, of a run without an answer.
+_MOST_NOTED = 100_000
+
 _Text = Annotated[str, StringConstraints(max_length=10_000)]
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 _Value = bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _Text
@@ -42,6 +45,23 @@ class _ControlEntry(TypedDict):
 
 
 @with_config(_STRICT)
+class _StudySentArray(TypedDict):
+    array: _Text
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=2**53)]], Field(max_length=64)]
+    dtype: _Text
+    kind: _Text
+    clients: Annotated[int, Field(ge=1, le=2**53)]
+    least: NotRequired[Annotated[float, Field(allow_inf_nan=False)]]
+    most: NotRequired[Annotated[float, Field(allow_inf_nan=False)]]
+
+
+@with_config(_STRICT)
+class _StudySent(TypedDict):
+    arrays: Annotated[list[_StudySentArray], Field(max_length=_MOST_NOTED)]
+    unread: _Text
+
+
+@with_config(_STRICT)
 class _StudyEntry(TypedDict, total=False):
     preset: _Text
     app: _Text
@@ -49,6 +69,8 @@ class _StudyEntry(TypedDict, total=False):
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
     unanswered: _Text
+    sent: _StudySent
+    witnessed: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]
     controls: dict[_Text, _ControlEntry]
     attacks: list[_Text]
     settings: dict[_Text, _Value]

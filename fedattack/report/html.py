@@ -18,7 +18,7 @@ from fedattack.report.drawing import Plot
 from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
-from fedattack.report.sent import sent_kind
+from fedattack.report.sent import reached_kind, sent_kind
 from fedattack.report.validate import (
     read_claim,
     read_findings,
@@ -155,6 +155,7 @@ def template(name: str) -> Template:
         "options": options_of,
         "command": as_command,
         "sent_kind": sent_kind,
+        "reached_kind": reached_kind,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval}
     return environment.get_template(name)

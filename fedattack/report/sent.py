@@ -1,9 +1,12 @@
-"""What clients send, in words."""
+"""What clients send, and what reached their server, in words."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _FEW = 3
+
+# Names in replies that the terminal lists.
+_MOST_READABLE = 5
 
 
 def sent_kind(row: Mapping[str, Any]) -> str:
@@ -31,3 +34,20 @@ def sent_in_short(sent: Mapping[str, Any]) -> str:
     if sent["unread"]:
         text += ". No attack can read that"
     return text
+
+
+def reached_kind(row: Mapping[str, Any]) -> str:
+    """Return what stands under a name in replies, with its shape and type."""
+    if not row.get("shape"):
+        size = ""
+    elif row["kind"].startswith("array"):
+        size = " × ".join(map(str, row["shape"]))
+    else:
+        size = f"of {row['shape'][0]:,}"
+    return " ".join(filter(None, [row["kind"], size, row.get("dtype", "")]))
+
+
+def list_readable(run: Mapping[str, Any]) -> list[str]:
+    """Say what in replies shows itself without an attack, such as labels and sizes of groups."""
+    rows = [row for row in run.get("reached", {}).get("rows", ()) if row["holds"]]
+    return [f"replies to {row['type']} hold {row['name']}: {row['holds']}" for row in rows[:_MOST_READABLE]]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.answer import in_short
-from fedattack.report.sent import sent_in_short
+from fedattack.report.sent import list_readable, sent_in_short
 from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, write_spread
 
 # Wider than any table of findings.
@@ -98,6 +98,8 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         below.append(Text(_BY_ITS_TEST, style="yellow"))
     if "sent" in run:
         below.append(Text.assemble("\n", ("Clients send", "bold"), f" {printable(sent_in_short(run['sent']))}"))
+    for line in list_readable(run):
+        below.append(Text(printable(line)))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
     return Group(title, *map(_write_short, in_short(findings)), table, *below)

@@ -1,10 +1,12 @@
 """What a run folder asks for that lies outside of it: code and files."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.record.folder import STUDY, Part, find_parts, read_study
+from fedattack.runs.code import find_app
 from fedattack.runs.settings import leads_out
 
 if TYPE_CHECKING:
@@ -26,13 +28,17 @@ def asked_of_study(folder: Path) -> list["Asked"]:
 
 
 def asked_of_knowledge(folder: Path) -> list["Asked"]:
-    """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
+    """List what the run folder's knowledge asks to import, and the paths in it that leave the folder.
+
+    Where this machine made the folder by an audit of an app that is as it was, code is looked for in the app, too.
+    """
     asked: list[Asked] = []
     for part in find_parts(folder, some=True):
         # A server's own folder has none, and its environment no torch to read it with.
         if part.knowledge.exists():
             asked += known_to(part).asks()
-    return list(dict.fromkeys(asked))
+    app = find_app(folder)
+    return [replace(each, app=app) for each in dict.fromkeys(asked)]
 
 
 def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":

@@ -1,5 +1,6 @@
 """Copy what Flower may bundle of an app."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -37,6 +38,16 @@ def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
             path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
                 yield path
+
+
+def hash_code(folder: Path) -> str:
+    """Return the SHA-256 of an app's code, as it is now."""
+    digest = hashlib.sha256()
+    for path in sorted(app_files(folder)):
+        if path.suffix in (".py", ".toml"):
+            digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def may_hold_app(folder: Path) -> bool:

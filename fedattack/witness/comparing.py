@@ -1,6 +1,6 @@
 """Compare each array of a reply with what was received, and with the model before and after training."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedattack.witness.sent import (
     KEPT,
     NO_FLOATS,
     OTHER_TYPE,
+    OUTPUTS,
     SCALED,
     SLICE,
     UNCHANGED,
@@ -27,7 +28,19 @@ from fedattack.witness.watch import Arrays, State, same
 
 _EXACT = 1e-3
 _ALIKE = 0.5
+
+# Fewer rows may be a model's outputs by accident.
+_FEWEST_OUTPUTS = 3
+
+# Batches of outputs that are looked at, the latest ones.
+_MOST_BATCHES = 512
+
 _CHANGING = ("LocalDpMod", "DefenceMod", "fixedclipping_mod", "adaptiveclipping_mod")
+
+
+def are_changing(mods: Iterable[str]) -> bool:
+    """Say whether a client's mods are known to change what it sends."""
+    return any(mod.startswith(_CHANGING) for mod in mods)
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,7 @@ def kinds_of(
     after: State,
     learns: Collection[str],
     mods: Sequence[str] = (),
+    outputs: Callable[[], Sequence[NDArray[Any]]] = list,
 ) -> list[SentArray]:
     """Say what each array of one reply is, and what of the model was not sent.
 
@@ -63,6 +77,8 @@ def kinds_of(
         Names of what training may change.
     mods
         Those that the reply passed.
+    outputs
+        What gives what the model returned last, batch by batch.
     """
     start = dict(before) or _read_received(after, received)
     entries = [_Moved(name, start.get(name), array) for name, array in after]
@@ -73,9 +89,12 @@ def kinds_of(
         place = walk.find(name, array)
         places.append((place, walk.turn))
         entry = None if place is None else entries[place]
-        arrays.append(_kind_of(name, array, entry, received, entries))
+        one = _kind_of(name, array, entry, received, entries)
+        if one.kind in (UNKNOWN, NO_FLOATS) and entry is None and _are_outputs(array, outputs()):
+            one = replace(one, kind=OUTPUTS)
+        arrays.append(one)
     arrays = _with_one_factor(arrays)
-    arrays = _with_changed(arrays, sent, places, entries, is_changed=any(mod.startswith(_CHANGING) for mod in mods))
+    arrays = _with_changed(arrays, sent, places, entries, is_changed=are_changing(mods))
     used = {place for place, _ in places}
     for place, entry in enumerate(entries):
         if place not in used and entry.name in learns:
@@ -142,6 +161,43 @@ def _kind_of(
     if any(_is_slice(array, other.after) for other in entries):
         return replace(one, kind=SLICE)
     return one
+
+
+def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
+    """Say whether an array is what a model returned for some batches on end, as it is, as probabilities or classes."""
+    if array.ndim not in (1, 2) or len(array) < _FEWEST_OUTPUTS:
+        return False
+    outputs = outputs[-_MOST_BATCHES:]
+    for last in range(len(outputs), 0, -1):
+        batches: list[NDArray[Any]] = []
+        rows = 0
+        for output in reversed(outputs[:last]):
+            batches.insert(0, output)
+            rows += len(output)
+            if rows >= len(array):
+                break
+        if rows == len(array) and len({output.shape[1:] for output in batches}) == 1:
+            whole = np.concatenate(batches).astype(np.float64).reshape(rows, -1)
+            if any(_are_close(array, form) for form in _list_forms(whole)):
+                return True
+    return False
+
+
+def _list_forms(outputs: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    """Yield outputs (n, classes) as clients send them: as they are, as probabilities, their logarithms, and classes."""
+    yield outputs
+    if outputs.shape[1] == 1:
+        yield outputs[:, 0]
+        return
+    shifted = outputs - outputs.max(axis=1, keepdims=True)
+    logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    yield logarithms
+    yield np.exp(logarithms)
+    yield outputs.argmax(axis=1).astype(np.float64)
+
+
+def _are_close(array: NDArray[Any], form: NDArray[np.float64]) -> bool:
+    return array.shape == form.shape and np.allclose(array, form, rtol=_EXACT, atol=_EXACT * np.abs(form).max())
 
 
 def _is_received(array: NDArray[Any], received: Sequence[Arrays]) -> bool:

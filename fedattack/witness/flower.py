@@ -191,7 +191,8 @@ class _Calls:
         watch.notes |= dict.fromkeys(sources.install())
         asked = _read_asked(message) if trains else None
         watch.hold_out = self._hold_out if trains else None
-        return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked)
+        kind = message.metadata.message_type
+        return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id), asked=asked, type=kind)
 
 
 def _with_reply(watch: CallWatch, call: Call, reply: Message | None) -> Call:
@@ -202,10 +203,11 @@ def _with_reply(watch: CallWatch, call: Call, reply: Message | None) -> Call:
         return replace(call, failed=f"an error reply of code {reply.error.code}")
     try:
         sent, names, stated = _numpy(_models(reply)), _names(reply), _read_stated(reply)
+        lists = _read_lists(reply)
     except Exception as cause:
         watch.note_error("the reply", cause)
         return call
-    return replace(call, sent=sent, names=names, stated=stated)
+    return replace(call, sent=sent, names=names, stated=stated, lists=lists)
 
 
 def _save(folder: Path, watch: CallWatch, call: Call) -> None:
@@ -285,6 +287,17 @@ def _read_stated(reply: Message) -> int | None:
             if isinstance(value, int | float) and value > 0:
                 return int(value)
     return None
+
+
+def _read_lists(reply: Message) -> dict[str, NDArray[Any]]:
+    """Return the lists of numbers in a reply, by their names."""
+    lists = {}
+    if reply.has_content():
+        for record in (*reply.content.metric_records.values(), *reply.content.config_records.values()):
+            for name, value in record.items():
+                if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
+                    lists[name] = np.array(value)
+    return lists
 
 
 def mods_of(app: ClientApp) -> tuple[str, ...]:

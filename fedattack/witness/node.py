@@ -19,7 +19,7 @@ from fedattack.base.untrusted import parse_json
 from fedattack.witness.comparing import kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
-from fedattack.witness.seen import AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
 from fedattack.witness.watch import Arrays, CallWatch, SeenModel, places_in
@@ -30,6 +30,9 @@ FROZEN_BYTES = 2**30
 _CHANGES = "what the client does not send of its model changes from round to round"
 
 _NOTES = 50
+
+# Fewer labels may be those of a reply by accident.
+_FEWEST_LABELS = 3
 _ROLES = ("trained", "evaluated")
 # Of many examples the number is an estimate.
 _MORE = 1.05
@@ -55,6 +58,10 @@ class Call:
         The kind of error that it ended by, else empty.
     asked
         How it was asked to train; ``None`` if it was not.
+    type
+        Of the message.
+    lists
+        By their names, the lists of numbers that the client replied beside arrays.
     """
 
     node: str
@@ -67,6 +74,14 @@ class Call:
     failed: str = ""
     run: str = ""
     asked: AskedToTrain | None = None
+    type: str = ""
+    lists: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def vectors(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the arrays of the reply, and its lists, by their names."""
+        for arrays, names in zip(self.sent, self.names, strict=True):
+            yield from zip(names, arrays, strict=True)
+        yield from self.lists.items()
 
 
 @dataclass
@@ -236,6 +251,8 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
         If what lies there was written by something else, or in another run.
     """
     with watch.lock:
+        if not call.trains:
+            watch.guard("labels in the reply", _note_labels, call)
         watch.end(without_steps=call.trains and not watch.steps)
         path = witness_file(folder, call.node)
         if not path.exists():
@@ -292,15 +309,54 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         # An example that was known in one role may have been seen in the other.
         known.trained.take_rows(known.evaluated)
         known.evaluated.take_rows(known.trained)
-    if call.trains and call.sent and not len(known.trained.labels):
+    if call.trains and call.sent and not watch.fitted and not len(known.trained.labels):
         watch.note(
             "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
         )
     if call.trains and trained:
         watch.guard("what the client sends", _add_sends, known, call, trained[0])
+    if call.trains:
+        watch.guard("what the client fitted", _note_fitted, call, bool(trained))
     if trained or known.model is None:
         _describe_model(known, watch, call, [*trained, *shared], folder)
     return news
+
+
+def _note_labels(watch: CallWatch, call: Call) -> None:
+    """Note where a reply holds the labels of all examples that the client took, in their order or in another."""
+    for model in watch.models.values():
+        labels = model.list_labels()
+        if len(labels) < _FEWEST_LABELS:
+            continue
+        for name, vector in call.vectors():
+            if vector.shape != (len(labels),) or vector.dtype.kind not in "fiub":
+                continue
+            if np.array_equal(np.sort(vector), np.sort(labels)):
+                watch.note(
+                    f"replies to {call.type} hold the label of each example that the client evaluates on, as {name}: "
+                    "the server is sent them as they are"
+                )
+
+
+def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
+    """Note estimators that are no models, if they were fitted and are sent, or nothing else was trained."""
+    for fitted in watch.fitted.values():
+        statistics = fitted.statistics()
+        held = []
+        for name, array in call.vectors():
+            for attribute, own in statistics:
+                # Who has no example of a class sends 0 for its mean, which is not a number.
+                if own.any() and array.shape == own.shape and np.array_equal(np.nan_to_num(array), np.nan_to_num(own)):
+                    held.append(f"its {attribute} as {name}")
+                    break
+        if held or not has_trained:
+            sends = ""
+            if held:
+                sends = f", and replies hold {', '.join(held)}"
+            what = "has no weights that follow a loss"
+            if fitted.weights():
+                what = "is neither a classifier nor a regressor"
+            watch.note(f"{fitted.name} was fitted, which {what}{sends}: {NOT_ASKED}")
 
 
 def _describe_model(known: Node, watch: CallWatch, call: Call, models: Sequence[SeenModel], folder: Path) -> None:
@@ -335,6 +391,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
         after=after,
         learns=model.learned(),
         mods=call.mods,
+        outputs=model.outputs,
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
 
@@ -550,7 +607,8 @@ def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[Se
     if len({model.signature for model in busy}) > 1:
         watch.note("the client used several models, and none has the state that it received or sent: left out")
         return []
-    if call.trains:
+    has_state = busy[0].state is None or bool(busy[0].state())
+    if call.trains and has_state:
         watch.note(f"{busy[0].name} is the only model seen; its state is not what the client received or sent")
     return busy
 

@@ -220,6 +220,14 @@ class Examples:
             ):
                 mine.put([key], [row])
 
+    def leave_out(self, keys: Collection[bytes]) -> int:
+        """Forget what turned out to be no examples, and return how many of these there were."""
+        found = [key for key in self.labels if key in keys]
+        for key in found:
+            del self.labels.items[key]
+            self.rows.items.pop(key, None)
+        return len(found)
+
     def without(self, others: "Smallest[Label]") -> bool:
         """Take away what others hold; return whether examples of which that is not known were taken away too."""
         doubtful = [key for key in self.labels if not others.takes(key)]

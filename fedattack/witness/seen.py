@@ -16,6 +16,9 @@ SERVER = "server"
 UNKNOWN = -1
 """The label of an example whose label nobody saw."""
 
+NOT_ASKED = "no attack asks about such training"
+"""How the note of a witness ends that saw a training which no attack asks about."""
+
 HASH = 16
 """Bytes of an example's hash."""
 

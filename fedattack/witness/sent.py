@@ -14,6 +14,7 @@ CHANGED_DIFFERENCE = "difference, changed"
 SLICE = "slice of a model's array"
 OTHER_TYPE = "weights as the bytes of another type"
 NO_FLOATS = "no floats"
+OUTPUTS = "outputs of the model"
 KEPT = "not sent"
 UNKNOWN = "not understood"
 
@@ -28,6 +29,7 @@ Kind = Literal[
     "slice of a model's array",
     "weights as the bytes of another type",
     "no floats",
+    "outputs of the model",
     "not sent",
     "not understood",
 ]

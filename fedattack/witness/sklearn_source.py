@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.utils import _safe_indexing
 
 from fedattack.witness.sample import hash_rows
-from fedattack.witness.seen import WitnessedModel
-from fedattack.witness.watch import CallWatch, SeenModel, State, current, labels_of, plain, same
+from fedattack.witness.seen import NOT_ASKED, WitnessedModel
+from fedattack.witness.watch import CallWatch, FittedEstimator, SeenModel, State, current, labels_of, plain, same
 
 _FITS = ("fit", "partial_fit")
 _BY_ROW = ("X", "y", "sample_weight")
@@ -71,6 +71,8 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
             return original(self, *args, **kwargs)
         model = watch.guard("an estimator", _model_of, self)
         if model is None:
+            if name in _FITS:
+                watch.guard("an estimator", _note_fitted, self)
             return original(self, *args, **kwargs)
         # What it calls itself, such as the steps of a pipeline, is no model of the client.
         watch.local.estimator = self
@@ -84,6 +86,8 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
             result = original(self, *kept_args, **kept_kwargs)
         finally:
             watch.local.estimator = None
+        if name in _FITS and not _state(self):
+            watch.guard("an estimator", _note_fitted, self)
         watch.guard(f"what {model.name}.{name} was given", _note, model, name, args, kwargs, held_out)
         return result
 
@@ -98,6 +102,22 @@ def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
         own = [array for _, array in _state(estimator)]
         known.received = any(own and same(own, state) for state in watch.received())
     return known
+
+
+def _note_fitted(watch: CallWatch, estimator: Any) -> None:
+    """Note an estimator that is fitted and is no model; what it has of its examples stands in its attributes."""
+    weights, statistics = functools.partial(_state, estimator), functools.partial(_list_statistics, estimator)
+    watch.fitted[id(estimator)] = FittedEstimator(estimator, weights, statistics)
+
+
+def _list_statistics(estimator: Any) -> State:
+    """Return the arrays that an estimator has of what it was fitted on: public attributes that end in ``_``."""
+    found: State = []
+    for name, value in vars(estimator).items():
+        is_fitted = name.endswith("_") and not name.startswith("_")
+        if is_fitted and isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+            found.append((name, value))
+    return found
 
 
 def _make_model(watch: CallWatch, estimator: Any) -> SeenModel:
@@ -186,6 +206,8 @@ def _describe(model: SeenModel) -> WitnessedModel:
         loss = "cross-entropy"
     if loss is None:
         why = "; ".join(filter(None, [why, f"the loss of {model.name} has no name"]))
+    if not _state(estimator):
+        why = f"{model.name} has no weights that follow a loss: {NOT_ASKED}"
     return WitnessedModel(spec, arguments, model.input_shape, classes, loss, why)
 
 

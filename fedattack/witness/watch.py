@@ -6,6 +6,7 @@ run: it becomes a note.
 
 import itertools
 import logging
+import math
 import os
 import threading
 import weakref
@@ -34,6 +35,12 @@ START_BYTES = 2**28
 """Bytes of a model's state up to which it is kept as it was before training."""
 
 _PASSES = 1024
+
+OUTPUTS = 2**20
+"""Numbers that a model returned, up to which the latest are kept until the call of the client ends."""
+
+MADE = 2**18
+"""Rows that one model made for another, up to which they are known once their outputs are not kept any more."""
 
 _SMALL = 2**16
 """Bytes of a batch up to which it is copied, and hashed together with others: much of the time is spent once a call."""
@@ -137,6 +144,38 @@ class Pass:
                 self.model.pending.append(self)
 
 
+@dataclass(frozen=True)
+class _Output:
+    """What a model returned for a batch: its shape, and what gives the numbers."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], NDArray[Any]]
+
+    @property
+    def count(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+        return math.prod(self.shape[1:])
+
+
+@dataclass(frozen=True)
+class FittedEstimator:
+    """An estimator that was fitted and is no model, what gives its weights, and the arrays that it has of examples."""
+
+    estimator: object
+    weights: Callable[[], State]
+    statistics: Callable[[], State]
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return type(self.estimator).__name__
+
+
 class Batches:
     """Batches of which it is not yet known whether they train, without their inputs."""
 
@@ -191,6 +230,10 @@ class SeenModel:
         self.state: Callable[[], State] | None = None
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
         self.learns: Callable[[], Collection[str]] | None = None
+        # Its last outputs, the latest last, and how many numbers they have; by width, hashes of rows of earlier ones.
+        self._outputs: deque[_Output] = deque()
+        self._count_of_outputs = 0
+        self._let_go: dict[int, set[bytes]] = {}
         self.own_loss: str | None = None
         self.stepwise = False
         self._watch = watch
@@ -236,6 +279,61 @@ class SeenModel:
             self._has_labels = True
         elif not self._has_labels and not self.stepwise:
             self._watch.read_steps(self)
+
+    def note_output(self, shape: tuple[int, ...], read: Callable[[], NDArray[Any]]) -> None:
+        """Keep what it returned, and let go of what it returned long ago."""
+        output = _Output(shape, read)
+        self._outputs.append(output)
+        self._count_of_outputs += output.count
+        while self._count_of_outputs > OUTPUTS:
+            oldest = self._outputs.popleft()
+            self._count_of_outputs -= oldest.count
+            made = self._let_go.setdefault(oldest.width, set())
+            if len(made) < MADE and self._watch.is_taken(oldest.width, self):
+                made.update(hash_rows(oldest.read(), self._seed))
+
+    def outputs(self) -> Arrays:
+        """Return what it returned last, batch by batch."""
+        return [output.read() for output in self._outputs]
+
+    def hash_outputs(self, width: int) -> set[bytes]:
+        """Return the hashes of the rows that it returned of so many numbers."""
+        hashes = set(self._let_go.get(width, ()))
+        for output in self._outputs:
+            if output.width == width:
+                hashes.update(hash_rows(output.read(), self._seed))
+        return hashes
+
+    def leave_out_made(self, maker: "SeenModel", made: Collection[bytes]) -> None:
+        """Leave out inputs that another model of the client made, if there are others, which are examples.
+
+        Where all are made, such as features below a head, they stand for examples.
+        """
+        if not any(key not in made for key in self.trained.labels):
+            return
+        count = self.trained.leave_out(made)
+        count += self.evaluated.leave_out(made)
+        if not count:
+            return
+        # Each is made once and taken once.
+        self.uses = max(0, self.uses - count)
+        self._watch.note(
+            f"{self.name} takes what {maker.name} makes beside examples, as of a generator: that is left out, since "
+            "nobody holds it"
+        )
+        maker.leave_out_noise()
+
+    def leave_out_noise(self) -> None:
+        """Leave out what a generator takes, if these are rows of numbers of which none came twice."""
+        if len(self.input_shape) == 1 and self.uses <= len(self.trained.labels):
+            self._empty()
+
+    def list_labels(self) -> NDArray[Any]:
+        """Return (n,): the labels that were seen of examples since the last step."""
+        labels: list[Label] = []
+        for one in self.pending:
+            labels += [label for label in one.labels or () if label is not None]
+        return np.array(labels)
 
     def take_steps(self) -> None:
         """Begin anew, with examples that are all that a step takes."""
@@ -534,6 +632,8 @@ class CallWatch:
         What the client is kept from training on; ``None`` for nothing.
     datasets
         Those that loaders took examples from.
+    fitted
+        By their ids, estimators that were fitted and are no models: without weights, classes and values to predict.
     """
 
     seed: int = 0
@@ -548,6 +648,7 @@ class CallWatch:
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     hold_out: HoldOut | None = None
     datasets: list[Any] = field(default_factory=list)
+    fitted: dict[int, FittedEstimator] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: Local = field(default_factory=Local)
 
@@ -617,10 +718,27 @@ class CallWatch:
                     "differentiated by"
                 )
             self.guard("what became of the last batches", _end, model, without_steps)
+        models = [*self.models.values()]
+        for model in models:
+            for maker in models:
+                if maker is not model and model.input_shape:
+                    self.guard("what one model made for another", _leave_out_made, model, maker)
+
+    def is_taken(self, width: int, maker: SeenModel) -> bool:
+        """Say whether a model besides another one takes rows of so many numbers."""
+        for model in self.models.values():
+            if model is not maker and model.input_shape and math.prod(model.input_shape) == width:
+                return True
+        return False
 
 
 def _note_start(watch: CallWatch, model: SeenModel) -> None:
     model.note_start(watch.received())
+
+
+def _leave_out_made(watch: CallWatch, model: SeenModel, maker: SeenModel) -> None:
+    if made := maker.hash_outputs(math.prod(model.input_shape)):
+        model.leave_out_made(maker, made)
 
 
 def _end(watch: CallWatch, model: SeenModel, without_steps: bool) -> None:

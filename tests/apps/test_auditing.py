@@ -12,8 +12,9 @@ import pytest
 
 from fedattack.apps import auditing, running
 from fedattack.apps.app import App
-from fedattack.apps.auditing import importable
+from fedattack.apps.auditing import Order, explaining, importable
 from fedattack.apps.choosing import describe_too_few, find_remedy
+from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
@@ -21,11 +22,13 @@ from fedattack.base.errors import NeedsError, RunError
 from fedattack.base.structured import pack
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study, write_study
+from fedattack.record.others import Others
 from fedattack.report import read_run
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import write_witness
+from fedattack.witness.sent import SentArray
 from tests.apps.projects import MESSAGE_API
 from tests.apps.test_holding import World, rows
 from tests.apps.worlds import TRAINING, attack_all, pose_all, witness, write_record
@@ -144,8 +147,8 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
         r"; 2 query replies with arrays out.values \(200, 4\) are not in this record; nobody asked whether these "
         "arrays give a party's columns or labels back"
     )
+    nothing = f"the run: nothing is trained, since the server sent no training message{passed}"
     for exchanges, message in (
-        ([], f"the run: the server sent no training message{passed}"),
         ([silent], f"no client answered a training message in any of 1 rounds: no reply .*{passed}"),
         ([[Reply("a", "failed", reason="error 1: no"), silent[1]]], "in any of 1 rounds: error 1: no$"),
     ):
@@ -157,6 +160,14 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
         writer.close()
         with pytest.raises(RunError, match=message):
             running._check_answers(part, None, Watch())
+    # The same command would find the same: nothing goes on.
+    shutil.rmtree(part.record)
+    writer = RecordWriter(part.record)
+    writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))}, messages=2)
+    writer.close()
+    for look in (lambda: running._check_answers(part, None, Watch()), lambda: pose_all([part])):
+        with pytest.raises(NeedsError, match=nothing):
+            look()
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -179,6 +190,31 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
     for said in ("No question was answered", "clients send embeddings, and no attack reads them", *questions):
         assert html.escape(said, quote=True) in text.replace("&#39;", "&#x27;")
     assert "There are no findings" not in text
+
+
+def test_a_page_without_an_answer_says_what_is_known(tmp_path):
+    """What clients send, the notes of witnesses, and what whoever reads the replies knows without an attack."""
+    writer = RecordWriter(tmp_path / "record")
+    values = {"deaths": [0, 1, 0, 1, 1, 0]}
+    writer.close(others=[Others("query.events", "reply", (node,), values) for node in "abc"])
+    write_study(tmp_path, {"app": "mine", "commands": ["fedattack audit mine"], "seeds": [0]})
+    sends = (SentArray("weight", (4, 6), "float32", "not understood", "weight"),)
+    seen = witness("0", rows((0, 6)), notes=("what it fits was not seen",), sends=sends)
+    write_witness(witness_of(Part(tmp_path, "")), seen)
+    said: list[str] = []
+    order = Order(tmp_path, NOTHING_BESIDES, {}, choose)
+    with pytest.raises(NeedsError), explaining(order, Watch(say=lambda _, text: said.append(text))):
+        raise NeedsError("the run: nothing is trained")
+    run, page = read_run(tmp_path), (tmp_path / "report.html").read_text()
+    assert run["title"] == "What does the server learn? 3 clients, audit of mine"
+    assert run["audited"]["clients"] == "3"
+    assert run["sent"]["arrays"][0]["kind"] == "not understood"
+    assert "client 0: what it fits was not seen" in run["notes"]
+    (row,) = run["reached"]["rows"]
+    for text in (row["holds"], "client 0: what it fits was not seen", "not understood"):
+        assert text[1:] in page
+    assert said[-1] == f"replies to query.events hold deaths: {row['holds']}"
+    assert "9 of 9 that are not 0" in said[-1]
 
 
 def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):

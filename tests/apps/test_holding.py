@@ -11,6 +11,7 @@ from fedattack.apps.targets import choose_targets as choose
 from fedattack.apps.targets import even
 from fedattack.base.errors import DataError
 from fedattack.witness import SeenExamples, Witness
+from fedattack.witness.seen import NOT_ASKED
 from tests.apps.worlds import FEATURES, TRAINING, hash_of, pool, seen, server, witness
 
 X, Y = pool(400)
@@ -174,6 +175,10 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([], "no client's training was witnessed"),
         ([server(rows((0, 5)))], "no client's training was witnessed"),
         ([witness("0", rows((0, 0)), rows((0, 5)))], "no client's training was witnessed"),
+        (
+            [replace(witness("0", rows((0, 0))), notes=(f"KMeans was fitted: {NOT_ASKED}",))],
+            f"^KMeans was fitted: {NOT_ASKED}; the page lists what reached the server$",
+        ),
         ([witness("0", (X[:5], np.full(5, -1)))], "no training example was seen with a label of one number"),
         (
             [witness("0", (np.full((3, FEATURES), np.nan, np.float32) + np.arange(3)[:, None], Y[:3]))],

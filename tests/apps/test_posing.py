@@ -8,11 +8,13 @@ import pytest
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
-from fedattack.base.errors import ConfigError, DataError
+from fedattack.base.errors import ConfigError, DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import WitnessedModel
+from fedattack.witness.seen import NOT_ASKED
+from fedattack.witness.sent import SentArray
 from tests.apps.test_holding import World, rows
 from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, pose, server, witness, write_record
 
@@ -211,6 +213,38 @@ def test_nothing_witnessed_ends_in_one_line(part):
     with pytest.raises(DataError, match="no client's training was witnessed"):
         pose(part, [])
     assert not part.truth.exists()
+
+
+def test_predictions_are_called_so_and_the_way_to_attack_them_is_named(part):
+    outputs = (SentArray("logits", (9, 4), "float32", "outputs of the model"),)
+    clients = [replace(each, sends=outputs) for each in World.witnesses(10**6)]
+    with pytest.raises(
+        NeedsError, match=r"clients send predictions .* logits \(9 × 4\) are .* observe --protocol fedmd`"
+    ):
+        pose(part, clients)
+    assert not part.truth.exists()
+
+
+def test_examples_that_all_clients_train_on_are_called_public(part):
+    public = rows((0, 7))
+    own = [rows((first, first + 10)) for first in (10, 20, 30)]
+    clients = []
+    for name, (x, y) in zip("012", own, strict=True):
+        clients.append(witness(name, (np.concatenate([public[0], x]), np.concatenate([public[1], y])), rows((50, 60))))
+    assert any(
+        note.startswith("7 of 37 training examples are held by all 3 clients") for note in pose(part, clients).notes
+    )
+    assert not any("held by all" in note for note in pose(part, World.witnesses(10**6)).notes)
+
+
+def test_what_no_attack_asks_about_is_said_and_no_other_model_is_asked_for(part):
+    why = f"Trees has no weights: {NOT_ASKED}"
+    unasked = WitnessedModel(None, {}, (FEATURES,), CLASSES, None, why)
+    clients = [
+        witness(name, World.trains[name], model=unasked, notes=(f"Trees was fitted: {NOT_ASKED}",)) for name in "01"
+    ]
+    with pytest.raises(NeedsError, match=f"^Trees was fitted: {NOT_ASKED}; the page lists what reached the server$"):
+        pose(part, clients)
 
 
 def test_what_reads_gradients_of_sgd_is_not_made_of_other_updates_whatever_else_is_known(part):

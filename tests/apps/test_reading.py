@@ -68,6 +68,24 @@ def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
     assert "beside their model clients send 2 (not understood), 3 (not understood)" in reading.notes[0]
 
 
+def test_of_weights_that_were_changed_no_cause_is_named_that_nobody_saw():
+    changed = sent("weights, changed")
+    (note,) = read_sends(witnesses(changed, changed, changed)).notes
+    assert note.startswith("clients send arrays that are like their weights after training, and not equal to them: a ")
+    assert note.endswith("and which of these it is was not seen")
+    noised = [replace(one, mods=("LocalDpMod(epsilon=1.0)",)) for one in witnesses(changed, changed, changed)]
+    (note,) = read_sends(noised).notes
+    assert note.endswith("not equal to them: mods that their messages pass change them")
+
+
+def test_who_sends_outputs_of_a_model_sends_predictions():
+    kept = sent("not sent")
+    outputs = (SentArray("logits", (200, 10), "float32", "outputs of the model"), *kept)
+    assert read_sends(witnesses(outputs, outputs, outputs)).predictions == ("logits (200 × 10)",)
+    assert read_sends(witnesses(outputs, outputs, WEIGHTS)).predictions == ()
+    assert read_sends(witnesses((*WEIGHTS, outputs[0]), (), ())).predictions == ()
+
+
 UNREADABLE = ("not understood", "no floats", "slice of a model's array", "weights as the bytes of another type")
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps import app as app_module
 from fedattack.apps import asking, auditing, running
 from fedattack.apps.app import App
 from fedattack.apps.asking import Inquiry
@@ -26,9 +25,12 @@ from fedattack.attacks import Targets, write_knowledge
 from fedattack.audit.truth import note_node
 from fedattack.base.errors import ConfigError, TrustError
 from fedattack.base.files import FolderLock
+from fedattack.cli.steps import trust_asked
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
 from fedattack.record.folder import Part, new_parts, read_study, write_study
-from fedattack.runs.code import read_code
+from fedattack.runs import bundle
+from fedattack.runs.asked import asked_of_knowledge
+from fedattack.runs.code import find_app, read_code
 from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.watch import Watch
 from fedattack.witness import write_witness
@@ -163,7 +165,7 @@ def test_another_run_is_refused(app, tmp_path, runtime, words, message):
 
 def test_the_code_of_an_app_is_read_once(app, tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(app_module, "app_files", lambda folder: read.append(folder) or iter([folder / "client.py"]))
+    monkeypatch.setattr(bundle, "app_files", lambda folder: read.append(folder) or iter([folder / "client.py"]))
     (tmp_path / "out").mkdir()
     write_study(tmp_path / "out", {"app": "app", "seeds": [0], "commands": [COMMAND], "code": app.code})
     for _ in range(2):
@@ -199,6 +201,25 @@ def test_code_that_a_folder_names_is_that_of_a_run_on_this_machine(app, tmp_path
     with pytest.raises(TrustError, match=r"names torch.nn:Linear, which would be imported, .* `fedattack gather "):
         run(app, out, [0])
     assert runtime.seeds == [0]
+
+
+def test_where_an_app_lies_is_known_on_the_machine_that_ran_it(app, tmp_path, runtime, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    out = tmp_path / "out"
+    (part,) = run(app, out, [0])
+    assert read_code(out) == {"torch.nn:Linear"}
+    assert find_app(out) == str(app.folder)
+    (posed,) = pose_all([part])
+    write_knowledge(part.knowledge, replace(posed.knowledge, model=replace(posed.knowledge.model, spec="client:Net")))
+    (asked,) = asked_of_knowledge(out)
+    assert asked.describe() == f"imports client:Net (model) from {app.folder / 'client.py'}"
+    assert trust_asked([asked]) == {"client:Net"}
+    assert sys.path[-1] == str(app.folder)
+    sys.path.pop()
+    (app.folder / "client.py").write_text("lr = 0.2\n")
+    assert find_app(out) == ""
+    (asked,) = asked_of_knowledge(out)
+    assert asked.describe().endswith("from nowhere: there is no such module")
 
 
 def test_a_folder_of_a_preset_and_one_where_another_is_at_work_are_refused(app, tmp_path, runtime):

@@ -1,11 +1,17 @@
 """Tables of a model, and the rows of them that examples use, are found."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
+import torch
 from torch import nn
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.lookups import used_rows
 from fedattack.attacks.replies import spread_replies
-from fedattack.attacks.tables import find_tables
+from fedattack.attacks.tables import find_tables, find_tables_by_ids, tables_of
+from fedattack.base.structured import pack
 from fedattack.record import Record, project_record
 from tests.worlds.federation import write_run
 
@@ -47,6 +53,49 @@ def test_inputs_of_a_first_layer_that_are_0_or_1_are_words():
     rim = np.column_stack([np.eye(12)[:, :5], np.zeros((12, 30))])
     assert find_tables(nn.Linear(35, 2), knowing(rim)) == []
     assert find_tables(nn.Linear(1, 2), knowing([[0.5]])) == []
+
+
+class Bare(nn.Module):
+    """A table of items that is no layer, and a layer that is no table."""
+
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Parameter(torch.zeros(30, 4))
+        self.out = nn.Linear(4, 11)
+
+
+def items(most):
+    x = pack({"0": np.array([[0, most], [3, 2]]), "met0": np.array([1, 10])})
+    return Knowledge(targets=Targets(x, np.zeros(2, np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "most", "found"),
+    [
+        # The whole model is one embedding, whatever its name.
+        ({"weight": (30, 4)}, 29, ["weight"]),
+        ({"0": (30, 4)}, 20, ["0"]),
+        ({"net.item_factors": (30, 4), "net.bias": (30,)}, 29, ["net.item_factors"]),
+        # No row for some id; labels alone; two that would do.
+        ({"weight": (30, 4)}, 30, []),
+        ({"weight": (11, 4)}, 40, []),
+        ({"a": (30, 4), "b": (35, 4)}, 29, []),
+        ({"weight": (300, 4)}, 29, []),
+    ],
+)
+def test_a_table_without_a_name_is_told_by_the_ids_that_examples_hold(shapes, most, found):
+    known = items(most)
+    assert [table.name for table in find_tables_by_ids([*shapes.items()], known)] == found
+    assert find_tables_by_ids([*shapes.items()], Knowledge()) == []
+
+
+def test_a_bare_parameter_is_a_table_and_its_rows_are_those_of_the_ids():
+    known = replace(items(29), model=ModelKnowledge(f"{__name__}:Bare", (), 11, arguments={}))
+    (table,) = tables_of(Bare(), known, None)
+    assert (table.name, table.module, table.by_ids) == ("items", "", True)
+    used = used_rows(known, [("a", known.targets.x[:1]), ("b", known.targets.x)])
+    assert used["rows"].tolist() == [0, 29, 0, 2, 3, 29]
+    assert [each.name for each in tables_of(nn.Embedding(30, 4), known, None)] == ["weight"]
 
 
 def test_replies_are_spread_over_the_run(tmp_path):

@@ -51,6 +51,31 @@ def test_each_kind_is_known(sent, kind):
     assert [array.kind.startswith(kind) for array in found] == [True, True], found
 
 
+OUTPUTS = [RNG.normal(size=(rows, 3)).astype(np.float32) for rows in (9, 4, 4, 2)]
+
+
+def probabilities(outputs):
+    powers = np.exp(outputs.astype(np.float64))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (np.concatenate(OUTPUTS[1:]), "outputs of the model"),
+        (OUTPUTS[0], "outputs of the model"),
+        (probabilities(np.concatenate(OUTPUTS[1:3])), "outputs of the model"),
+        (np.concatenate(OUTPUTS[1:]).argmax(axis=1), "outputs of the model"),
+        (np.concatenate(OUTPUTS[1:])[::-1], "not understood"),
+        (RNG.normal(size=(10, 3)), "not understood"),
+        (OUTPUTS[3], "not understood"),
+    ],
+)
+def test_what_a_model_returned_last_is_told_from_arrays_that_look_like_it(sent, kind):
+    found = kinds_of(["0"], [sent], [START], before=BEFORE, after=AFTER, learns=(), outputs=lambda: OUTPUTS)
+    assert found[0].kind == kind
+
+
 def test_a_gradient_has_one_factor_for_all_arrays():
     found = kinds([-value / np.float32(0.3) for value in MOVED])
     assert [array.kind for array in found] == ["difference times a factor"] * 2

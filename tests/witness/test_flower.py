@@ -62,6 +62,41 @@ def call_all(app, nodes=3, rounds=1, kind="train"):
     return replies
 
 
+def evaluating(answer):
+    """An app that evaluates, and replies what ``answer`` makes of outputs and labels."""
+    app = ClientApp()
+
+    @app.evaluate()
+    def evaluate(message, context):
+        x = DATA[context.node_config["partition-id"]]
+        labels = torch.arange(len(x)) * 2 % 3
+        model = nn.Linear(5, 3)
+        with torch.no_grad():
+            outputs = torch.cat([model(part) for part in x.split(4)])
+            for part, own in zip(x.split(4), labels.split(4), strict=True):
+                F.cross_entropy(model(part), own)
+        return Message(RecordDict(answer(outputs, labels)), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_told"),
+    [
+        (lambda outputs, labels: {"curve": ArrayRecord({"y": labels})}, True),
+        (lambda outputs, labels: {"curve": ArrayRecord({"y": labels.flip(0)})}, True),
+        (lambda outputs, labels: {"m": MetricRecord({"y": labels.tolist()})}, True),
+        (lambda outputs, labels: {"m": MetricRecord({"y": (labels + 1).tolist(), "n": len(labels)})}, False),
+        (lambda outputs, labels: {"curve": ArrayRecord({"y": outputs[:, 0]})}, False),
+    ],
+)
+def test_labels_in_replies_are_told(answer, is_told, tmp_path):
+    call_all(WitnessedClientApp(evaluating(answer), tmp_path), nodes=1, kind="evaluate")
+    (witness,) = read_witnesses(tmp_path)
+    said = "replies to evaluate hold the label of each example that the client evaluates on, as y: the server is"
+    assert any(note.startswith(said) for note in witness.notes) == is_told
+
+
 def test_clients_in_one_process_are_kept_apart_and_an_app_is_a_client_app(tmp_path):
     app = WitnessedClientApp(make_app(), tmp_path / "witness")
     assert isinstance(app, ClientApp)

@@ -710,17 +710,30 @@ def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
 
     kept = []
     alone = witness_of(lambda: kept.append(client()), tmp_path)
+    # What the maker takes is noise, and what it makes nobody holds.
+    assert seen(alone.trained) == hashes_of(X)
+    assert alone.evaluated.total == 0
+    judge, maker, _ = kept[0]
+    shared = witness_of(client, tmp_path, sent=[judge], node="2")
+    assert seen(shared.trained) == hashes_of(X)
+    assert shared.trained.counts == {1: 40}
+    other = witness_of(client, tmp_path, sent=[maker], node="3")
+    assert other.trained.total == other.evaluated.total == 0
+    assert any("did not share" in note for note in other.notes)
+
+
+def test_of_two_models_that_have_nothing_to_do_with_each_other_none_is_taken(tmp_path):
+    def client():
+        for width in (6, 3):
+            model = nn.Linear(width, 4)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            F.cross_entropy(model(X[:, :width]), Y).backward()
+            optimizer.step()
+
+    alone = witness_of(client, tmp_path)
     assert alone.trained.total == alone.evaluated.total == 0
     assert alone.model is None
     assert any("several models" in note for note in alone.notes)
-    judge, maker, noise = kept[0]
-    shared = witness_of(client, tmp_path, sent=[judge], node="2")
-    assert shared.trained.total == 48
-    assert hashes_of(X) < seen(shared.trained)
-    assert shared.trained.counts == {0: 8, 1: 40}
-    assert any("did not share" in note for note in shared.notes)
-    other = witness_of(client, tmp_path, sent=[maker], node="3")
-    assert seen(other.trained) == hashes_of(noise)
 
 
 def test_a_teacher_of_the_same_class_and_its_soft_labels(tmp_path):
@@ -1009,3 +1022,52 @@ def test_hooks_are_put_in_once_and_taken_out_again():
     sources.remove()
     assert hooked() == before
     assert not [name for name in vars(F) if "fedattack" in name]
+
+
+def gan(real, *, joined: bool, rounds: int = 3):
+    """Train a discriminator on examples and on what a generator makes of noise; returns both."""
+    generator, discriminator = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)), nn.Linear(6, 1)
+    moves = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (generator, discriminator)]
+    for _ in range(rounds):
+        fakes = generator(torch.randn(len(real), 3))
+        ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+        moves[1].zero_grad()
+        if joined:
+            said = discriminator(torch.cat([real, fakes.detach()]))
+            F.binary_cross_entropy_with_logits(said, torch.cat([ones, zeros])).backward()
+        else:
+            F.binary_cross_entropy_with_logits(discriminator(real), ones).backward()
+            F.binary_cross_entropy_with_logits(discriminator(fakes.detach()), zeros).backward()
+        moves[1].step()
+        moves[0].zero_grad()
+        F.binary_cross_entropy_with_logits(discriminator(fakes), ones).backward()
+        moves[0].step()
+    return generator, discriminator
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_a_generator_makes_and_takes_are_no_examples(joined, tmp_path):
+    real = torch.randn(10, 6, generator=torch.Generator().manual_seed(4))
+    models = []
+    witness = witness_of(lambda: models.extend(gan(real, joined=joined)), tmp_path, sent=models)
+    assert seen(witness.trained) == hashes_of(real)
+    assert witness.evaluated.total == 0
+    (note,) = [note for note in witness.notes if "generator" in note]
+    assert note.startswith("Linear takes what Sequential makes beside examples, as of a generator: that is left out")
+
+
+def test_features_that_one_model_makes_for_another_stay_examples(tmp_path):
+    x = torch.randn(10, 6, generator=torch.Generator().manual_seed(4))
+    below, head = nn.Linear(6, 4), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+
+    def train():
+        with torch.no_grad():
+            features = below(x)
+        F.cross_entropy(head(features), torch.arange(10) % 3).backward()
+        optimizer.step()
+        return head
+
+    witness = witness_of(train, tmp_path)
+    with torch.no_grad():
+        assert seen(witness.trained) == hashes_of(below(x))

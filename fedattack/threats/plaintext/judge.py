@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.audit.finding import NO_EVIDENCE, ReadOff
+from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, ReadOff
 from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
+from fedattack.base.errors import short
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
 from fedattack.threats.plaintext.exchange import Nearest
 
@@ -41,6 +42,8 @@ class PlaintextJudge(Judge[PlaintextCase]):
         """Count the vectors that are nearest to an own example."""
         keys = [dict(key) for key in self.cases[0].scores.facts["keys"]]
         series: dict[str, Any] = {"beside": keys} if keys else {}
+        if unread := self.cases[0].scores.facts.get("arrays"):
+            series["unread"] = [dict(array) for array in unread]
         if not any(self.each(lambda case: case.vectors)):
             return self._find_nothing("no reply holds a list or a family of numbers that could be an example", series)
         if any(self.each(lambda case: case.vectors and case.examples is None)):
@@ -94,7 +97,12 @@ class PlaintextJudge(Judge[PlaintextCase]):
         clients = self.each(lambda case: len(case.clients))
         nobody = Rate([0.0] * len(clients), clients)
         interval = nobody.interval() if all(clients) else UNKNOWN
-        return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=NO_EVIDENCE, series=series)
+        verdict = NO_EVIDENCE
+        if "unread" in series:
+            names = ", ".join(f"{array['name']} ({array['shape']})" for array in series["unread"])
+            reason = f"replies hold arrays beside the model that no attack reads: {short(names, 200)}; {reason}"
+            verdict = CANNOT_TELL
+        return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
 
     def _count_vectors(self) -> list[dict[str, Any]]:
         """Count by name how many candidates are nearest to an own example, and how many are one."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,19 @@ class _Vector(TypedDict):
     length: Annotated[int, Field(ge=1)]
 
 
+class _UnreadArray(TypedDict):
+    name: Name
+    type: Name
+    shape: Name
+
+
 class _PlaintextFacts(TypedDict):
     nodes: list[Name]
     keys: Annotated[list[_Key], Field(max_length=_MOST_KEYS)]
     vectors: list[_Vector]
     targets: Name
     further: Annotated[int, Field(ge=0)]
+    arrays: NotRequired[Annotated[list[_UnreadArray], Field(max_length=_MOST_KEYS)]]
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class Plaintext(PlaintextOptions, Attack):
     - ``values``: how many different ones there are, over all ``clients``;
     - ``constant``: whether each client sent the same whenever it sent one;
     - ``apart``: where it is constant, into how many groups it parts the clients.
+
+    The fact ``arrays`` names those beside the model that the record does not hold, so that nothing is read of them.
     """
 
     form: ClassVar[Form] = Form(
@@ -107,10 +116,22 @@ class Plaintext(PlaintextOptions, Attack):
                 "keys": keys[:_MOST_KEYS],
                 "further": max(0, len(keys) - _MOST_KEYS),
                 "vectors": entries,
+                "arrays": _list_unread(record)[:_MOST_KEYS],
                 "targets": knowledge.asked(),
             },
             notes=tuple(notes),
         )
+
+
+def _list_unread(record: Record) -> list[dict[str, str]]:
+    """List the arrays in replies that a record names and does not hold, such as those of evaluations."""
+    found = []
+    for entry in record.unrecorded:
+        if entry["way"] == "reply":
+            for array in entry["arrays"]:
+                shape = " × ".join(map(str, array["shape"]))
+                found.append({"name": array["name"], "type": entry["type"], "shape": shape})
+    return found
 
 
 @dataclass
@@ -178,7 +199,7 @@ def _key_of(name: str, type_: str, seen: _SeenValues) -> dict[str, Any]:
 def _kind_of(value: Any) -> tuple[str, int]:
     """Return what a value is, in words, and of how many numbers."""
     if isinstance(value, list):
-        return "list", len(value)
+        return "list of texts" if any(isinstance(each, str) for each in value) else "list", len(value)
     if isinstance(value, bytes):
         return "bytes", 0
     if isinstance(value, str):

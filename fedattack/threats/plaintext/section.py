@@ -3,15 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedattack.audit.finding import Finding
+from fedattack.audit.finding import Finding, list_words
 from fedattack.report.section import Explained, Section, Table, by_guesses
 from fedattack.report.words import count_words, shown
+
+_TEXTS = "list of texts"
+
+# Kinds of values that are no list.
+_SCALARS = ("number", "text", "bytes", "yes or no")
 
 
 def _beside(finding: Finding) -> Table:
     rows = []
     for key in finding.series["beside"]:
-        kind = key["kind"] if key["kind"] in ("number", "text", "bytes", "yes or no") else f"{key['numbers']:,} numbers"
+        kind = key["kind"]
+        if kind == _TEXTS:
+            kind = f"{key['numbers']:,} texts"
+        elif kind not in _SCALARS:
+            kind = f"{key['numbers']:,} numbers"
         by_example = f"{key['by_example']:,} of {key['replies']:,}" if key["by_example"] else "none"
         replies, values = f"{key['replies']:,}, of {count_words(key['clients'], 'client')}", f"{key['values']:,}"
         rows.append([key["name"], key["type"], kind, replies, values, by_example, _apart(key)])
@@ -58,20 +67,52 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     """Say what stands beside the model, before anything is compared."""
     found, series = by_guesses(findings), findings[0].series
     words = []
+    examples = set()
     for row in series.get("vectors", ()):
         if row["equal"]:
             vectors = count_words(row["vectors"], "vector")
+            examples.add(row["name"])
             words.append(
                 f"{row['name']}: {row['equal']:,} of {vectors} beside the model are a training example of the client "
                 "that sent them."
             )
     for key in series.get("beside", ()):
-        if key["by_example"]:
-            words.append(f"{key['name']} is a list with one value for each of the client's examples.")
-        elif key["kind"] in ("text", "bytes") and key["clients"] > 1 and _apart(key)[:3] in ("yes", "int"):
-            groups = "each client" if key["apart"] == key["clients"] else f"{key['apart']:,} groups of clients"
-            words.append(f"The {key['kind']} {key['name']} is the same in all rounds, and names {groups}.")
-    return Explained(found.rows, words or ["No list and no text beside the model tells examples or clients."])
+        if key["name"] not in examples and (said := _say_what_it_tells(key)):
+            words.append(said)
+    for array in series.get("unread", ()):
+        words.append(
+            f"Replies to {array['type']} hold the array {array['name']} ({array['shape']}), which no attack reads."
+        )
+    return Explained(found.rows, words or [_say_that_nothing_tells(series.get("beside", ()))])
+
+
+def _say_what_it_tells(key: Mapping[str, Any]) -> str:
+    """Say what one name tells of examples or clients; empty if nothing was seen that it tells."""
+    if key["by_example"]:
+        return f"{key['name']} is a list with one value for each of the client's examples."
+    if key["kind"] in ("number", "yes or no") or key["clients"] < 2 or key["values"] == 1:
+        return ""
+    # A text is somebody's own words, also where it changes.
+    has_words = key["kind"] in ("text", "bytes", _TEXTS)
+    if _apart(key)[:3] in ("yes", "int"):
+        groups = "each client" if key["apart"] == key["clients"] else f"{key['apart']:,} groups of clients"
+        if key["kind"] in ("text", "bytes"):
+            return f"The {key['kind']} {key['name']} is the same in all rounds, and names {groups}."
+        return f"The list {key['name']} is the same in all rounds, and names {groups}."
+    if has_words:
+        return (
+            f"The {key['kind']} {key['name']} has {key['values']:,} different values in {key['replies']:,} replies of "
+            f"{key['clients']:,} clients."
+        )
+    return ""
+
+
+def _say_that_nothing_tells(beside: Sequence[Mapping[str, Any]]) -> str:
+    """Say what lists and texts stand beside the model where none was seen to tell anything."""
+    names = [key["name"] for key in beside if key["kind"] not in ("number", "yes or no")]
+    if not names:
+        return "No list and no text stands beside the model."
+    return f"Beside the model stands {list_words(names, 'and')}; that none of it tells anything was not shown."
 
 
 SECTION = Section(

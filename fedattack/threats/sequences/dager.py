@@ -37,7 +37,7 @@ _EXACT, _ROUNDED = 1e-3, 1e-5
 
 _NO_BLOCKS = (
     "it needs two blocks of self-attention, one after the other in a list of blocks, of which linear layers are "
-    "trained, and this model has none"
+    "trained, and none were found in this model"
 )
 _NO_PLACES = (
     "it needs an encoder that adds places to words before its first block; of this one any token may stand anywhere"

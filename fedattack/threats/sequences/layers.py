@@ -82,7 +82,7 @@ class InputReader:
         found = find_ids(model, examples)
         if found is None:
             raise NeedsError(
-                "it needs a model of which a table of words takes the ids that examples hold; this has none"
+                "it needs a model of which an embedding takes the ids that examples hold; none was seen to do so here"
             )
         place, words = found
         sample = examples[:1]

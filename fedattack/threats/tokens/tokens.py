@@ -24,7 +24,10 @@ from fedattack.threats.tokens.moved import Flags, find_moved, measure
 from fedattack.threats.tokens.options import TokensOptions
 from fedattack.threats.tokens.tracing import trace
 
-_NO_TABLE = "it needs an embedding, or ten inputs of 0 or 1 in a first linear layer, and this model has neither"
+_TABLES = (
+    "it needs an embedding, ten inputs of 0 or 1 in a first linear layer, or a matrix with a row for each id of "
+    "examples"
+)
 
 
 class _TableFacts(TypedDict):
@@ -77,7 +80,7 @@ class MovedRows(TokensOptions, Attack):
         except FedAttackError as cause:
             return [*found, str(cause)]
         if not tables:
-            found.append(_NO_TABLE)
+            found.append(_say_that_none(knowledge))
         return found
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
@@ -86,7 +89,7 @@ class MovedRows(TokensOptions, Attack):
             check_model(model, record)
         tables = tables_of(model, knowledge, record)
         if not tables:
-            raise NeedsError(f"attack {self.name}: {_NO_TABLE}")
+            raise NeedsError(f"attack {self.name}: {_say_that_none(knowledge)}")
         notes: list[str] = []
         parts: list[_FoundRows] = []
         for table in tables:
@@ -123,6 +126,13 @@ class MovedRows(TokensOptions, Attack):
         )
 
 
+def _say_that_none(knowledge: Knowledge) -> str:
+    """Say what was looked for, and where it was not found."""
+    if knowledge.model is None:
+        return f"{_TABLES}; the attacker can build no model, and no array's name or shape tells of one"
+    return f"{_TABLES}; none was found in this model"
+
+
 def _build(knowledge: Knowledge) -> nn.Module | None:
     if knowledge.model is None:
         return None
@@ -157,7 +167,7 @@ def _join_named(tables: Sequence[TokenTable], parts: Sequence[_FoundRows]) -> ND
 
 def _is_tied(model: nn.Module | None, table: TokenTable) -> bool:
     """Say whether another layer shares the table's array, as far as that is known."""
-    if model is None:
+    if model is None or table.by_ids:
         return False
     own = model.get_submodule(table.module).weight
     holders = 0

@@ -1,10 +1,12 @@
 """Plaintext that holds examples is found, and plaintext that holds none is not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedattack.attacks import read_knowledge
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import DataError
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.section import _apart, _beside, _explain, _vectors
@@ -71,7 +73,29 @@ def test_an_ordinary_app_does_not_cry_wolf(tmp_path):
     finding = judged(write_plain_run(tmp_path, plain))
     assert (finding.value, finding.n, finding.p, finding.verdict) == (0.0, CLIENTS, None, NO_EVIDENCE)
     assert finding.reason == "no reply holds a list or a family of numbers that could be an example"
-    assert _explain([finding]).words == ["No list and no text beside the model tells examples or clients."]
+    assert _explain([finding]).words == ["No list and no text stands beside the model."]
+
+
+def test_a_clients_own_words_are_never_called_none(tmp_path):
+    def says(client, number, x):
+        return {"words": [f"word-{client}", f"word-{client + 1}"], "note": f"{client}{number}", "days": [number, 2, 3]}
+
+    finding = judged(write_plain_run(tmp_path, says))
+    assert _explain([finding]).words == [
+        "The list words is the same in all rounds, and names each client.",
+        "The text note has 18 different values in 18 replies of 6 clients.",
+    ]
+    assert ["words", "train", "2 texts"] in [row[:3] for row in _beside(finding).rows]
+    only_numbers = replace(finding, series={"beside": [rows_of(finding)["days", "train"]]})
+    (words,) = _explain([only_numbers]).words
+    assert words == "Beside the model stands days; that none of it tells anything was not shown."
+
+
+def test_arrays_that_the_record_only_names_leave_the_question_open(tmp_path):
+    finding = judged(write_plain_run(tmp_path, plain, arrays={"curve.labels": np.zeros(19, np.int64)}))
+    assert (finding.value, finding.verdict) == (0.0, CANNOT_TELL)
+    assert finding.reason.startswith("replies hold arrays beside the model that no attack reads: curve.labels (19)")
+    assert _explain([finding]).words == ["Replies to evaluate hold the array curve.labels (19), which no attack reads."]
 
 
 def test_vectors_of_another_length_are_no_examples(tmp_path):

@@ -37,9 +37,13 @@ def write_plain_run(
     protocol: str = "fedavg",
     clients: int = CLIENTS,
     beside: str = "train",
+    arrays: Mapping[str, np.ndarray] | None = None,
     seed=0,
 ) -> Path:
-    """Write record, knowledge and truth; ``beside`` is the type of message whose replies say it."""
+    """Write record, knowledge and truth; ``beside`` is the type of message whose replies say it.
+
+    ``arrays`` stand in replies to evaluations, which the record names and does not hold.
+    """
     draw = np.random.default_rng(seed)
     x = draw.uniform(size=(2 * clients * EACH, SIZE)).astype(np.float32)
     y = draw.integers(4, size=len(x))
@@ -48,6 +52,8 @@ def write_plain_run(
     if protocol != "fedmd":
         common = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(3, np.float32)}
     writer = RecordWriter(folder / "record", seed=seed, facts={"lr": 0.1}, protocol=protocol)
+    if arrays is not None:
+        writer.unrecorded.count("evaluate", "reply", arrays=arrays)
     for number in range(1, ROUNDS + 1):
         replies, others = [], []
         for client in range(clients):

@@ -167,7 +167,9 @@ def test_a_table_is_found_by_its_name_where_no_model_is_known(tmp_path):
 def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     attack = ATTACKS["tokens"]
     plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
-    with pytest.raises(NeedsError, match="needs an embedding, or ten inputs of 0 or 1 in a first linear layer"):
+    with pytest.raises(
+        NeedsError, match="needs an embedding, ten inputs of 0 or 1 in a first linear layer, or a matrix"
+    ):
         attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
     folder = write_words_run(
         tmp_path / "nan", known=ONE_HOT, alter=lambda name, array, start: np.full_like(array, np.nan)

@@ -1,0 +1,235 @@
+"""Apps that send something else than a model's layers: each page says what is sent, and gives no false reason."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from sklearn.cluster import KMeans
+from torch import nn
+
+from fedattack.apps import asking
+from fedattack.apps.answering import Interview
+from fedattack.apps.app import App
+from fedattack.apps.auditing import Order, explaining
+from fedattack.apps.questions import NOTHING_BESIDES
+from fedattack.attacks import ATTACKS
+from fedattack.base.errors import FedAttackError
+from fedattack.base.files import write_npz
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.report import read_run
+from fedattack.runs.pipeline import judge_folder
+from fedattack.runs.watch import Watch
+from tests.apps.worlds import pose_all, run_here
+
+CLIENTS = 6
+
+RECOMMENDER = """
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+ITEMS, WIDTH = 60, 4
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Parameter(torch.randn(ITEMS, WIDTH))
+
+    def forward(self, ids):
+        return self.items[ids]
+
+
+def make():
+    return MAKE
+
+
+def items_of(site):
+    rng = np.random.default_rng(50 + site)
+    items = rng.choice(ITEMS - 1, size=14, replace=False)
+    items[0] = ITEMS - 1 if site == 0 else items[0]
+    return torch.tensor(items), torch.tensor(rng.normal(size=14), dtype=torch.float32)
+
+
+client = ClientApp()
+
+
+@client.train()
+def train(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    site = context.node_config["partition-id"]
+    items, ratings = items_of(site)
+    taste = torch.tensor(np.random.default_rng(site).normal(size=WIDTH), dtype=torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in torch.arange(14).split(7):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(items[rows]) @ taste, ratings[rows]).backward()
+        optimizer.step()
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": 14})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+server = ServerApp()
+
+
+@server.main()
+def main(grid, context):
+    strategy = FedAvg(fraction_evaluate=0.0)
+    strategy.start(grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=1)
+"""
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Ask in this process: another one takes seconds to begin."""
+
+    def run_in_place(request: Path, answers: Path, place: Path, say) -> None:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: say(0, 1)))
+
+    monkeypatch.setattr(asking, "_run", run_in_place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "table"), [("nn.Embedding(ITEMS, WIDTH)", "weight"), ("Bare()", "items")])
+def test_the_items_of_a_recommender_are_named_whatever_its_table_is(make, table, tmp_path, here, monkeypatch):
+    package = f"recommender_{table}"
+    folder = tmp_path / "app"
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").touch()
+    (folder / package / "app.py").write_text(RECOMMENDER.replace("MAKE", make))
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "{package}"\nversion = "1.0.0"\n[tool.flwr.app]\npublisher = "somebody"\n'
+        f'[tool.flwr.app.components]\nserverapp = "{package}.app:server"\nclientapp = "{package}.app:client"\n'
+    )
+    monkeypatch.syspath_prepend(folder)
+    app = importlib.import_module(f"{package}.app")
+    part = Part(tmp_path / "out", "")
+    torch.manual_seed(4)
+    run_here(part, app.server, app.client, {}, CLIENTS)
+    (posed,) = pose_all([part], app=App(folder, {}, CLIENTS))
+    scores = ATTACKS["tokens"].run(Record(part.record), posed.knowledge, device="cpu")
+    assert [each["name"] for each in scores.facts["tables"]] == [table]
+    scores.save(part.scores("tokens"))
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch())
+    found = {finding.name: finding for finding in findings}
+    assert (found["tokens.f1"].value, found["tokens.f1"].verdict) == (1.0, "leak")
+
+
+def unanswered(part: Part, client: ClientApp, main, app: App | None = None) -> tuple[dict, str]:
+    """Run an app that no attack asks about; returns what its page holds, and why there is no answer."""
+    server = ServerApp()
+    server.main()(main)
+    run_here(part, server, client, {}, CLIENTS)
+    order = Order(part.folder, NOTHING_BESIDES, {}, lambda names: [])
+    with pytest.raises(FedAttackError) as caught, explaining(order, Watch()):
+        pose_all([part], app=app)
+    return read_run(part.folder), str(caught.value)
+
+
+def averaging(arrays: ArrayRecord):
+    def main(grid, context):
+        FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=arrays, num_rounds=2)
+
+    return main
+
+
+def test_centres_with_the_sizes_of_their_clusters(tmp_path):
+    client = ClientApp()
+
+    @client.train()
+    def train(message, context):
+        x = np.random.default_rng(context.node_config["partition-id"]).normal(size=(12, 3))
+        x[0] += 40
+        fitted = KMeans(4, n_init=1, random_state=0).fit(x)
+        arrays = {"middles": fitted.cluster_centers_, "sizes": np.bincount(fitted.labels_).astype(np.float64)}
+        content = {
+            "arrays": ArrayRecord({name: Array(value) for name, value in arrays.items()}),
+            "metrics": MetricRecord({"num-examples": 12}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    first = ArrayRecord({"middles": Array(np.zeros((4, 3))), "sizes": Array(np.zeros(4))})
+    run, why = unanswered(Part(tmp_path, ""), client, averaging(first))
+    assert why.startswith(
+        "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_cen"
+    )
+    assert "PyTorch" not in why
+    holds = {row["name"]: row["holds"] for row in run["reached"]["rows"]}
+    assert holds["sizes"].startswith("whole numbers that add up to the client's number of examples: sizes of groups; ")
+    assert holds["middles"].startswith("a row for each group of sizes: where a group has one example alone, a mean ")
+    assert any("its cluster_centers_ as middles" in note for note in run["notes"])
+
+
+def test_predictions_on_public_examples(tmp_path):
+    public = torch.randn(20, 5, generator=torch.Generator().manual_seed(9))
+    client = ClientApp()
+
+    @client.train()
+    def train(message, context):
+        site = context.node_config["partition-id"]
+        torch.manual_seed(site)
+        model, x, y = nn.Linear(5, 3), torch.randn(8, 5), torch.arange(8) % 3
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        labels = torch.cat([y, torch.arange(20) % 3])
+        nn.functional.cross_entropy(model(torch.cat([x, public])), labels).backward()
+        optimizer.step()
+        with torch.no_grad():
+            content = {
+                "arrays": ArrayRecord({"logits": Array(model(public).softmax(1).numpy())}),
+                "metrics": MetricRecord({"num-examples": 8}),
+            }
+        return Message(RecordDict(content), reply_to=message)
+
+    run, why = unanswered(Part(tmp_path, ""), client, averaging(ArrayRecord({"logits": Array(np.zeros((20, 3)))})))
+    assert why.startswith("clients send predictions and no weights, as in FedMD: logits (20 × 3) are outputs of their")
+    assert "all train on some examples that all have, as public ones are" in why
+    assert "`fedattack observe --protocol fedmd`" in why
+    assert run["sent"]["arrays"][0] == {
+        "array": "logits",
+        "shape": [20, 3],
+        "dtype": "float32",
+        "kind": "outputs of the model",
+        "clients": CLIENTS,
+    }
+    assert run["sent"]["unread"] == ""
+
+
+def test_counts_by_day_where_nothing_is_trained(tmp_path):
+    client = ClientApp()
+
+    @client.query("events")
+    def events(message, context):
+        days = np.random.default_rng(context.node_config["partition-id"]).choice(30, size=7, replace=False)
+        metrics = MetricRecord({"deaths": np.bincount(days, minlength=30).tolist()})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def main(grid, context):
+        messages = []
+        for node in grid.get_node_ids():
+            messages.append(Message(RecordDict({"config": ConfigRecord({"days": 30})}), node, "query.events"))
+        grid.send_and_receive(messages)
+
+    run, why = unanswered(Part(tmp_path, ""), client, main)
+    assert why.startswith(
+        "the run: nothing is trained, since the server sent no training message; of query.events what"
+    )
+    assert run["title"].startswith(f"What does the server learn? {CLIENTS} clients")
+    assert run["audited"]["training"] == "none: the server sent no training message"
+    (row,) = run["reached"]["rows"]
+    assert (row["name"], row["kind"], row["shape"], row["clients"]) == ("deaths", "list", [30], CLIENTS)
+    assert row["holds"].startswith(f"whole numbers; {7 * CLIENTS} of {7 * CLIENTS} that are not 0")
