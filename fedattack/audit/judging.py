@@ -87,7 +87,9 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             continue
         if other is None or other.p is None or other.p_least is None:
             nothing = "; of the runs in which other clients hold other data alone nothing can be said"
-            final.append(replace(finding, p=None, p_below=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing))
+            final.append(
+                replace(finding, p=None, p_below=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing)
+            )
             continue
         seeds = list_words(list(map(str, other.seeds)), "and")
         why = f"; {FIRST_ALONE}, so that only seed {seeds} is tested"

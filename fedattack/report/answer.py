@@ -240,7 +240,7 @@ def _write_often(verdict: str, p: float) -> str:
     if verdict == LEAK:
         return "Hardly an accident"
     if p <= ERROR:
-        return "No accident, but no more than what else explains it"
+        return "No accident, but not above guessing or a baseline"
     return "It may be an accident"
 
 
