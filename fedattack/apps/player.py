@@ -353,6 +353,11 @@ class Player:
                 "a step of the app asks for gradients several times; losses are those of the first time, since the "
                 "others take labels that were not witnessed"
             )
+        if not self.tape.adds_up:
+            yield (
+                "the loss of a batch is not quite a sum of losses of its examples: the loss of one is that of a batch "
+                "of its copies"
+            )
         if self._has_copies:
             yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"
         if any(map(_is_statistic, self.missing)):

@@ -48,7 +48,7 @@ def mark_below_guessing(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def below_of(finding: Finding) -> str:
-    """Return what a finding's reason says of its being below guessing, without a full stop; empty if it says nothing."""
+    """Return what a finding's reason says of its being below guessing, or an empty text."""
     for part in finding.reason.split("; "):
         if part.startswith(_BELOW):
             return part
