@@ -29,8 +29,8 @@ _SEED = 0
 # are compared.
 _COMPARED, _NUMBERS = 4, 2**22
 
-# Cosines between the gradient of a batch and the nearest sum of gradients of single examples: below the first an example
-# has no loss of its own, and below the second not quite.
+# Cosines between the gradient of a batch and the nearest sum of gradients of single examples: below the first an
+# example has no loss of its own, and below the second not quite.
 _OWN, _QUITE_OWN = 0.9, 0.98
 
 BATCH_NORM = nn.modules.batchnorm._NormBase
