@@ -11,8 +11,13 @@ from fedattack.audit.control import TRAINED, Control, with_controls
 from fedattack.audit.exchanges import Exchanges
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.significance import correct_findings, significance_of
+from fedattack.threats.source.judge import SourceJudge
 from tests.audit.test_significance import finding
+from tests.benchmarks.calibration.membership import World, judged, quick
 from tests.benchmarks.calibration.source import NULLS, Drawn, findings_of
+from tests.threats.source.test_judge import case, with_losses
+
+NOTHING = {"setting": {}, "provenance": {}}
 
 
 def low(metric="asr", p_below=1e-4, **changes):
@@ -127,6 +132,32 @@ def test_statistics_that_share_exchanges_draw_the_same_ones_whoever_goes_on():
     rate, rate_after = alone.tpr_at(0.1), after.tpr_at(0.1)
     assert alone.significance(alone.best_balanced_accuracy, "") == after.significance(after.best_balanced_accuracy, "")
     assert alone.significance(rate, "") == after.significance(rate_after, "")
+
+
+@pytest.mark.slow
+def test_losses_that_are_turned_round_name_nobody_and_find_no_member():
+    """Whoever trained on an example has the highest loss of it: by the judges of both threats."""
+    single = case(hits=1.0, n=100, null=100)
+    (found, *_) = mark_below_guessing(
+        correct_findings(SourceJudge([with_losses(single, 2 - single.scores.arrays["losses"])], **NOTHING).findings())
+    )
+    assert (found.name, found.verdict) == ("sia.asr", CANNOT_TELL)
+    with quick():
+        findings = judged(World(learned=-1.5), np.random.default_rng(0))
+    by_metric = {one.metric: one for one in mark_below_guessing(correct_findings(findings))}
+    assert by_metric["auc"].verdict == by_metric["tpr-at-1pct-fpr"].verdict == CANNOT_TELL
+    assert "(Area under the ROC curve: 0." in below_of(by_metric["tpr-at-1pct-fpr"])
+
+
+@pytest.mark.slow
+def test_members_that_nobody_learned_are_not_below_guessing():
+    said = 0
+    with quick():
+        for number in range(10):
+            for world in (World(), World(by_label=2.0), World(relative=True)):
+                findings = correct_findings(judged(world, np.random.default_rng(number)))
+                said += any(one.verdict == CANNOT_TELL for one in mark_below_guessing(findings))
+    assert said <= stats.binom.isf(0.001, 30, 0.02)
 
 
 def smaller(drawn: Drawn) -> Drawn:
