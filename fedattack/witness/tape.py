@@ -322,7 +322,7 @@ class Tape:
 def _cosine_to_sums(alone: NDArray[np.float64], together: NDArray[np.float64]) -> float:
     """Return the largest cosine between a vector (n,) and a sum of the columns (n, k) with weights of 0 or more."""
     # All angles are those between the columns of a triangle of k + 1 rows.
-    triangle = np.linalg.qr(np.column_stack([alone, together]), mode="r")
+    triangle: NDArray[np.float64] = np.asarray(np.linalg.qr(np.column_stack([alone, together]), mode="r"))
     columns, wanted = triangle[:, :-1], triangle[:, -1]
     # What is nothing beside the whole is rounding.
     columns = columns * (np.linalg.norm(columns, axis=0) > _CLOSE * np.linalg.norm(wanted))
