@@ -148,8 +148,15 @@ class Tape:
         ]
         return torch.cat(flat).cpu()
 
-    def prepare(self, leaves: Mapping[str, NDArray[Any]]) -> None:
+    def prepare(self, leaves: Mapping[str, NDArray[Any]], adds_up: bool | None = None) -> None:
         """Switch off what is random, and find in how few copies an example can be played.
+
+        Parameters
+        ----------
+        leaves
+            Examples, (n, …) by place.
+        adds_up
+            What :attr:`adds_up` is known to be; ``None`` to find out.
 
         Raises
         ------
@@ -167,7 +174,10 @@ class Tape:
         again = [self.loss_of(leaves, row) for row in tried]
         if not np.allclose(whole, again, rtol=_CLOSE, atol=1e-7, equal_nan=True):
             raise DataError("the loss of one example differs from time to time under one seed: it cannot be asked for")
-        self._check_company(leaves)
+        if adds_up is None:
+            self._check_company(leaves)
+        else:
+            self.adds_up = adds_up
         single = [self._try(leaves, row, 1) for row in tried]
         if np.allclose(whole, single, rtol=_CLOSE, atol=1e-7):
             self.copies = 1
