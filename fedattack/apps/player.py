@@ -121,6 +121,8 @@ class Player:
 
     def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
         self._handler, self._x, self._y = handler, x, y
+        # Whether the loss of a batch is one of its examples, which is found out once.
+        self._adds_up: bool | None = None
         self._start(weights)
         self._check_used(weights)
 
@@ -128,7 +130,8 @@ class Player:
         """Read the app's step under these weights, and find where in its models they stand."""
         self.tape = read_tape(lambda: self._handler(weights))
         self._leaves = leaves_for(self.tape, self._x, self._y)
-        self.tape.prepare(self._leaves)
+        self.tape.prepare(self._leaves, self._adds_up)
+        self._adds_up = self.tape.adds_up
         self._weights = weights
         self._places, left = self._find_places(weights)
         sent = {place.data_ptr() for place in self._places.values()}
@@ -361,6 +364,11 @@ class Player:
             yield (
                 "a step of the app asks for gradients several times; losses are those of the first time, since the "
                 "others take labels that were not witnessed"
+            )
+        if not self.tape.adds_up:
+            yield (
+                "the loss of a batch is not quite a sum of losses of its examples: the loss of one is that of a batch "
+                "of its copies"
             )
         if self._has_copies:
             yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"

@@ -138,7 +138,10 @@ def _between(answers: Rows, questions: ValueQuestions, cells: Rows, weights: Flo
 def both(first: Significance, second: Significance) -> Significance:
     """Ask for two tests at once: the larger p counts, which is valid where either of the two is."""
     return Significance(
-        max(first.p, second.p), max(first.least, second.least), f"the larger of two: {first.how}; {second.how}"
+        max(first.p, second.p),
+        max(first.least, second.least),
+        f"the larger of two: {first.how}; {second.how}",
+        max(first.below, second.below),
     )
 
 

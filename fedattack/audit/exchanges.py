@@ -148,10 +148,11 @@ class Exchanges:
     def _draws_of(self, statistic: Statistic) -> Draw:
         turn = counted()
 
-        def draw(rng: np.random.Generator, count: int) -> Floats:
+        def draw(_: np.random.Generator, count: int) -> Floats:
+            # All statistics share the exchanges, and with them the random numbers, whoever asks for further ones.
             index = next(turn)
             if index == len(self._drawn):
-                self._drawn.append(np.packbits(_exchange(self._members, self._alike, rng, count), axis=1))
+                self._drawn.append(np.packbits(_exchange(self._members, self._alike, self._rng, count), axis=1))
             flags = np.unpackbits(self._drawn[index], axis=1, count=len(self._scores))
             return statistic(flags.view(np.bool_))
 

@@ -21,7 +21,10 @@ NOT_APPLICABLE = "not applicable"
 VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
 
 ERROR = 0.05
-"""How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.decided`."""
+"""How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.correct_findings`."""
+
+BELOW_ERROR = 0.02
+"""How often a report on nothing may say that something is far below guessing; see :mod:`fedattack.audit.below`."""
 
 FIRST_ALONE = "in other runs the same clients hold the same"
 """What the reason says of a finding that is tested on some of its runs alone."""
@@ -29,13 +32,17 @@ FIRST_ALONE = "in other runs the same clients hold the same"
 PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
 
+AUC = "AUC"
+"""Units of an area under a ROC curve."""
+
 NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
 METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
+# What findings of earlier reports have not.
+_MAY_LACK = {"p_below", "read_off"}
+
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
-# What findings of earlier versions lack.
-_OPTIONAL = {"read_off"}
 
 
 class Null(TypedDict):
@@ -94,7 +101,9 @@ class Finding:
     p, p_least, p_adjusted
         How likely so much is by accident in these runs, one-sided; the smallest such number that these data could have
         given; and the first corrected for all findings of the report, see
-        :func:`fedattack.audit.significance.decided`. None where nothing was tested.
+        :func:`fedattack.audit.significance.correct_findings`. None where nothing was tested.
+    p_below
+        The same as `p` of the other side: how likely so little is by accident. None where nothing was tested.
     verdict, reason
         One of :data:`VERDICTS`, and why, in words.
     headline
@@ -137,6 +146,7 @@ class Finding:
     p: float | None = None
     p_least: float | None = None
     p_adjusted: float | None = None
+    p_below: float | None = None
     chance: float | None = None
     null: Null | None = None
     baselines: dict[str, float] = field(default_factory=dict)
@@ -218,7 +228,7 @@ class Finding:
             If a key is unknown or missing, or the parts contradict each other.
         """
         known = {f.name for f in fields(cls)}
-        unknown, missing = sorted(set(data) - known), sorted(known - set(data) - _OPTIONAL)
+        unknown, missing = sorted(set(data) - known), sorted(known - set(data) - _MAY_LACK)
         if unknown or missing:
             raise ReportError(
                 f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"
@@ -231,7 +241,7 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
 
     That is the headline, unless it shows no leak and another finding of the attack does. A headline that was fixed in
     advance may have no power for so few targets. All verdicts of a report are corrected together, so that each leak
-    among them is one; see :func:`fedattack.audit.significance.decided`.
+    among them is one; see :func:`fedattack.audit.significance.correct_findings`.
     """
     leaks: dict[str, Finding] = {}
     for finding in findings:

@@ -251,10 +251,10 @@ class Judge(Generic[C]):
     def state(self, part: Measure, found: Measurement) -> Finding:
         """Make the finding of what a measure found: its verdict, and the facts that all findings carry."""
         test, metric = found.test, found.metric or part.metric
-        p = least = None
+        p = least = below = None
         how = ""
         if test is not None:
-            p, least, how = test.p, test.least, test.how
+            p, least, how, below = test.p, test.least, test.how, test.below
         words, reason = found.verdict, found.reason
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
@@ -281,6 +281,7 @@ class Judge(Generic[C]):
             baselines=dict(found.baselines),
             p=p,
             p_least=least,
+            p_below=below,
             verdict=words,
             reason=reason,
             headline=metric == self.headline_of(self.cases[0].scores),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Scores
+from fedattack.audit.below import mark_below_guessing
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import (
@@ -60,7 +61,7 @@ def judge_attacks(
                 tested = judge(first, setting=setting, provenance=provenance).findings()
                 found = _tested_on(found, tested)
             findings += found
-    findings = correct_findings(findings)
+    findings = mark_below_guessing(correct_findings(findings))
     for seed in evidence:
         if seed.truth is not None and seed.truth.unread:
             return [_if_read(finding, seed.truth.unread) for finding in findings]
@@ -86,7 +87,9 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             continue
         if other is None or other.p is None or other.p_least is None:
             nothing = "; of the runs in which other clients hold other data alone nothing can be said"
-            final.append(replace(finding, p=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing))
+            final.append(
+                replace(finding, p=None, p_below=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing)
+            )
             continue
         seeds = list_words(list(map(str, other.seeds)), "and")
         why = f"; {FIRST_ALONE}, so that only seed {seeds} is tested"
@@ -94,7 +97,8 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
         if other.verdict in (NO_EVIDENCE, TOO_FEW) and verdict in (LEAK, NO_EVIDENCE):
             verdict, reason = other.verdict, other.reason
         p, least = max(finding.p, other.p), max(finding.p_least or 0.0, other.p_least)
-        final.append(replace(finding, p=p, p_least=least, verdict=verdict, reason=reason + why))
+        below = max(finding.p_below or 0.0, other.p_below or 0.0)
+        final.append(replace(finding, p=p, p_least=least, p_below=below, verdict=verdict, reason=reason + why))
     return final
 
 

@@ -6,19 +6,20 @@ very runs, whose models are given. Two exchanges serve most findings:
 - *who is who* among the clients of a run: all targets of a client stay together, since they succeed or fail together;
 - *within cells*, such as the targets of one label: they are alike for a model that did not learn them.
 
-A report has many findings. :func:`decided` corrects for all of them together, so that a report on nothing shows a leak
-in at most one of twenty runs.
+A report has many findings. :func:`correct_findings` corrects for all of them together, so that a report on nothing
+shows a leak in at most one of twenty runs.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
+from fedattack.audit.finding import BELOW_ERROR, ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
 from fedattack.base.errors import DataError
 
 DRAWS = 9_999
@@ -34,6 +35,9 @@ _OF_EACH = 400
 # Draws after which a test ends whose p is plainly no evidence, and the share of them that says so.
 _FIRST = 199
 _PLAINLY = 0.25
+
+# The share of draws as small as the observed one that says the same of the other side.
+_PLAINLY_NOT_BELOW = 0.1
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -55,11 +59,15 @@ class Significance:
         of them to tell.
     how
         What was exchanged, in words.
+    below
+        The same as `p` of the other side: the share of exchanges with a statistic as small as the observed one. It is
+        exact where it is at most :data:`~fedattack.audit.finding.BELOW_ERROR`; 1 where it was not looked at.
     """
 
     p: float
     least: float
     how: str
+    below: float = 1.0
 
 
 def significance_of(
@@ -76,7 +84,8 @@ def significance_of(
 
     The p-value is (1 + exceedances)/(1 + draws), which is valid for any number of draws (Phipson and Smyth 2010,
     "Permutation p-values should never be zero"). The drawing ends early where p is plainly above :data:`ERROR`. Of few
-    arrangements p is one of few shares; the draws then decide which one.
+    arrangements p is one of few shares; the draws then decide which one. Whether the statistic is far too small is then
+    asked of further draws, which change neither `rng` nor p.
 
     Parameters
     ----------
@@ -97,22 +106,43 @@ def significance_of(
     few = arrangements <= _FEW
     if few:
         draws = max(draws, _OF_EACH * int(arrangements))
-    bar = observed - 1e-9 * max(1.0, abs(observed))
-    count = exceeded = 0
+    margin = 1e-9 * max(1.0, abs(observed))
+    bar, ceiling = observed - margin, observed + margin
+    count = exceeded = undercut = 0
     while count < draws:
-        size = min(at_once, draws - count)
-        if not count:
-            size = min(size, _FIRST)
-        # What is no number counts as large: it is no evidence.
-        exceeded += int((~(draw(rng, size) < bar)).sum())
+        size = _size_of_draw(count, draws, at_once)
+        drawn = draw(rng, size)
+        # What is no number counts as large: it is no evidence. On the other side it counts as small.
+        exceeded += int((~(drawn < bar)).sum())
+        undercut += int((~(drawn > ceiling)).sum())
         count += size
         if exceeded > _PLAINLY * count:
             break
     least = least_p(arrangements, draws)
-    p = (1 + exceeded) / (1 + count)
+    p = _share_of(exceeded, count)
     if few and count == draws:
         p = round(exceeded / count * arrangements) / arrangements
-    return Significance(max(p, least), least, how)
+    further = deepcopy(rng)
+    while count < draws and undercut <= _PLAINLY_NOT_BELOW * count and _share_of(undercut, draws) <= BELOW_ERROR:
+        size = _size_of_draw(count, draws, at_once)
+        undercut += int((~(draw(further, size) > ceiling)).sum())
+        count += size
+    below = _share_of(undercut, count)
+    if few and count == draws:
+        below = round(undercut / count * arrangements) / arrangements
+    return Significance(max(p, least), least, how, max(below, least))
+
+
+def _size_of_draw(count: int, draws: int, at_once: int) -> int:
+    """Return how many exchanges are drawn next, after so many of all; the first are few."""
+    if not count:
+        at_once = min(at_once, _FIRST)
+    return min(at_once, draws - count)
+
+
+def _share_of(found: int, count: int) -> float:
+    """Return the share of draws, of which the observed one is one more."""
+    return (1 + found) / (1 + count)
 
 
 def least_p(arrangements: float, draws: int = DRAWS) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
+from fedattack.audit.below import below_of
 from fedattack.audit.control import control_of
 from fedattack.audit.finding import (
     CANNOT_TELL,
@@ -151,7 +152,7 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == CANNOT_TELL:
         if control_of(finding):
             return "Cannot be told: this attack would not have seen a leak here."
-        return f"Cannot be told: {end_sentence(finding.reason)}"
+        return f"Cannot be told: {below_of(finding) or end_sentence(finding.reason)}".rstrip(".") + "."
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; there is nothing to hold that against."
     is_leak = finding.verdict == LEAK
@@ -261,7 +262,7 @@ def _write_often(verdict: str, p: float) -> str:
     if verdict == LEAK:
         return "Hardly an accident"
     if p <= ERROR:
-        return "No accident, but no more than what else explains it"
+        return "No accident, but not above guessing or a baseline"
     return "It may be an accident"
 
 
@@ -269,6 +270,13 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
     if finding.verdict == TOO_FEW:
         return [
             Next("Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.")
+        ]
+    if below_of(finding):
+        return [
+            Next(
+                "Look what the scores are made of, such as the loss of one example, or name a model and its loss",
+                "Turned round, these scores might show a leak.",
+            )
         ]
     if finding.verdict == CANNOT_TELL:
         return [

@@ -16,7 +16,8 @@ GLOSSARY = {
     "Leak shown": "The number is above guessing and above all that is trivial, and hardly by accident.",
     "Not shown": "That could not be shown here. Another attack may find more.",
     "Too few to tell": "No result could have shown a leak, because there are too few targets or clients.",
-    "Cannot be told": "What most clients send is not understood, or the attack saw not even a planted leak.",
+    "Cannot be told": "What most clients send is not understood, the attack saw not even a planted leak, or it is far "
+    "below guessing.",
     "Positive control": "The same attack where a leak is planted: clients are trained further on their own targets.",
     "Headline": "The number that was chosen before the run as the one that counts.",
     "Selected after the fact": "A number that was chosen by looking at the results. Its interval pays for that.",

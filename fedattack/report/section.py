@@ -55,7 +55,7 @@ class Explained:
     words
         The same in sentences.
     short
-        Where it explains all of the result, that in a few words, for the answer.
+        Where it is shown to explain the result, that in a few words, with what is left at most, for the answer.
     """
 
     rows: list[tuple[str, float]] = field(default_factory=list)

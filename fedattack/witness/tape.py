@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
@@ -23,6 +24,14 @@ _TRIED = 3
 _CHUNK = 64
 _CLOSE = 1e-4
 _SEED = 0
+
+# Examples that make one batch, where it is looked whether they have losses of their own, and numbers of a gradient that
+# are compared.
+_COMPARED, _NUMBERS = 4, 2**22
+
+# Cosines between the gradient of a batch and the nearest sum of gradients of single examples: below the first an
+# example has no loss of its own, and below the second not quite.
+_OWN, _QUITE_OWN = 0.9, 0.98
 
 BATCH_NORM = nn.modules.batchnorm._NormBase
 _DROPOUT = nn.modules.dropout._DropoutNd
@@ -49,6 +58,9 @@ class Tape:
         Whether many examples can be played at once, each for itself, by :func:`torch.vmap`.
     is_whole
         Whether the loss is all that the step asks for gradients of; else it is what it asks first.
+    adds_up
+        Whether the loss of a batch moves the models as losses of its examples do; else an example's loss is that of a
+        batch of its copies, which is near to what it adds to a batch.
     """
 
     def __init__(self, step: Step, lines: Sequence[TapeLine], losses: Sequence[int], *, is_whole: bool = True) -> None:
@@ -61,19 +73,22 @@ class Tape:
         self.rows = step.rows()
         self.copies = self.copies_learned = step.count
         self.together = False
+        self.adds_up = True
 
-    def play(self, leaves: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
+    def play(self, leaves: Mapping[str, NDArray[Any] | Tensor], seed: int = _SEED) -> Tensor:
         """Compute the loss of a batch, (m, …) by place, in the place of the step's own."""
-        made = self._compute(self._lines, leaves)
+        made = self._compute(self._lines, leaves, seed)
         return torch.stack([made[number].sum() for number in self._losses]).sum()
 
-    def _compute(self, lines: Sequence[TapeLine], leaves: Mapping[str, NDArray[Any] | Tensor]) -> dict[int, Tensor]:
+    def _compute(
+        self, lines: Sequence[TapeLine], leaves: Mapping[str, NDArray[Any] | Tensor], seed: int = _SEED
+    ) -> dict[int, Tensor]:
         """Compute lines from the first on, and return what they make by its number."""
         if torch.accelerator.is_available():
-            torch.manual_seed(_SEED)
+            torch.manual_seed(seed)
         else:
             # The same; torch.manual_seed asks for accelerators of each kind, which takes as long as a small model.
-            torch.default_generator.manual_seed(_SEED)
+            torch.default_generator.manual_seed(seed)
         made: dict[int, Tensor] = {}
 
         def resolve(value: Any) -> Any:
@@ -133,13 +148,21 @@ class Tape:
         ]
         return torch.cat(flat).cpu()
 
-    def prepare(self, leaves: Mapping[str, NDArray[Any]]) -> None:
+    def prepare(self, leaves: Mapping[str, NDArray[Any]], adds_up: bool | None = None) -> None:
         """Switch off what is random, and find in how few copies an example can be played.
+
+        Parameters
+        ----------
+        leaves
+            Examples, (n, …) by place.
+        adds_up
+            What :attr:`adds_up` is known to be; ``None`` to find out.
 
         Raises
         ------
         DataError
-            If an example has no loss of its own: its rows are no examples, or the loss is random.
+            If an example has no loss of its own: its rows are no examples, its loss depends on the others of its
+            batch, or the loss is random.
         """
         self._calm(leaves)
         self._check_rows(leaves)
@@ -151,6 +174,10 @@ class Tape:
         again = [self.loss_of(leaves, row) for row in tried]
         if not np.allclose(whole, again, rtol=_CLOSE, atol=1e-7, equal_nan=True):
             raise DataError("the loss of one example differs from time to time under one seed: it cannot be asked for")
+        if adds_up is None:
+            self._check_company(leaves)
+        else:
+            self.adds_up = adds_up
         single = [self._try(leaves, row, 1) for row in tried]
         if np.allclose(whole, single, rtol=_CLOSE, atol=1e-7):
             self.copies = 1
@@ -218,6 +245,64 @@ class Tape:
                     "examples, and no loss is that of one"
                 )
 
+    def _check_company(self, leaves: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse a loss in which the examples of a batch are compared with each other, such as a contrastive one.
+
+        A few examples make a batch. Where each has a loss of its own, the gradient of the batch is a sum of gradients
+        of single examples, with weights of 0 or more, whatever the loss divides the sum by. Each example takes each
+        place of the batch once, since noise is drawn for each place: the gradients of all these batches are added.
+        What else is drawn, such as boxes of detectors, may turn gradients by itself, and as much is allowed for.
+
+        Raises
+        ------
+        DataError
+            If they are compared.
+        """
+        size, total = self.step.count, len(next(iter(leaves.values())))
+        kinds = min(_COMPARED, size, total)
+        if kinds < 2:
+            return
+        rows = np.linspace(0, total - 1, kinds).astype(np.int64)
+        places = np.arange(size)
+        try:
+            alone = [self._gradient_of_batch(leaves, np.full(size, row)) for row in rows]
+            mixed = [self._gradient_of_batch(leaves, rows[(places + shift) % kinds]) for shift in range(kinds)]
+            shaken = self._gradient_of_batch(leaves, rows[places % kinds], _SEED + 1)
+        except Exception:  # where the app's own code raises, there are losses alone
+            return
+        together = np.sum(mixed, axis=0)
+        if not np.isfinite([*mixed, shaken]).all() or not together.any():
+            return
+        cosine = 0.0
+        if np.isfinite(alone).all():
+            cosine = _cosine_to_sums(np.stack(alone, axis=1), together)
+        if cosine < _OWN * _cosine_to_sums(shaken[:, None], mixed[0]):
+            raise DataError(
+                "the loss of an example depends on the other examples of its batch, as contrastive and ranking losses "
+                "do: no loss is that of one example"
+            )
+        self.adds_up = cosine >= _QUITE_OWN
+
+    def _gradient_of_batch(
+        self, leaves: Mapping[str, NDArray[Any]], rows: NDArray[np.int64], seed: int = _SEED
+    ) -> NDArray[np.float64]:
+        """Return a part of the gradient of the loss of these rows: of the parameters that come last."""
+        chosen: list[Tensor] = []
+        for model in self.models:
+            chosen += [one for one in model.parameters() if one.requires_grad and one.is_floating_point()]
+        chosen.reverse()
+        sizes = np.cumsum([one.numel() for one in chosen])
+        chosen = chosen[: int(np.searchsorted(sizes, _NUMBERS)) + 1]
+        with torch.enable_grad():
+            loss = self.play({place: array[rows] for place, array in leaves.items()}, seed)
+            gradients = torch.autograd.grad(loss, chosen, allow_unused=True)
+        parts = []
+        for gradient, parameter in zip(gradients, chosen, strict=True):
+            known = torch.zeros_like(parameter) if gradient is None else gradient
+            parts.append(known.reshape(-1)[:_NUMBERS].float())
+        flat: NDArray[np.float64] = torch.cat(parts).double().numpy(force=True)
+        return flat
+
     def state(self) -> list[tuple[str, Tensor]]:
         """Return names and tensors of all models' states, each once."""
         found: dict[int, tuple[str, Tensor]] = {}
@@ -242,6 +327,17 @@ class Tape:
                 self.play({place: array[rows] for place, array in leaves.items()})
         for norm, momentum in kept:
             norm.momentum, norm.training = momentum, False
+
+
+def _cosine_to_sums(alone: NDArray[np.float64], together: NDArray[np.float64]) -> float:
+    """Return the largest cosine between a vector (n,) and a sum of the columns (n, k) with weights of 0 or more."""
+    # All angles are those between the columns of a triangle of k + 1 rows.
+    triangle: NDArray[np.float64] = np.asarray(np.linalg.qr(np.column_stack([alone, together]), mode="r"))
+    columns, wanted = triangle[:, :-1], triangle[:, -1]
+    # What is nothing beside the whole is rounding.
+    columns = columns * (np.linalg.norm(columns, axis=0) > _CLOSE * np.linalg.norm(wanted))
+    nearest = columns @ nnls(columns, wanted)[0]
+    return float(nearest @ wanted / max(np.linalg.norm(nearest) * np.linalg.norm(wanted), np.finfo(np.float64).tiny))
 
 
 def _copy_row(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:

@@ -73,6 +73,9 @@ _OWN = "own"
 
 _NODES = 64
 
+# What of PyTorch holds all rows of one matrix against all of another; a product of batches does so row by row.
+_PAIRING = {"MmBackward0", "AddmmBackward0", "CdistBackward0", "EuclideanDistBackward0"}
+
 _CALLS = 8
 
 _AHEAD = "_fedattack_ahead"
@@ -381,7 +384,7 @@ class StepReader(Reader):
             model.take_steps()
         watch.by_steps[model.kind] = fields(rows)
         one = step.taken = model.start(rows, trains=True)
-        one.labels, one.differentiated, one.held_out = _labels_in(rows), True, step.held_out
+        one.labels, one.differentiated, one.held_out = _labels_in(rows, model), True, step.held_out
         one.places = step.places
 
     def _take_evaluated(self) -> None:
@@ -403,7 +406,7 @@ class StepReader(Reader):
             if not model.stepwise:
                 model.take_steps()
             one = model.start(pack({place: rows[place] for place in wanted}), trains=False)
-            one.labels = _labels_in(rows)
+            one.labels = _labels_in(rows, model)
 
     def end_reading(self) -> None:
         """Stop, and note what is under way."""
@@ -411,8 +414,10 @@ class StepReader(Reader):
         self._take_evaluated()
 
 
-def _labels_in(rows: NDArray[Any]) -> list[int]:
+def _labels_in(rows: NDArray[Any], model: SeenModel) -> list[int]:
     """Return which class each example of a step is of, if one part of it alone can say so; else all are of class 0."""
+    if model.are_compared:
+        return [0] * len(rows)
     found = []
     for name in fields(rows):
         if rows[name].ndim == 1 and rows[name].dtype.kind in "iu" and (_is_label(name) or name.startswith(MET)):
@@ -705,8 +710,7 @@ def _note_loss(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapping
     if watch.local.reader is not None:
         target = watch.local.reader.as_given(target)
     model = begun.model
-    if target.ndim and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence):
-        # A batch of sequences, say, of which the first axis is time.
+    if _lacks_labels(watch, begun, name, outputs, target):
         if begun in model.pending:
             model.pending.remove(begun)
         return
@@ -717,6 +721,20 @@ def _note_loss(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapping
     if begun.trains:
         _name_loss(watch, model, name, outputs)
         _note_options(watch, name, args, kwargs)
+
+
+def _lacks_labels(watch: CallWatch, begun: Pass, name: str, outputs: Tensor, target: Tensor) -> bool:
+    """Say whether what a loss takes for targets are no labels of a pass's examples, which then are all of a step."""
+    model = begun.model
+    if name not in model.losses and not model.are_compared and _are_compared(watch, outputs, target, begun.count):
+        watch.note(
+            f"{name} compares the outputs of {model.name} with each other, as contrastive losses do: its targets say "
+            "which rows of a batch belong together, and are no labels"
+        )
+        model.are_compared = True
+    # A batch of sequences, say, of which the first axis is time.
+    is_other = target.ndim > 0 and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence)
+    return model.are_compared or is_other
 
 
 def _name_loss(watch: CallWatch, model: SeenModel, name: str, outputs: Tensor) -> None:
@@ -755,14 +773,43 @@ def _origin(watch: CallWatch, outputs: Tensor) -> Pass | None:
         last = recent[-1] if recent else None
         return last if last is not None and last.number < 0 and last.count == len(outputs) else None
     numbers = {begun.number: begun for begun in recent if begun.number >= 0}
-    waiting, seen = deque([outputs.grad_fn]), 0
+    return next(
+        (numbers[node._sequence_nr()] for node in _walk(outputs.grad_fn) if node._sequence_nr() in numbers), None
+    )
+
+
+def _walk(start: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph, from the nearest one back."""
+    waiting, seen = deque([start]), 0
     while waiting and seen < _NODES:
         node, seen = waiting.popleft(), seen + 1
-        number = node._sequence_nr()
-        if number in numbers:
-            return numbers[number]
+        yield node
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
-    return None
+
+
+def _are_compared(watch: CallWatch, outputs: Tensor, target: Tensor, count: int) -> bool:
+    """Say whether a loss takes the outputs of one batch against each other: their products, or distances.
+
+    Then a row of what it takes says something of pairs of examples. Rows of an image encoder against those of a text
+    encoder may also be examples against classes: then the targets are others than the places in the batch.
+    """
+    if outputs.grad_fn is None or count < 2:
+        return False
+    passes = {begun.number: begun for begun in watch.local.recent if begun.number >= 0 and begun.count == count}
+    for node in _walk(outputs.grad_fn):
+        if node._sequence_nr() in passes:
+            return False
+        if type(node).__name__ in _PAIRING:
+            factors = [parent for parent, _ in node.next_functions if parent is not None][-2:]
+            models = [
+                {passes[number].model for one in _walk(factor) if (number := one._sequence_nr()) in passes}
+                for factor in factors
+            ]
+            if len(models) < 2 or not all(models):
+                return False
+            are_places = target.ndim != 1 or torch.equal(target.cpu(), torch.arange(len(target)).to(target.dtype))
+            return bool(models[0] & models[1]) or are_places
+    return False
 
 
 def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:

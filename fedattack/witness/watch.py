@@ -220,6 +220,8 @@ class SeenModel:
         Which entries of its state training may change; all where nothing says so.
     stepwise
         Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
+    are_compared
+        Whether a loss holds its outputs against each other, so that an example has no label.
     """
 
     def __init__(self, watch: "CallWatch", model: object, name: str, signature: object) -> None:
@@ -236,6 +238,7 @@ class SeenModel:
         self._let_go: dict[int, set[bytes]] = {}
         self.own_loss: str | None = None
         self.stepwise = False
+        self.are_compared = False
         self._watch = watch
         self._has_labels = False
         self._start: State = []

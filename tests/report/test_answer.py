@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from fedattack.attacks.registry import THREATS
+from fedattack.audit.below import mark_below_guessing
 from fedattack.audit.control import _BEGINNING
 from fedattack.audit.finding import answering
 from fedattack.audit.gate import parse_fail_if
+from fedattack.base.errors import ConfigError
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section, section_of
 from fedattack.report.words import verdict_in_words
@@ -20,10 +22,10 @@ def asr(**changes):
     return replace(example.findings()[0], **changes)
 
 
-def beside(metric, verdict, null):
+def beside(metric, verdict, null, *, around=0.02):
     return replace(
-        asr(headline=False, metric=metric, verdict=verdict, value=0.6),
-        null={"value": null, "low": 0, "high": 1, "n": 9},
+        asr(headline=False, metric=metric, verdict=verdict, value=0.6, high=0.62),
+        null={"value": null, "low": null - around, "high": null + around, "n": 900},
     )
 
 
@@ -38,6 +40,12 @@ def test_what_is_certain_or_right_is_neither_denied_nor_said_to_be_by_a_test():
     assert verdict_in_words(certain) == "leak shown"
     assert verdict_in_words(asr(read_off=read(1, 0), verdict="no evidence")) == "may be an accident"
     assert verdict_in_words(asr(read_off=read(0, 0), verdict="no evidence")) == "not shown"
+
+
+def with_parts(*points):
+    """Return the headline with what its success is made of."""
+    parts = [{"part": f"part {index}", "value": value} for index, value in enumerate(points)]
+    return asr(series={"explained": {"value": 0.6, "n": 100, "parts": parts}})
 
 
 @pytest.mark.parametrize(
@@ -126,24 +134,76 @@ def test_the_answer_does_not_contradict_a_leak_in_the_table(verdict):
 
 def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row():
     (answer,) = answers_of([asr(), beside("asr-beyond-labels", "no evidence", 0.59)], RUN)
-    assert answer.short == "Yes: 5.8 times as often as guessing; labels alone explain it."
-    assert "not which one" in " ".join(answer.why)
+    # 0.6 − 0.59 + √(0.02² + 0.02²)
+    said = "Yes: 5.8 times as often as guessing; labels alone explain it but for at most 3.8 points."
+    assert answer.short == said
+    assert "hardly which one" in " ".join(answer.why)
     (answer,) = answers_of([asr(), beside("asr-beyond-labels", "leak", 0.2)], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
     assert "Single examples are traced, beyond labels alone." in answer.why
     assert "labels alone 20.0%" in answer.strip.svg
     (answer,) = answers_of([asr()], RUN)
-    assert "may explain all of it" in " ".join(answer.why)
+    assert "explain it is not known" in " ".join(answer.why)
+
+
+@pytest.mark.parametrize(
+    ("headline", "hardest"),
+    [
+        # What is left may be much: the interval of the null is wide.
+        (asr(), beside("asr-beyond-site", "no evidence", 0.59, around=0.2)),
+        # What is left is surely some points.
+        (asr(), beside("asr-beyond-site", "no evidence", 0.54)),
+        # Labels 2.1, site −7.7, examples 17.7.
+        (with_parts(0.5, 0.021, -0.077, 0.177), beside("asr-beyond-site", "no evidence", 0.59)),
+        # The gain over guessing itself is little.
+        (asr(), replace(beside("asr-beyond-site", "no evidence", 0.59), chance=0.5)),
+        # The interval of the null is not known.
+        (
+            asr(),
+            replace(
+                beside("asr-beyond-site", "no evidence", 0.5),
+                null={"value": 0.59} | dict.fromkeys(["low", "high"]) | {"n": 9},
+            ),
+        ),
+    ],
+)
+def test_nothing_that_is_not_shown_explains_a_leak(headline, hardest):
+    (answer,) = answers_of([headline, hardest], RUN)
+    assert answer.short == "Yes: 5.8 times as often as guessing."
+    assert answer.why[-1].startswith(
+        "It is not shown to be more than labels and site give, and not shown to be no more: "
+    )
+    assert "site explain it" not in " ".join(answer.why)
+
+
+def test_parts_that_agree_leave_the_explanation():
+    (answer,) = answers_of([with_parts(0.1, 0.4, 0.09, 0.01), beside("asr-beyond-site", "no evidence", 0.59)], RUN)
+    assert answer.short.endswith("; labels and site explain it but for at most 3.8 points.")
 
 
 def test_targets_on_which_the_attack_shows_nothing_do_not_explain_a_leak():
     few = replace(beside("asr-beyond-site", "no evidence", 0.5), n=40)
     (answer,) = answers_of([asr(), few], RUN)
-    assert answer.short.endswith("; labels and site explain it.")
     assert any("is decided on the 40 of 3,000 targets that have counterparts" in words for words in answer.why)
     (answer,) = answers_of([asr(), replace(few, low=0.05)], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
     assert "on these targets the attack itself is no better than guessing" in answer.why[-1]
+
+
+def test_what_is_below_guessing_is_said_in_the_answer_and_what_to_do_about_it():
+    numbers = {"value": 0.02, "low": 0.01, "high": 0.03, "here_low": None, "here_high": None}
+    turned_round = asr(verdict="no evidence", p=1.0, p_least=1e-4, p_below=1e-4, **numbers)
+    (finding,) = mark_below_guessing([turned_round])
+    (answer,) = answers_of([finding], RUN)
+    assert answer.short == (
+        "Cannot be told: below guessing, so the scores mean something else (2.0% where guessing gives 10.0%, "
+        "corrected p = 0.0001)."
+    )
+    assert "Turned round" in answer.next[0].buys
+    assert summary_of(overview_of([answer], RUN), RUN).startswith("1 question that cannot be told")
+    for condition in ("verdict == leak", "verdict == no evidence", "sia.asr > 0.9"):
+        with pytest.raises(ConfigError, match="below guessing"):
+            parse_fail_if(condition).is_crossed([finding])
 
 
 def test_a_leak_of_one_run_whose_interval_reaches_guessing_is_one_of_its_test():

@@ -402,6 +402,121 @@ def test_sequences_whose_first_axis_is_time_are_refused(batch):
         prepared(lambda: F.cross_entropy(TimeMajor()(x), y).backward())
 
 
+def contrast(model, batch):
+    """NT-Xent of two views: each has to find its twin among all others."""
+    views = F.normalize(torch.cat([model(batch["x"]), model(batch["z"])]), dim=1)
+    alike = (views @ views.T / 0.2).masked_fill(torch.eye(len(views), dtype=torch.bool), -1e9)
+    return F.cross_entropy(alike, torch.arange(len(views)).roll(len(batch["x"])))
+
+
+def pair(model, batch):
+    """As CLIP does: the rows of one half are the classes of the other."""
+    one, other = F.normalize(model(batch["x"]), dim=1), F.normalize(model(batch["z"]), dim=1)
+    return F.cross_entropy(one @ other.T / 0.1, torch.arange(len(one)))
+
+
+def triplets(model, batch):
+    out = model(batch["x"])
+    apart, same = torch.cdist(out, out), batch["y"][:, None] == batch["y"]
+    return F.relu((apart * same).amax(1) - (apart + 1e3 * same).amin(1) + 1).mean()
+
+
+def ranks(model, batch):
+    out = model(batch["x"])[:, 0]
+    before = (batch["v"][:, None] > batch["v"]).float()
+    return (F.relu(1 - out[:, None] + out) * before).sum() / before.sum().clamp(min=1)
+
+
+def at_risk(model, batch):
+    """Cox's partial likelihood: each is held against those who are still at risk."""
+    out = model(batch["x"])[:, 0]
+    risk = torch.where(batch["v"][:, None] <= batch["v"], out, -1e9).logsumexp(1)
+    return (risk - out).mean()
+
+
+def correlation(model, batch):
+    out, wanted = model(batch["x"])[:, 0], batch["v"]
+    out, wanted = out - out.mean(), wanted - wanted.mean()
+    return 1 - (out * wanted).sum() / (out.norm() * wanted.norm())
+
+
+def decorrelation(model, batch):
+    """Of Barlow Twins: the views are divided by what they vary over the batch."""
+    one, other = model(batch["x"]), model(batch["z"])
+    one, other = (one - one.mean(0)) / one.std(0), (other - other.mean(0)) / other.std(0)
+    return ((one.T @ other / len(one) - torch.eye(CLASSES)) ** 2).sum()
+
+
+OF_BATCHES = [contrast, pair, triplets, ranks, at_risk, correlation, decorrelation]
+EVERYTHING = {"x": X, "z": X + 0.2 * Z, "y": Y, "v": V}
+
+
+@pytest.mark.parametrize("loss", OF_BATCHES, ids=lambda loss: loss.__name__)
+def test_a_loss_that_compares_the_examples_of_a_batch_is_refused(loss):
+    with pytest.raises(DataError, match="depends on the other examples of its batch, as contrastive"):
+        prepared(Toy(two_layers(), loss, {}, EVERYTHING).run)
+
+
+def test_statistics_of_the_batch_that_no_evaluation_knows_are_refused():
+    toy = classifier(cross_entropy, nn.BatchNorm1d(8, track_running_stats=False))
+    with pytest.raises(DataError, match=r"depends on the other"):
+        prepared(toy.run)
+
+
+def root(model, batch):
+    return F.mse_loss(model(batch["x"])[:, 0], batch["v"]).sqrt()
+
+
+def dice(model, batch):
+    """Of the whole batch, as for segmentation."""
+    found, wanted = model(batch["x"]).softmax(1), F.one_hot(batch["y"], CLASSES).float()
+    return 1 - 2 * (found * wanted).sum() / (found.sum() + wanted.sum())
+
+
+def hardest(model, batch):
+    losses = F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+    return losses.topk(max(1, len(losses) // 2)).values.mean()
+
+
+def weighted(model, batch):
+    return WEIGHTED(model(batch["x"]), batch["y"])
+
+
+class Noisy(nn.Module):
+    """Draws noise for each row, as variational autoencoders and diffusion do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x):
+        noise = torch.randn_like(x)
+        return self.body(x + 3 * noise) - noise
+
+
+def denoise(model, batch):
+    return model(batch["x"]).square().mean()
+
+
+@pytest.mark.parametrize("loss", [root, dice, hardest, weighted, denoise], ids=lambda loss: loss.__name__)
+def test_what_a_batch_is_divided_by_weighed_by_or_shaken_by_leaves_each_example_a_loss(loss):
+    model = Noisy() if loss is denoise else two_layers()
+    assert prepared(Toy(model, loss, {}, EVERYTHING).run).adds_up
+
+
+def test_a_small_term_of_the_batch_is_said():
+    def loss(model, batch):
+        out = model(batch["x"])
+        centred = out - out.mean(0)
+        return (
+            F.cross_entropy(out, batch["y"])
+            + 0.6 * (centred.T @ centred / len(out) - torch.eye(CLASSES)).square().sum()
+        )
+
+    assert not prepared(Toy(two_layers(), loss, {}, EVERYTHING).run).adds_up
+    assert prepared(classifier().run).adds_up
+
+
 def test_a_loss_that_is_random_under_one_seed_is_refused():
     model = two_layers()
 

@@ -129,6 +129,54 @@ def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
     assert own.model.why.startswith("no loss of PyTorch with one label an example was seen of Linear")
 
 
+def twins(model, rows):
+    """As SimCLR does: two views in one batch, each against all others; the targets are places."""
+    views = F.normalize(model(torch.cat([X[rows], X[rows] + 0.01])), dim=1)
+    alike = (views @ views.T).masked_fill(torch.eye(len(views), dtype=torch.bool), -1e9)
+    return F.cross_entropy(alike, torch.arange(len(views)).roll(len(rows)))
+
+
+def halves(model, rows):
+    return F.cross_entropy(model(X[rows]) @ model(X[rows] + 0.01).T, torch.arange(len(rows)))
+
+
+def distances(model, rows):
+    out = model(X[rows])
+    return F.mse_loss(torch.cdist(out, out), torch.ones(len(rows), len(rows)))
+
+
+@pytest.mark.parametrize("loss", [twins, halves, distances], ids=lambda loss: loss.__name__)
+def test_places_in_a_batch_are_no_labels_of_examples_that_are_compared_with_each_other(loss, tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            loss(model, rows).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.model.loss is None
+    assert {*witness.trained.y} == {0}
+    assert any(
+        "compares the outputs of Net with each other, as contrastive losses do" in note for note in witness.notes
+    )
+
+
+def test_rows_against_the_classes_of_another_model_have_labels(tmp_path):
+    def client():
+        model, texts, words = Net(), Net(), torch.rand(4, 6)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches(4):
+            F.cross_entropy(model(X[rows]) @ texts(words).T, Y[rows].flip(0)).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert {*witness.trained.y} == {0, 1, 2, 3}
+    assert not any("compares the outputs" in note for note in witness.notes)
+
+
 def test_weights_and_random_states_are_the_same_bit_for_bit(tmp_path):
     def client():
         model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 4))

@@ -126,7 +126,7 @@ class InversionJudge(Judge[InversionCase]):
         causes: dict[str, None] = {}
         for replay in preflights:
             causes |= dict.fromkeys(replay.causes)
-        note = f"; what explains the others: {'; '.join(causes)}" if causes else ""
+        note = f"; what may explain the others: {'; '.join(causes)}" if causes else ""
         residuals = np.minimum([replay.residual for replay in preflights], 1e9)
         right = sum(replay.fits for replay in preflights)
         return Measurement(

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.answers import both
 from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardise
-from fedattack.audit.finding import Finding, Null
+from fedattack.audit.finding import AUC, Finding, Null
 from fedattack.audit.intervals import these_runs
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
 from fedattack.audit.listing import Cell, Listing
@@ -161,7 +161,7 @@ class MembershipJudge(Judge[MembershipCase]):
             area_value,
             null=self._draw_null(self._main, area_value),
             chance=0.5,
-            units="AUC",
+            units=AUC,
             test=self._exchanges.significance(self._exchanges.area, _WITHIN_CELLS),
             bars=self._blind.bars(lambda *sides: blind.high),
             baselines={"examples alone, without any model": blind.value},

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding, Null
+from fedattack.audit.finding import AUC, LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, t_interval
 from fedattack.audit.judge import Judge
 from fedattack.audit.listing import Cell, Listing
@@ -204,7 +204,7 @@ class PropertyJudge(Judge[PropertyCase]):
             interval=self._area_interval([of_case[best] for of_case in values], areas[best] >= 0.5, len(metrics)),
             null=null_of((0.5 + self._draw_exchanges(draw)).tolist(), self.decisions),
             chance=0.5,
-            units="AUC",
+            units=AUC,
             test=self._test(float(distances[best]), draw),
             chosen_among=len(metrics),
             series={"plaintext": rows},

@@ -1,5 +1,6 @@
 """How source inference is shown: whose example, from which rounds, and which examples gave their owner away."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from fedattack.report.words import NOTHING, interval, level, shown
 
 _MOST_EXPOSED = 10
 
-# How the sentence begins that says that there is nothing beyond the hardest null.
-_NOT_SHOWN = "More than"
+# Labels and site explain a success if no more than this is left of it, and no more than this share of the gain over
+# guessing.
+_SMALL, _SMALL_SHARE = 0.05, 0.25
 
 
 def _combining(finding: Finding) -> Table:
@@ -108,9 +110,10 @@ def _shows_nothing(finding: Finding) -> bool:
 def _explain(findings: Sequence[Finding]) -> Explained:
     """Take the success apart: what labels alone give, and labels and site together."""
     headline = findings[0]
+    explained = headline.series.get("explained")
     words = []
-    if "explained" in headline.series:
-        words.append(_say_parts(headline.series["explained"]))
+    if explained is not None:
+        words.append(_say_parts(explained))
     by_metric = {finding.metric: finding for finding in findings}
     rows = []
     hardest = None
@@ -121,20 +124,58 @@ def _explain(findings: Sequence[Finding]) -> Explained:
             hardest = finding, name
     if hardest is None:
         words.append(
-            "Labels and sites may explain all of it: there are no examples that tell them from single examples."
+            "Whether labels and sites explain it is not known: there are no examples that tell them from single "
+            "examples."
         )
         return Explained(rows, words)
     finding, name = hardest
     if finding.n < headline.n:
         asked = f"{finding.n:,} of {headline.n:,}"
         words.append(f"Whether {name} explain it is decided on the {asked} targets that have counterparts.")
-    decided = _say_beyond(headline, finding, name)
+    left = _find_left(finding)
+    is_explained = headline.verdict == LEAK and finding.verdict == NO_EVIDENCE and _is_small(left, finding, explained)
+    if is_explained:
+        words.append(
+            f"{name[:1].upper()}{name[1:]} explain it but for at most {_points(left[1])} points "
+            f"({level(finding.level)} interval): the server learns who holds which kind of example, hardly which one."
+        )
+        return Explained(rows, words, short=f"{name} explain it but for at most {_points(left[1])} points")
+    decided = _say_beyond(headline, finding, name, left)
     if decided:
         words.append(decided)
-    short = ""
-    if decided.startswith(_NOT_SHOWN):
-        short = f"{name} explain it"
-    return Explained(rows, words, short=short)
+    return Explained(rows, words)
+
+
+def _find_left(hardest: Finding) -> tuple[float, float]:
+    """Return the interval of what the success has more than the hardest null, of the intervals of both.
+
+    It is that of a difference of two independent numbers (Zou and Donner 2008, "Construction of confidence limits about
+    effect measures", Statistics in Medicine 27); infinite where an interval is not known.
+    """
+    null = hardest.null
+    if null is None or hardest.value is None or None in (hardest.low, hardest.high, null["low"], null["high"]):
+        return -math.inf, math.inf
+    value, low, high = hardest.value, hardest.low or 0.0, hardest.high or 0.0
+    null_low, null_high = null["low"] or 0.0, null["high"] or 0.0
+    left = value - null["value"]
+    below = math.hypot(value - low, null_high - null["value"])
+    above = math.hypot(high - value, null["value"] - null_low)
+    return left - below, left + above
+
+
+def _is_small(left: tuple[float, float], hardest: Finding, explained: Mapping[str, Any] | None) -> bool:
+    """Whether what is left is surely little, in points and beside the gain over guessing, and the parts agree."""
+    if hardest.value is None or hardest.chance is None:
+        return False
+    most = min(_SMALL, _SMALL_SHARE * (hardest.value - hardest.chance))
+    part = 0.0
+    if explained is not None:
+        part = explained["parts"][-1]["value"]
+    return max(left[1], part) <= most
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:.1f}"
 
 
 def _say_parts(explained: Mapping[str, Any]) -> str:
@@ -143,7 +184,7 @@ def _say_parts(explained: Mapping[str, Any]) -> str:
     return f"{compared}. In points: {', '.join(parts)}."
 
 
-def _say_beyond(headline: Finding, hardest: Finding, name: str) -> str:
+def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[float, float]) -> str:
     """Say whether the success is more than what the hardest null gives; empty where there is nothing to explain."""
     if hardest.verdict == LEAK:
         return f"Single examples are traced, beyond {name}."
@@ -157,7 +198,10 @@ def _say_beyond(headline: Finding, hardest: Finding, name: str) -> str:
     if hardest.verdict == TOO_FEW:
         return f"Whether it is more than {name} cannot be told: there are too few targets."
     if hardest.verdict == NO_EVIDENCE:
-        return f"{_NOT_SHOWN} {name} is not shown: the server learns who holds which kind of example, not which one."
+        how_much = "how much is left is not known"
+        if math.isfinite(left[0]) and math.isfinite(left[1]):
+            how_much = f"{_points(left[0])} to {_points(left[1])} points are left"
+        return f"It is not shown to be more than {name} give, and not shown to be no more: {how_much}."
     return ""
 
 
