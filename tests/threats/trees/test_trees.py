@@ -11,7 +11,7 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.threats.trees.booster import read_booster
-from fedattack.threats.trees.boxes import list_cuts, list_leaves
+from fedattack.threats.trees.boxes import enclose_leaves, list_cuts, list_leaves
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
@@ -43,9 +43,10 @@ def model_of(x, y, depth=4):
 
 def test_leaves_are_boxes_around_as_many_examples_as_their_covers_say():
     booster, tree = model_of(X, Y)
-    leaves = list_leaves(booster.trees[0], 2)
+    leaves = enclose_leaves(booster.trees[0], list_leaves(booster.trees[0]))
     assert leaves.cover.tolist() == [1, 1, 2]
-    inside = ((leaves.low[:, None] <= X) & (leaves.high[:, None] > X)).all(axis=2)
+    x = X[:, leaves.columns]
+    inside = ((leaves.low[:, None] <= x) & (leaves.high[:, None] > x)).all(axis=2)
     assert inside.sum(axis=1).tolist() == [1, 1, 2]
     assert (inside.sum(axis=0) == 1).all()
     np.testing.assert_allclose(booster.trees[0].predict(X.astype(float)), predict(tree, X), rtol=1e-6)
@@ -72,12 +73,13 @@ def test_two_trees_are_put_together_as_the_likeliest_of_all_ways():
     unlabelled = read_booster(as_array(as_json([], 2, 0.0, "rank:ndcg")).tobytes(), "here")
     begun = reconstruct([SentStep(first.trees, ())], unlabelled, 0.0, 4)
     begun._cuts = list_cuts([*first.trees, second], 2)
-    leaves = list_leaves(second, 2)
+    leaves = enclose_leaves(second, list_leaves(second))
     slots = np.repeat(np.arange(len(leaves.cover)), leaves.cover.astype(int))
     costs = begun.weigh(leaves)[:, slots]
     least = min(sum(costs[row, place] for row, place in enumerate(way)) for way in permutations(range(4)))
     found = reconstruct([SentStep([*first.trees, second], ())], unlabelled, 0.0, 4)
-    inside = ((leaves.low <= found.low[:, None]) & (found.high[:, None] <= leaves.high)).all(axis=2)
+    low, high = found.low[:, leaves.columns], found.high[:, leaves.columns]
+    inside = ((leaves.low <= low[:, None]) & (high[:, None] <= leaves.high)).all(axis=2)
     assert inside.sum(axis=0).tolist() == leaves.cover.tolist()
     assert begun.weigh(leaves)[inside].sum() == pytest.approx(least)
     guessed = found.guess()
@@ -124,7 +126,7 @@ def linked_of(cuts, order, rounds=3):
             replies.append(SimpleNamespace(number=number, trees=booster.trees))
         by_node[str(client)] = replies
     nodes = [str(client) for client in order]
-    found = link_trees(by_node, nodes)
+    found = link_trees(by_node, nodes, [])
     assert sorted(found["sent_in"].tolist()) == sorted(list(range(1, rounds)) * len(cuts))
     by_number = zip(found["sent_in"].tolist(), found["owners"].tolist(), found["linked"].tolist(), strict=True)
     return sorted((number, nodes[owner], nodes[chosen]) for number, owner, chosen in by_number)
@@ -186,8 +188,8 @@ def test_without_tables_nothing_is_said(tmp_path):
 def test_scores_that_do_not_fit_each_other_are_refused(tmp_path):
     folder = write_trees_run(tmp_path, rounds=1, clients=2, depth=1)
     scores = attacked(folder)
-    replace(scores, facts={**scores.facts, "features": 9}).save(folder / "scores" / "trees.npz")
-    with pytest.raises(DataError, match="rows of 10 columns, 9 features, 2 clients"):
+    replace(scores, facts={**scores.facts, "features": 1}).save(folder / "scores" / "trees.npz")
+    with pytest.raises(DataError, match="rows of 2 columns, 1 features, 2 clients"):
         judge(folder)
 
 
