@@ -18,9 +18,7 @@ Cuts = set[tuple[int, float]]
 _MOST_NUMBERS = 2**21
 
 
-def link_trees(
-    by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str], notes: list[str]
-) -> dict[str, Places]:
+def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str], notes: list[str]) -> dict[str, Places]:
     """Put each tree after the first round to the client whose earlier trees share most of its thresholds.
 
     The trees of the first round stand in the common model client by client. Of what comes later a participant sees the
