@@ -47,12 +47,15 @@ class _TreesFacts(TypedDict):
 class TreesOfTables(TreesOptions, Attack):
     """What thresholds, leaf values and covers of a client's trees tell of its table.
 
-    Scores hold ``rows`` (rows, columns), the rows of all clients that were put together, NaN where no tree of a client
-    splits by a column; ``columns`` (columns,), which columns of the table these are (all where scores do not say, as
-    those of before): those by which a tree splits; ``whose`` (rows,), an index into the clients; and the thresholds: ``cuts`` (cuts,), ``cut_columns`` (cuts,)
-    and ``cut_whose`` (cuts,). ``linked`` (trees,) and ``owners`` (trees,) are about the trees of the common model after
-    the first round: to which client a participant puts each, by its thresholds, and whose it is; ``sent_in`` (trees,)
-    is its round.
+    Scores hold
+
+    - ``rows`` (rows, columns), the rows of all clients that were put together, NaN where no tree of a client splits by
+      a column; ``whose`` (rows,), an index into the clients;
+    - ``columns`` (columns,): which columns of the table these are, those by which a tree splits. Older scores lack
+      it, and have all;
+    - the thresholds: ``cuts`` (cuts,), ``cut_columns`` (cuts,) and ``cut_whose`` (cuts,);
+    - about the trees of the common model after the first round: ``linked`` (trees,) and ``owners`` (trees,), to which
+      client a participant puts each, by its thresholds, and whose it is; ``sent_in`` (trees,), its round.
     """
 
     form: ClassVar[Form] = Form(
