@@ -15,7 +15,7 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
-from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
+from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
@@ -48,9 +48,6 @@ _MOST_ROWS = 1_500
 # Models between start and end of a training that are looked at.
 _POINTS = 5
 
-# Examples of a client, or of a sum, up to which labels are taken one by one.
-_LARGEST = 1_000_000
-
 
 class _LabelFacts(TypedDict):
     clients: list[Name]
@@ -78,7 +75,7 @@ class LabelCounting(LabelsOptions, Attack):
     form: ClassVar[Form] = Form(
         TypeAdapter(_LabelFacts),
         {
-            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=_LARGEST, nan=True),
+            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=MOST_EXAMPLES, nan=True),
             "prior": ArrayForm("f", ("classes",), low=0, high=1),
         },
         {"rules": "rules", "clients": "clients"},
@@ -236,7 +233,7 @@ class _Estimator:
         """Say by node which part of an update is whose: by examples, and by the length of its training."""
         parts = {}
         for node, size in update.sizes.items():
-            parts[node] = size * (1.0 if self.training is None else reach_of(self.training, size))
+            parts[node] = size * (1.0 if self.training is None else self.training.reach(size))
         total = sum(parts.values())
         return {node: part / total for node, part in parts.items()}
 
@@ -280,7 +277,7 @@ class _Estimator:
             return start - end, False
         reach = 0.0
         for size in update.sizes.values():
-            reach += size / update.examples * reach_of(self.training, size)
+            reach += size / update.examples * self.training.reach(size)
         decay = self.training.weight_decay * (start + end) / 2
         return (start - end) / (self.training.lr * reach) - decay, True
 
@@ -301,14 +298,6 @@ class _Estimator:
         return path
 
 
-def reach_of(training: LocalSGD, examples: int) -> float:
-    """Return how many gradients of equal length a training moves the model by: its steps, or more by momentum."""
-    steps, momentum = training.steps(examples), training.momentum
-    if not momentum:
-        return float(steps)
-    return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
-
-
 def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
     """Yield the replies of a round that are looked at, or its sum; a note says why one cannot be used."""
     for replies, sent_out, sent, where in list_updates(round_, nodes):
@@ -316,8 +305,8 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
         total = sum(sizes.values())
         if not total or not all(sizes.values()):
             notes.append(f"{where}: an example count is not known")
-        elif total > _LARGEST:
-            notes.append(f"{where}: {total:,} examples are more than {_LARGEST:,}")
+        elif total > MOST_EXAMPLES:
+            notes.append(f"{where}: {total:,} examples are more than {MOST_EXAMPLES:,}")
         elif start is None or sent is None:
             notes.append(f"{where}: what model was sent, or what came back, is not in the record")
         elif fits_model(model, start, f"{where}: what was sent", notes) and fits_model(model, dict(sent), where, notes):
