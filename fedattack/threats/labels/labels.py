@@ -1,5 +1,6 @@
 """Count the labels of each client in how the last layer moves: in single replies, or in sums over many rounds."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -16,7 +17,7 @@ from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
-from fedattack.base.errors import FedAttackError, NeedsError
+from fedattack.base.errors import FedAttackError, NeedsError, short
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
@@ -133,7 +134,13 @@ class LabelCounting(LabelsOptions, Attack):
                 f"attack {self.name} needs updates of a last layer with example counts, and {record.path} holds none "
                 f"that can be used{why_left_out(notes)}"
             )
-        return self._scores(record, knowledge, updates, found, estimator, notes)
+        rules = _choose_rules(found)
+        kept = [row for row, shares in enumerate(found) if {*rules} <= shares.keys()]
+        for row in sorted({*range(len(found))} - {*kept}):
+            whose = ", ".join(updates[row].sizes)
+            notes.append(f"round {updates[row].number}, client {short(whose, 60)} left out: rules cannot be applied")
+        updates, found = [updates[row] for row in kept], [found[row] for row in kept]
+        return self._scores(record, knowledge, updates, found, rules, estimator, notes)
 
     def _scores(
         self,
@@ -141,11 +148,11 @@ class LabelCounting(LabelsOptions, Attack):
         knowledge: Knowledge,
         updates: Sequence["_Update"],
         found: Sequence[Mapping[str, Floats]],
+        rules: Sequence[str],
         estimator: "_Estimator",
         notes: list[str],
     ) -> Scores:
         nodes = list(record.nodes)
-        rules = [rule for rule in RULES if rule in found[0]]
         sizes = _list_sizes(updates, nodes)
         weights = np.zeros((len(updates), len(nodes)))
         for row, update in enumerate(updates):
@@ -167,7 +174,7 @@ class LabelCounting(LabelsOptions, Attack):
             arrays={"counts": counts, "prior": estimator.prior},
             facts={
                 "clients": nodes,
-                "rules": rules,
+                "rules": list(rules),
                 "classes": estimator.last.classes,
                 "rounds": sorted({update.number for update in updates}),
                 "drawn": estimator.labels is None,
@@ -314,6 +321,12 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
                 yield _Update(round_.number, sizes, start, dict(sent))
             else:
                 notes.append(f"{where}: numbers are not finite")
+
+
+def _choose_rules(found: Sequence[Mapping[str, Floats]]) -> tuple[str, ...]:
+    """Return the rules that can be applied to most updates; of as many the more rules."""
+    counts = Counter(tuple(rule for rule in RULES if rule in shares) for shares in found)
+    return max(counts, key=lambda rules: (counts[rules], len(rules)))
 
 
 def _list_sizes(updates: Sequence[_Update], nodes: Sequence[str]) -> NDArray[np.int64]:
