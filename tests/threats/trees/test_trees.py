@@ -1,5 +1,7 @@
 """Tables are read off trees: by hand, beside a slow obvious reading, and where there is nothing to find."""
 
+import json
+import tracemalloc
 from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ import pytest
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
+from fedattack.threats.trees import trees
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import enclose_leaves, list_cuts, list_leaves
 from fedattack.threats.trees.linking import link_trees
@@ -18,6 +21,7 @@ from fedattack.threats.trees.reconstruct import SentStep, find_penalties, recons
 from fedattack.threats.trees.section import _clients, _columns, _name_exposed
 from tests.threats.trees.world import (
     CLIENTS,
+    EACH,
     RATE,
     RIDGE,
     ROUNDS,
@@ -215,6 +219,104 @@ def test_a_reply_that_cannot_be_read_is_left_out_and_said(tmp_path):
     scores = attacked(write_trees_run(tmp_path, sent=sent))
     assert scores.facts["clients"] == ["node0", "node2", "node3", "node4"]
     assert any("round 1, client node1 left out" in note for note in scores.notes)
+
+
+def stating(features, *, trees=None, of=1):
+    """Let one client state a number of columns, and send other trees."""
+
+    def sent(client, number, array):
+        if client != of or number < (2 if trees else 1):
+            return array
+        model = json.loads(array.tobytes())
+        model["learner"]["learner_model_param"]["num_feature"] = str(features)
+        if trees:
+            model["learner"]["gradient_booster"]["model"]["trees"] = trees
+        return as_array(model)
+
+    return sent
+
+
+def by_client(scores, client):
+    own = scores.arrays["whose"] == scores.facts["clients"].index(client)
+    cuts = scores.arrays["cut_whose"] == scores.facts["clients"].index(client)
+    return scores.arrays["rows"][own], scores.arrays["cuts"][cuts]
+
+
+@pytest.mark.parametrize("features", [5, 11, 100_000])
+def test_one_client_that_states_other_columns_takes_nothing_from_the_others(tmp_path, features):
+    honest = attacked(write_trees_run(tmp_path / "honest"))
+    folder = write_trees_run(tmp_path / "other", sent=stating(max(features, 10)))
+    scores = attacked(folder)
+    assert scores.facts["features"] == 10
+    for client in honest.facts["clients"]:
+        for one, other in zip(by_client(honest, client), by_client(scores, client), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert any("client node1 says" in note for note in scores.notes) == (features > 10)
+    assert judged(folder)["columns"].n == CLIENTS
+
+
+def test_a_reply_that_splits_by_a_column_that_others_lack_is_left_out_and_said(tmp_path):
+    tree = grow(X, np.array([1.0, -2, 3, 5]), 2)
+    tree["split_indices"] = [12] * len(tree["split_indices"])
+    folder = write_trees_run(tmp_path, sent=stating(20, trees=[tree]))
+    scores = attacked(folder)
+    assert scores.facts["trees"] == [3, 1, 3, 3, 3]
+    assert any("client node1: 2 replies left out: they split by other columns" in note for note in scores.notes)
+    assert judged(folder)["columns"].n == CLIENTS
+
+
+def test_columns_by_which_no_tree_splits_take_no_memory(tmp_path):
+    def every(client, number, array):
+        return stating(100_000, of=client)(client, number, array)
+
+    folder = write_trees_run(tmp_path, rounds=1, sent=every)
+    attacked(folder)  # imports and caches
+    tracemalloc.start()
+    scores = attacked(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert scores.facts["features"] == 100_000
+    assert scores.arrays["rows"].shape == (CLIENTS * EACH, len(scores.arrays["columns"]))
+    assert peak < 4e6
+
+
+def test_more_trees_than_can_be_dealt_are_left_out_of_the_links_and_said(tmp_path):
+    leaf = grow(X, np.array([1.0, -2, 3, 5]), 0)
+    scores = attacked(write_trees_run(tmp_path, rounds=2, sent=stating(10, trees=[leaf] * 700)))
+    assert sorted(scores.arrays["owners"].tolist()) == [0, 2, 3, 4]
+    assert any("client node1: its trees of 1 rounds are put to nobody" in note for note in scores.notes)
+
+
+def test_a_client_without_thresholds_at_first_is_left_out_of_the_links_alone(tmp_path):
+    leaf = grow(X, np.array([1.0, -2, 3, 5]), 0)
+
+    def sent(client, number, array):
+        return stating(10, trees=[leaf])(client, 2, array) if number == 1 else array
+
+    scores = attacked(write_trees_run(tmp_path, rounds=2, sent=sent))
+    assert sorted(scores.arrays["owners"].tolist()) == [0, 2, 3, 4]
+
+
+def test_more_trees_than_can_be_put_together_tell_thresholds_alone(tmp_path, monkeypatch):
+    honest = attacked(write_trees_run(tmp_path))
+    monkeypatch.setattr(trees, "_MOST_PREDICTIONS", 5)
+    scores = attacked(tmp_path)
+    assert any("the last 2 trees tell thresholds alone" in note for note in scores.notes)
+    np.testing.assert_array_equal(scores.arrays["cuts"], honest.arrays["cuts"])
+    monkeypatch.setattr(trees, "_MOST_NUMBERS", 100)
+    scores = attacked(tmp_path)
+    assert scores.arrays["rows"].size <= 100
+    assert any("of each client 2 rows are put together" in note for note in scores.notes)
+
+
+def test_a_table_of_more_columns_than_are_compared_is_refused(tmp_path):
+    folder = write_trees_run(tmp_path, rounds=1, clients=2, depth=1)
+    attacked(folder).save(folder / "scores" / "trees.npz")
+    good = dict(read_truth(folder / "truth").answers["trees"])
+    wide = good | {"x": np.zeros((len(good["owners"]), 20_000), np.float32)}
+    rewrite_truth(folder, answers={"trees": wide})
+    with pytest.raises(DataError, match="it has 20,000 columns; at most 10,000 are compared"):
+        judge(folder)
 
 
 def test_a_record_without_trees_is_refused(tmp_path):
