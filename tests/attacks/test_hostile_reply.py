@@ -104,7 +104,12 @@ def about_others(attack, scores, names: set[str]) -> dict[str, np.ndarray]:
 
 
 def listed_clients(scores) -> set[str]:
-    return {*scores.facts.get("clients", ()), *scores.facts.get("nodes", ())}
+    listed = set()
+    for name in ("clients", "nodes"):
+        names = scores.facts.get(name)
+        if isinstance(names, list):
+            listed |= {name for name in names if isinstance(name, str)}
+    return listed
 
 
 @pytest.mark.slow

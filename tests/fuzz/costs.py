@@ -169,7 +169,8 @@ def stretch_array(draw: random.Random, folder: Path) -> None:
 
 def _change_record(folder: Path, change: Callable[[Exchange], Exchange]) -> None:
     record, new = Record(folder / "record"), folder / "new"
-    rewrite_record(record, new, lambda _, exchange: change(exchange), view=record.view)
+    kind = {"view": record.view, "aggregation": record.manifest["aggregation"]}
+    rewrite_record(record, new, lambda _, exchange: change(exchange), **kind)
     shutil.rmtree(record.path)
     new.rename(record.path)
 

@@ -25,7 +25,7 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model
-from fedattack.attacks.replies import choose_rounds, replied, why_left_out
+from fedattack.attacks.replies import MOST_EXAMPLES, choose_rounds, replied, why_left_out
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError, short
@@ -237,8 +237,8 @@ class _UpdatePooling:
 
 
 def _records(replies: Iterable[Observation]) -> int:
-    """Return how many examples a client of the middle has, by what they say; 1 where none says it."""
-    counts = [reply.count for reply in replies if reply.count]
+    """Return how many examples a client of the middle has, by what they plausibly say; 1 where none says it."""
+    counts = [reply.count for reply in replies if reply.count and reply.count <= MOST_EXAMPLES]
     return max(int(np.median(counts or [1])), 1)
 
 
