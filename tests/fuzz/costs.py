@@ -28,7 +28,7 @@ import numpy as np
 
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks.registry import THREATS
-from fedattack.record import Exchange, Record, Reply
+from fedattack.record import Exchange, Record, Reply, Round
 from fedattack.record.others import Others
 from fedattack.record.project import rewrite_record
 from tests.fuzz import mutate
@@ -86,38 +86,54 @@ def _walk(value: Any) -> Iterator[tuple[Any, Any]]:
                 waiting.append(here[key])
 
 
-def _change_json(draw: random.Random, folder: Path, change: Callable[[random.Random, Any], None]) -> None:
-    """Change a JSON file, the facts of scores, or what a record says, and seal it again."""
+def _change_json(draw: random.Random, folder: Path, change: Callable[[Any], bool]) -> None:
+    """Change a JSON file, the facts of scores, or what a record says, and seal it again.
+
+    ``change`` says whether there is anything to be changed in what it is given.
+    """
     records = [path.parent for path in folder.rglob("rounds.jsonl")]
-    scores = list(folder.rglob("scores/*.npz"))
-    path = draw.choice([*mutate.json_files(folder), *records, *records, *scores])
+    paths = [*mutate.json_files(folder), *records, *records, *folder.rglob("scores/*.npz")]
+    draw.shuffle(paths)
+    for path in paths:
+        if _change_file(draw, path, change):
+            return
+
+
+def _change_file(draw: random.Random, path: Path, change: Callable[[Any], bool]) -> bool:
     if path.is_dir():
         manifest = json.loads((path / "manifest.json").read_text())
         lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
-        change(draw, draw.choice([manifest, *lines, *lines]))
+        if not change(draw.choice([manifest, *lines, *lines])):
+            return False
         mutate.seal_record(path, manifest, lines)
     elif path.suffix == ".npz":
         arrays = _load(path)
         facts = json.loads(str(arrays["facts"]))
-        change(draw, facts)
+        if not change(facts):
+            return False
         np.savez_compressed(path, **arrays | {"facts": np.array(json.dumps(facts))})
     else:
         value = json.loads(path.read_text())
-        change(draw, value)
+        if not change(value):
+            return False
         path.write_bytes(mutate.sealed(value))
         mutate.tell(path)
+    return True
 
 
 def state_number(draw: random.Random, folder: Path) -> None:
     """State another number, in the place of any."""
 
-    def change(draw: random.Random, value: Any) -> None:
+    def change(value: Any) -> bool:
         places = []
         for holder, key in _walk(value):
             if isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
                 places.append((holder, key))
+        if not places:
+            return False
         holder, key = draw.choice(places)
         holder[key] = draw.choice(_HUGE)
+        return True
 
     _change_json(draw, folder, change)
 
@@ -125,8 +141,10 @@ def state_number(draw: random.Random, folder: Path) -> None:
 def lengthen_list(draw: random.Random, folder: Path) -> None:
     """Repeat what stands in a list, or in an object under other names."""
 
-    def change(draw: random.Random, value: Any) -> None:
+    def change(value: Any) -> bool:
         places = [(holder, key) for holder, key in _walk(value) if isinstance(holder[key], dict | list) and holder[key]]
+        if not places:
+            return False
         holder, key = draw.choice(places)
         here = holder[key]
         count = min(draw.choice((50, 1_000, 30_000)), ADDED // len(json.dumps(here)))
@@ -135,6 +153,7 @@ def lengthen_list(draw: random.Random, folder: Path) -> None:
         else:
             some = next(iter(here.values()))
             here.update({f"{number:x}": some for number in range(count)})
+        return True
 
     _change_json(draw, folder, change)
 
@@ -170,7 +189,12 @@ def stretch_array(draw: random.Random, folder: Path) -> None:
 def _change_record(folder: Path, change: Callable[[Exchange], Exchange]) -> None:
     record, new = Record(folder / "record"), folder / "new"
     kind = {"view": record.view, "aggregation": record.manifest["aggregation"]}
-    rewrite_record(record, new, lambda _, exchange: change(exchange), **kind)
+
+    def change_round(round_: Round, exchange: Exchange) -> Exchange:
+        aggregate = None if round_.aggregate is None else dict(round_.aggregate)
+        return replace(change(exchange), aggregate=aggregate)
+
+    rewrite_record(record, new, change_round, **kind)
     shutil.rmtree(record.path)
     new.rename(record.path)
 
