@@ -55,9 +55,10 @@ calibration: $(DEV) ## How often reports cry wolf, see what is there, and state 
 	$(VENV)/bin/python -m tests.benchmarks.claims
 	$(VENV)/bin/python -m tests.benchmarks.canaries
 
-fuzz: $(DEV) ## Hostile and altered folders, killed writers (hours); CI runs a short version.
+fuzz: $(DEV) ## Hostile, altered and costly folders, killed writers (hours); CI runs a short version.
 	$(VENV)/bin/python -m tests.fuzz.folders --count 2000 --workers $(WORKERS)
 	$(VENV)/bin/python -m tests.fuzz.mutants --count 10000 --workers $(WORKERS)
+	$(VENV)/bin/python -m tests.fuzz.costs --count 400 --workers $(WORKERS)
 	$(VENV)/bin/python -m tests.fuzz.kills --count 300
 
 vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known holes (needs the network).

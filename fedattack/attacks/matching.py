@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -147,8 +148,14 @@ def check_model(model: nn.Module, record: Record) -> None:
 
 
 def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Check arrays by name as :func:`check_model` checks a record."""
+    """Check arrays by name as :func:`check_model` checks a record, and that they are of floating point where it is."""
     check_parameters(model, shapes_of(arrays))
+    for name, tensor in model.state_dict().items():
+        # Some clients send bfloat16, which NumPy has not, as the whole numbers of its bits.
+        if tensor.is_floating_point() and tensor.dtype != torch.bfloat16 and arrays[name].dtype.kind != "f":
+            raise ModelError(
+                f"{name} holds {arrays[name].dtype}, and the model's own {str(tensor.dtype).removeprefix('torch.')}"
+            )
 
 
 def fits_model(model: nn.Module, arrays: Mapping[str, NDArray[Any]], where: str, notes: list[str]) -> bool:

@@ -25,6 +25,11 @@ gap10 takes its 10th, 20th, … 50th. ``stages`` is not the paper's: the first, 
 """
 
 
+MOST_EXAMPLES = 1_000_000
+"""Examples that a client, or a sum, is taken to have at most. Whoever says more is left out by attacks to which the
+number is a size or a length of a training: it is one that anybody can state."""
+
+
 def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
     """Return the rounds whose updates are used, of those in which the client's update can be used, ascending.
 

@@ -500,7 +500,7 @@ def read_truth(folder: Path) -> Truth:
         targets=holdings["targets"],
         data=holdings["data"],
         positives=_read_positives(folder / POSITIVES, len(clients)),
-        shared=_holders(owned["shared"], clients, folder),
+        shared=_holders(owned["shared"], len(owners), clients, folder),
         privacy=_read_privacy(folder / PRIVACY, len(clients)),
         notes=tuple(holdings.get("notes", ())),
         accuracy=_read_accuracy(folder / ACCURACY, clients),
@@ -580,17 +580,22 @@ def _read_positives(path: Path, clients: int) -> NDArray[np.bool_] | None:
     return positives
 
 
-def _holders(pairs: NDArray[Any], clients: Sequence[str], folder: Path) -> dict[int, tuple[str, ...]]:
+def _holders(pairs: NDArray[Any], targets: int, clients: Sequence[str], folder: Path) -> dict[int, tuple[str, ...]]:
     """Name the holders of each target that several hold, from pairs (target, client)."""
     fits = pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "iu"
     if not fits or not ((pairs >= 0) & (pairs[:, 1:] < len(clients))).all():
         raise DataError(
             f"{folder / OWNERS}: shared: expected pairs of a target and one of {len(clients)} clients; {_HINT}"
         )
-    holders: dict[int, tuple[str, ...]] = {}
+    if len(pairs) > targets * len(clients) or len(np.unique(pairs, axis=0)) < len(pairs):
+        raise DataError(
+            f"{folder / OWNERS}: shared: expected each pair once of {targets} targets and {len(clients)} clients, got "
+            f"{len(pairs):,}; {_HINT}"
+        )
+    holders: dict[int, list[str]] = {}
     for target, client in pairs.tolist():
-        holders[target] = (*holders.get(target, ()), str(clients[client]))
-    return holders
+        holders.setdefault(target, []).append(clients[client])
+    return {target: tuple(names) for target, names in holders.items()}
 
 
 def _finite_or_none(value: Any) -> Any:

@@ -94,6 +94,16 @@ class LocalSGD:
         """Return how many optimiser steps a client of so many examples, at least 1, makes in a round."""
         return self.epochs * -(-examples // (self.batch_size or examples))
 
+    def reach(self, examples: int) -> float:
+        """Return how many gradients of equal length a training moves by: its steps, or more by momentum from zero.
+
+        Step k of equal gradients moves by 1 + μ + … + μ^(k−1) of them.
+        """
+        steps, momentum = self.steps(examples), self.momentum
+        if not momentum:
+            return float(steps)
+        return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
+
 
 def pick_device(name: str = "auto", *, parameters: int | None = None) -> torch.device:
     """Return the device of a name: ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.

@@ -94,6 +94,8 @@ def test_a_client_cannot_have_a_name_that_means_something_else(tmp_path, name):
         (["a", SEVERAL], [[1, 0], [1, -1]], "one of 3 clients"),
         (["a", SEVERAL], np.zeros((0, 2), dtype=np.int64), "not those of `shared`"),
         (["a", "b"], [[1, 0], [1, 2]], "not those of `shared`"),
+        (["a", SEVERAL], [[1, 0], [1, 2], [1, 0]], "expected each pair once of 2 targets"),
+        (["a", SEVERAL], np.zeros((10**6, 2), dtype=np.int64), "got 1,000,000"),
         (["a", SEVERAL], [1, 0, 2], "expected pairs"),
     ],
 )

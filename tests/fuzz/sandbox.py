@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import select
 import signal
@@ -12,11 +13,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedattack.base.errors import FedAttackError
 
-ANSWER, REFUSED, TRACEBACK, HANG, DIED = "answer", "refused", "traceback", "hang", "died"
+ANSWER, REFUSED, TRACEBACK, HANG, DIED, GREEDY = "answer", "refused", "traceback", "hang", "died", "too much memory"
+
+# Seconds between looks at how much memory a child takes.
+_LOOK = 0.05
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,14 @@ class Outcome:
     told: Any
     seconds: float
     memory: int
+    computed: float = 0.0  # Seconds of a processor that it took, whatever else this machine did.
 
 
-def in_child(work: Callable[[], Any], *, seconds: float) -> Outcome:
-    """Run ``work`` in a fork of this process, which has imported everything; its answer must fit into JSON."""
+def in_child(work: Callable[[], Any], *, seconds: float, memory: float = math.inf) -> Outcome:
+    """Run ``work`` in a fork of this process, which has imported everything; its answer must fit into JSON.
+
+    It is ended after so many seconds, and where it takes more than so many bytes of memory.
+    """
     reading, writing = os.pipe()
     started = time.monotonic()
     child = os.fork()
@@ -38,25 +47,40 @@ def in_child(work: Callable[[], Any], *, seconds: float) -> Outcome:
         os.close(reading)
         _answer(work, writing)
     os.close(writing)
-    content, alive = b"", True
+    content, alive, greedy = b"", True, False
     while alive:
         left = seconds - (time.monotonic() - started)
-        ready, _, _ = select.select([reading], [], [], max(left, 0))
-        if not ready:
+        if not math.isinf(memory):
+            greedy = _resident(child) > memory
+        ready, _, _ = select.select([reading], [], [], max(left if math.isinf(memory) else min(left, _LOOK), 0))
+        if greedy or (not ready and left <= 0):
             os.kill(child, signal.SIGKILL)
             break
+        if not ready:
+            continue
         block = os.read(reading, 1 << 16)
         alive = bool(block)
         content += block
     os.close(reading)
     _, status, used = os.wait4(child, 0)
-    taken, memory = time.monotonic() - started, used.ru_maxrss * 1024
+    taken, peak, computed = time.monotonic() - started, used.ru_maxrss * 1024, used.ru_utime + used.ru_stime
+    if greedy or memory < peak:
+        return Outcome(GREEDY, f"more than {memory / 1e6:,.0f} MB", taken, peak, computed)
     if alive:
-        return Outcome(HANG, f"no end within {seconds:g} s", taken, memory)
+        return Outcome(HANG, f"no end within {seconds:g} s", taken, peak, computed)
     if status or not content:
-        return Outcome(DIED, f"wait status {status}", taken, memory)
+        return Outcome(DIED, f"wait status {status}", taken, peak, computed)
     kind, told = json.loads(content)
-    return Outcome(kind, told, taken, memory)
+    return Outcome(kind, told, taken, peak, computed)
+
+
+def _resident(process: int) -> int:
+    """Return how many bytes of a process lie in memory; 0 of one that has ended."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGESIZE")
 
 
 def _answer(work: Callable[[], Any], writing: int) -> None:

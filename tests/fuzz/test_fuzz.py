@@ -11,8 +11,8 @@ import pytest
 from fedattack.base.errors import ReportError
 from fedattack.report import read_claim
 from fedattack.report.claim import render_claim
-from tests.fuzz import folders, kills, mutants, mutate
-from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child
+from tests.fuzz import costs, folders, kills, mutants, mutate
+from tests.fuzz.sandbox import ANSWER, DIED, GREEDY, HANG, REFUSED, TRACEBACK, Outcome, in_child
 from tests.report import claims
 
 pytestmark = pytest.mark.slow
@@ -28,6 +28,26 @@ def test_altered_folders_are_refused_or_read_as_before_or_said_to_be_unsigned():
 def test_hostile_folders_do_no_harm():
     result = folders.run(20, seed=101)
     assert result["bad"] == []
+
+
+def test_small_folders_cost_little_to_attack_and_to_report_on():
+    result = costs.run(8, seed=101, only=("trees", "plaintext", "sia", "labels"))
+    assert result["bad"] == []
+    assert sum(result["counts"].values()) == 24
+
+
+@pytest.mark.parametrize("way", [*{*costs.WAYS, costs.send_trees}], ids=lambda way: way.__name__)
+def test_each_way_makes_another_folder_that_is_small(way, tmp_path):
+    folder = costs.build(("trees", "fedavg"), costs.list_worlds()["trees", "fedavg"], tmp_path / "run")
+
+    def content() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    before = content()
+    way(random.Random(3), folder)
+    after = content()
+    assert after != before
+    assert sum(map(len, after.values())) < sum(map(len, before.values())) + 3 * costs.ADDED
 
 
 def test_killed_writers_leave_every_round_that_they_reported():
@@ -97,7 +117,7 @@ def test_the_sandbox_tells_how_a_child_ended():
     def refuse() -> None:
         raise DataError("no")
 
-    def hang() -> None:
+    def hang(_: object = None) -> None:
         while True:
             pass
 
@@ -106,6 +126,8 @@ def test_the_sandbox_tells_how_a_child_ended():
     assert in_child(lambda: 1 / 0, seconds=20).kind == TRACEBACK
     assert in_child(hang, seconds=0.2).kind == HANG
     assert in_child(lambda: __import__("os").kill(__import__("os").getpid(), 9), seconds=20).kind == DIED
+    greedy = in_child(lambda: hang(bytearray(b"x" * 2_000_000_000)), seconds=60, memory=1.5e9)
+    assert (greedy.kind, greedy.computed > 0) == (GREEDY, True)
     large = in_child(lambda: len(bytearray(b"x" * 200_000_000)), seconds=20)
     assert large.memory - in_child(lambda: None, seconds=20).memory > 150e6
 

@@ -586,7 +586,7 @@ def _reconstruct(
     if fit is not None:
         rank = fit.rank
     if fit is not None and linear is not None and training.lr:
-        total = round(messages.examples or len(rows))
+        total = max(1, round(messages.examples or len(rows)))
         alone = _decode_messages(fit, linear, total, len(rows), training)
         if total == len(rows) and (alone is None or not alone.is_determined):
             found, exact = _decode_with_public(messages, fit, linear, rows, training)

@@ -22,7 +22,7 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
 from fedattack.attacks.matching import check_model, fits_model, is_finite, is_zero
-from fedattack.attacks.replies import choose_rounds, replies_of
+from fedattack.attacks.replies import MOST_EXAMPLES, choose_rounds, replies_of
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import trust_given
@@ -61,12 +61,7 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
-    gain = gains = 0.0
-    for step in range(training.steps(examples)):
-        # A step with momentum moves by 1 + μ + … + μ^step equal gradients.
-        gain += training.momentum**step
-        gains += gain
-    moved = training.lr * gains
+    moved = training.lr * training.reach(examples)
     gradient = {}
     for name, delta in update.items():
         gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
@@ -295,6 +290,9 @@ def read_updates(
         reply = replies[number]
         examples = max(int(reply.count or records), 1)
         where = f"round {number}, client {client} left out"
+        if examples > MOST_EXAMPLES:
+            notes.append(f"{where}: it says that it has {examples:,} examples, more than {MOST_EXAMPLES:,}")
+            continue
         gradient = _gradient_of(reply, model, training, examples, where, notes)
         if gradient is None:
             continue

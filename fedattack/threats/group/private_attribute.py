@@ -25,10 +25,10 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model
-from fedattack.attacks.replies import choose_rounds, replied
+from fedattack.attacks.replies import MOST_EXAMPLES, choose_rounds, replied, why_left_out
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.attacks.threat import ADAPTIVE
-from fedattack.base.errors import NeedsError, RecordError
+from fedattack.base.errors import FedAttackError, NeedsError, RecordError, short
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import trust_given
@@ -49,6 +49,9 @@ Beliefs = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 TREES = 120
 STRUCTURE_KNOWN = (512, 512)
 STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
+# Largest number of an update that is pooled: no training moves so far, and sums of larger ones are not finite.
+_LARGEST = 1e15
+
 # Share of the memory for shadow clients that are trained together, and for the updates of all if they are kept.
 _SHARE = 0.4
 
@@ -194,10 +197,27 @@ class _UpdatePooling:
         """Pool what clients sent, (n, features)."""
         return self.pooling.pool(map(self._read, replies))
 
+    def usable(self, round_: Round, notes: list[str]) -> dict[str, Observation]:
+        """Return the replies of a round that can be pooled, by node; a note says why another one cannot."""
+        found = {}
+        for node, reply in _replies(round_).items():
+            where = f"round {round_.number}, client {node} left out"
+            try:
+                update = self._read(reply)
+                self.pooling.check(update)
+            except FedAttackError as cause:
+                notes.append(f"{where}: {short(str(cause), 200)}")
+                continue
+            if all(bool((np.abs(array) <= _LARGEST).all()) for array in update.values()):
+                found[node] = reply
+            else:
+                notes.append(f"{where}: it holds numbers that are not finite, or larger than {_LARGEST:g}")
+        return found
+
     def _read(self, reply: Observation) -> Update:
         """Return what of a reply is pooled: its update, or the sketch in its place."""
         arrays = reply.update() if reply.sketch is None else reply.sketch
-        return {name: arrays[name] for name, _ in self.pooling.shapes}
+        return {name: arrays[name] for name, _ in self.pooling.shapes if name in arrays}
 
     def updates(self, updates: Iterable[Update]) -> NDArray[np.float32]:
         """Pool whole updates, (n, features), as what clients sent is pooled.
@@ -217,8 +237,8 @@ class _UpdatePooling:
 
 
 def _records(replies: Iterable[Observation]) -> int:
-    """Return how many examples a client of the middle has, by what they say; 1 where none says it."""
-    counts = [reply.count for reply in replies if reply.count]
+    """Return how many examples a client of the middle has, by what they plausibly say; 1 where none says it."""
+    counts = [reply.count for reply in replies if reply.count and reply.count <= MOST_EXAMPLES]
     return max(int(np.median(counts or [1])), 1)
 
 
@@ -281,13 +301,14 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         beliefs: dict[str, NDArray[np.float64]] = {}
         for name, known in attributes.items():
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
+        notes: list[str] = []
         pieces = len(chosen) * len(attributes)
         sketch = recorded_sketch(self.name, record, dict(architecture.named_parameters()))
         what = _UpdatePooling.of(architecture, sketch)
         adversaries = _Adversaries(made, what, attributes, defence, self.adversaries, self.epochs, seed)
         found = fan_out(
             adversaries,
-            _pieces(chosen, attributes, what),
+            _pieces(chosen, attributes, what, notes),
             count=pieces,
             workers=self.workers,
             memory=self.memory,
@@ -299,6 +320,13 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
             columns = list(map(nodes.index, piece.nodes))
             beliefs[f"beliefs-{piece.attribute}"][:, piece.index, columns] = of_piece
             progress(done + 1, pieces)
+        if all(np.isnan(array).all() for array in beliefs.values()):
+            raise NeedsError(
+                f"attack {self.name} needs updates that can be pooled, and {record.path} holds none"
+                f"{why_left_out(notes)}"
+            )
+        if sketch is not None:
+            notes.append(sketch.describe_use("adversaries were trained"))
         return Scores(
             attack=self.name,
             arrays=beliefs,
@@ -311,7 +339,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
                 "epochs": self.epochs,
                 "targets": knowledge.asked(),
             },
-            notes=() if sketch is None else (sketch.describe_use("adversaries were trained"),),
+            notes=tuple(notes),
         )
 
     def _chosen(self, record: Record) -> dict[int, Round]:
@@ -340,11 +368,13 @@ class _RoundPiece:
 
 
 def _pieces(
-    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _UpdatePooling
+    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _UpdatePooling, notes: list[str]
 ) -> Iterator[_RoundPiece]:
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
-        replies, start = _replies(round_), _start_of(round_)
+        replies, start = what.usable(round_, notes), _start_of(round_)
+        if not replies:
+            continue
         pooled = what.replies(replies.values())
         for stream, name in enumerate(attributes):
             yield _RoundPiece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)

@@ -1,5 +1,6 @@
 """Count the labels of each client in how the last layer moves: in single replies, or in sums over many rounds."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -15,8 +16,8 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
-from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
-from fedattack.base.errors import FedAttackError, NeedsError
+from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
+from fedattack.base.errors import FedAttackError, NeedsError, short
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
@@ -48,9 +49,6 @@ _MOST_ROWS = 1_500
 # Models between start and end of a training that are looked at.
 _POINTS = 5
 
-# Examples of a client, or of a sum, up to which labels are taken one by one.
-_LARGEST = 1_000_000
-
 
 class _LabelFacts(TypedDict):
     clients: list[Name]
@@ -78,7 +76,7 @@ class LabelCounting(LabelsOptions, Attack):
     form: ClassVar[Form] = Form(
         TypeAdapter(_LabelFacts),
         {
-            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=_LARGEST, nan=True),
+            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=MOST_EXAMPLES, nan=True),
             "prior": ArrayForm("f", ("classes",), low=0, high=1),
         },
         {"rules": "rules", "clients": "clients"},
@@ -136,7 +134,13 @@ class LabelCounting(LabelsOptions, Attack):
                 f"attack {self.name} needs updates of a last layer with example counts, and {record.path} holds none "
                 f"that can be used{why_left_out(notes)}"
             )
-        return self._scores(record, knowledge, updates, found, estimator, notes)
+        rules = _choose_rules(found)
+        kept = [row for row, shares in enumerate(found) if {*rules} <= shares.keys()]
+        for row in sorted({*range(len(found))} - {*kept}):
+            whose = ", ".join(updates[row].sizes)
+            notes.append(f"round {updates[row].number}, client {short(whose, 60)} left out: rules cannot be applied")
+        updates, found = [updates[row] for row in kept], [found[row] for row in kept]
+        return self._scores(record, knowledge, updates, found, rules, estimator, notes)
 
     def _scores(
         self,
@@ -144,11 +148,11 @@ class LabelCounting(LabelsOptions, Attack):
         knowledge: Knowledge,
         updates: Sequence["_Update"],
         found: Sequence[Mapping[str, Floats]],
+        rules: Sequence[str],
         estimator: "_Estimator",
         notes: list[str],
     ) -> Scores:
         nodes = list(record.nodes)
-        rules = [rule for rule in RULES if rule in found[0]]
         sizes = _list_sizes(updates, nodes)
         weights = np.zeros((len(updates), len(nodes)))
         for row, update in enumerate(updates):
@@ -170,7 +174,7 @@ class LabelCounting(LabelsOptions, Attack):
             arrays={"counts": counts, "prior": estimator.prior},
             facts={
                 "clients": nodes,
-                "rules": rules,
+                "rules": list(rules),
                 "classes": estimator.last.classes,
                 "rounds": sorted({update.number for update in updates}),
                 "drawn": estimator.labels is None,
@@ -236,7 +240,7 @@ class _Estimator:
         """Say by node which part of an update is whose: by examples, and by the length of its training."""
         parts = {}
         for node, size in update.sizes.items():
-            parts[node] = size * (1.0 if self.training is None else reach_of(self.training, size))
+            parts[node] = size * (1.0 if self.training is None else self.training.reach(size))
         total = sum(parts.values())
         return {node: part / total for node, part in parts.items()}
 
@@ -280,7 +284,7 @@ class _Estimator:
             return start - end, False
         reach = 0.0
         for size in update.sizes.values():
-            reach += size / update.examples * reach_of(self.training, size)
+            reach += size / update.examples * self.training.reach(size)
         decay = self.training.weight_decay * (start + end) / 2
         return (start - end) / (self.training.lr * reach) - decay, True
 
@@ -301,14 +305,6 @@ class _Estimator:
         return path
 
 
-def reach_of(training: LocalSGD, examples: int) -> float:
-    """Return how many gradients of equal length a training moves the model by: its steps, or more by momentum."""
-    steps, momentum = training.steps(examples), training.momentum
-    if not momentum:
-        return float(steps)
-    return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
-
-
 def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
     """Yield the replies of a round that are looked at, or its sum; a note says why one cannot be used."""
     for replies, sent_out, sent, where in list_updates(round_, nodes):
@@ -316,8 +312,8 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
         total = sum(sizes.values())
         if not total or not all(sizes.values()):
             notes.append(f"{where}: an example count is not known")
-        elif total > _LARGEST:
-            notes.append(f"{where}: {total:,} examples are more than {_LARGEST:,}")
+        elif total > MOST_EXAMPLES:
+            notes.append(f"{where}: {total:,} examples are more than {MOST_EXAMPLES:,}")
         elif start is None or sent is None:
             notes.append(f"{where}: what model was sent, or what came back, is not in the record")
         elif fits_model(model, start, f"{where}: what was sent", notes) and fits_model(model, dict(sent), where, notes):
@@ -325,6 +321,12 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
                 yield _Update(round_.number, sizes, start, dict(sent))
             else:
                 notes.append(f"{where}: numbers are not finite")
+
+
+def _choose_rules(found: Sequence[Mapping[str, Floats]]) -> tuple[str, ...]:
+    """Return the rules that can be applied to most updates; of as many the more rules."""
+    counts = Counter(tuple(rule for rule in RULES if rule in shares) for shares in found)
+    return max(counts, key=lambda rules: (counts[rules], len(rules)))
 
 
 def _list_sizes(updates: Sequence[_Update], nodes: Sequence[str]) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """One seed's plaintext beside the examples that clients hold: what could be an example, and whose is nearest."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +14,12 @@ from fedattack.base.structured import fields
 from fedattack.threats.plaintext.values import likeness, parts_of
 
 THREAT = "plaintext"
+
+# Examples that vectors are compared with, and their numbers in all.
+_MOST_EXAMPLES, _MOST_NUMBERS = 2**20, 2**25
+
+# Vectors of a run that are compared, pairs of a vector and an example, and such pairs at once.
+_MOST_CANDIDATES, _MOST_PAIRS, _AT_ONCE = 50_000, 2**31, 2**25
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +58,13 @@ class PlaintextCase(Case):
                     f"seed {self.seed}: the truth's answer {THREAT!r}: expected x (n, size) of numbers and owners (n,) "
                     "of names; write it again"
                 )
-            return KnownExamples(answers["x"].astype(np.float32), answers["owners"])
+            if len(answers["x"]) > _MOST_EXAMPLES or answers["x"].size > _MOST_NUMBERS:
+                raise DataError(
+                    f"seed {self.seed}: the truth's answer {THREAT!r}: x has {len(answers['x']):,} examples of "
+                    f"{answers['x'].shape[1]:,} numbers; at most {_MOST_EXAMPLES:,} of {_MOST_NUMBERS:,} numbers in "
+                    "all are compared"
+                )
+            return KnownExamples(answers["x"].astype(np.float32, copy=False), answers["owners"])
         targets = self.knowledge.targets
         if targets is None or fields(targets.x) or len(targets) != len(self.truth.owners):
             return None
@@ -87,12 +100,25 @@ class PlaintextCase(Case):
 
     @cached_property
     def candidates(self) -> list[tuple[str, str, NDArray[np.float64]]]:
-        """The vectors, and parts of vectors, that are as long as an example and not the same throughout."""
+        """The vectors, and parts of vectors, that are as long as an example and not the same throughout.
+
+        Of more than can be compared the first ones of each client are taken, as many of each.
+        """
         if self.examples is None:
             return []
+        size = self.examples.x.shape[1]
+        counts: Counter[str] = Counter()
+        for client, _, vector in self.vectors:
+            counts[client] += len(parts_of(vector, size))
+        most = min(_MOST_CANDIDATES, max(1, _MOST_PAIRS // len(self.examples.x)))
+        left = dict(counts)
+        if counts.total() > most:
+            left = dict.fromkeys(counts, max(1, most // len(counts)))
         found = []
         for client, name, vector in self.vectors:
-            for part in parts_of(vector, self.examples.x.shape[1]):
+            parts = parts_of(vector, size)[: left[client]]
+            left[client] -= len(parts)
+            for part in parts:
                 if np.ptp(part) > 0:
                     found.append((client, name, part))
         return found
@@ -109,12 +135,15 @@ class PlaintextCase(Case):
         examples = self.examples
         if examples is None or not self.candidates:
             return []
-        alike = likeness(np.stack([part for _, _, part in self.candidates]), examples.x)
         found = []
-        for (client, name, _), row in zip(self.candidates, alike, strict=True):
-            best = float(row.max())
-            holders = sorted({*examples.owners[row >= best - 1e-6].tolist()})
-            found.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
+        at_once = max(64, _AT_ONCE // len(examples.x))
+        for start in range(0, len(self.candidates), at_once):
+            block = self.candidates[start : start + at_once]
+            alike = likeness(np.stack([part for _, _, part in block]), examples.x)
+            for (client, name, _), row in zip(block, alike, strict=True):
+                best = float(row.max())
+                holders = sorted({*examples.owners[row >= best - 1e-6].tolist()})
+                found.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
         return found
 
     def count_certain(self, equal: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

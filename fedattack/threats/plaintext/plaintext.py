@@ -1,7 +1,9 @@
 """Read what stands in plaintext beside the model: vectors that may be examples, and what tells clients apart."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NotRequired
 
 import numpy as np
@@ -17,8 +19,8 @@ from fedattack.record import Record
 from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
-# Vectors that are kept of a client, and numbers in all: those of a run are looked at together.
-_MOST_OF_CLIENT, _MOST_NUMBERS = 50, 2**24
+# Vectors that are kept of a client, and vectors and numbers in all: those of a run are looked at together.
+_MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**24
 
 _MOST_KEYS = 200
 
@@ -83,23 +85,27 @@ class Plaintext(PlaintextOptions, Attack):
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         replies = list(plain_replies(record))
-        nodes = sorted({*record.nodes, *(reply.node for reply in replies)})
+        nodes = sorted({*record.nodes}.union(*(reply.nodes for reply in replies)))
         columns = {node: column for column, node in enumerate(nodes)}
+        sizes, most = _limit_sizes(replies, len(nodes))
+        kept = dict.fromkeys(nodes, 0)
+        taken = dict.fromkeys(nodes, 0)
         entries: list[dict[str, Any]] = []
         numbers: list[NDArray[np.float64]] = []
         whose: list[int] = []
-        kept = dict.fromkeys(nodes, 0)
-        total = left_out = 0
+        left_out = 0
         for done, reply in enumerate(replies):
-            for name, vector in vectors_of(reply.values).items():
-                if kept[reply.node] >= _MOST_OF_CLIENT or total + len(vector) > _MOST_NUMBERS:
-                    left_out += 1
-                    continue
-                entries.append({"name": short(name, 200), "type": reply.type, "length": len(vector)})
-                numbers.append(vector)
-                whose.append(columns[reply.node])
-                kept[reply.node] += 1
-                total += len(vector)
+            vectors = vectors_of(reply.values)
+            for node in reply.nodes:
+                for name, vector in vectors.items():
+                    if kept[node] >= most or taken[node] + len(vector) > sizes:
+                        left_out += 1
+                        continue
+                    entries.append({"name": short(name, 200), "type": reply.type, "length": len(vector)})
+                    numbers.append(vector)
+                    whose.append(columns[node])
+                    kept[node] += 1
+                    taken[node] += len(vector)
             progress(done + 1, len(replies))
         keys = _keys_of(replies)
         notes = []
@@ -113,7 +119,7 @@ class Plaintext(PlaintextOptions, Attack):
             },
             facts={
                 "nodes": nodes,
-                "keys": keys[:_MOST_KEYS],
+                "keys": [_key_of(name, type_, seen) for (name, type_), seen in list(keys.items())[:_MOST_KEYS]],
                 "further": max(0, len(keys) - _MOST_KEYS),
                 "vectors": entries,
                 "arrays": _list_unread(record)[:_MOST_KEYS],
@@ -134,14 +140,29 @@ def _list_unread(record: Record) -> list[dict[str, str]]:
     return found
 
 
+def _limit_sizes(replies: Sequence[Plain], nodes: int) -> tuple[int, int]:
+    """Return how many numbers, and how many vectors, of each client are kept, so that nobody takes those of others."""
+    most = max(1, min(_MOST_OF_CLIENT, _MOST_VECTORS // max(nodes, 1)))
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for reply in replies:
+        lengths = list(map(len, vectors_of(reply.values).values()))
+        for node in reply.nodes:
+            new = lengths[: most - counts[node]]
+            counts[node] += len(new)
+            sizes[node] += sum(new)
+    if sizes.total() <= _MOST_NUMBERS:
+        return _MOST_NUMBERS, most
+    return _MOST_NUMBERS // nodes, most
+
+
 @dataclass
 class _SeenValues:
-    """What was seen of one name: its values by client, and how they look."""
+    """What was seen of one name: how its values look, and for those that are alike a digest and their nodes."""
 
     kind: str
     numbers: int
-    by_client: dict[str, list[Hashable]]
-    replies: int = 0
+    digests: list[tuple[bytes, tuple[str, ...]]] = field(default_factory=list)
     by_example: int = 0
 
 
@@ -158,41 +179,42 @@ def _join_families(reply: Plain, families: Mapping[str, Sequence[str]]) -> dict[
     return values
 
 
-def _keys_of(replies: Sequence[Plain]) -> list[dict[str, Any]]:
-    """Describe each name, or family of names, in the order in which they first came."""
-    seen: dict[tuple[str, str], _SeenValues] = {}
+def _keys_of(replies: Sequence[Plain]) -> dict[tuple[str, str], _SeenValues]:
+    """Gather what was seen of each name, or family of names, and type of message, in the order of coming."""
+    found: dict[tuple[str, str], _SeenValues] = {}
     for reply in replies:
         families = families_of(reply.values)
         for name, value in _join_families(reply, families).items():
             kind, size = _kind_of(value)
             if name in families:
                 kind = "numbers"
-            key = seen.setdefault((name, reply.type), _SeenValues(kind, size, {}))
-            key.by_client.setdefault(reply.node, []).append(repr(value))
-            key.replies += 1
+            key = found.setdefault((name, reply.type), _SeenValues(kind, size))
+            digest = hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
+            key.digests.append((digest, reply.nodes))
             key.numbers = max(key.numbers, size)
             key.by_example += isinstance(value, list) and len(value) > 1 and len(value) == reply.count
-    return [_key_of(name, type_, of_name) for (name, type_), of_name in seen.items()]
+    return found
 
 
 def _key_of(name: str, type_: str, seen: _SeenValues) -> dict[str, Any]:
-    different: set[Hashable] = set()
+    """Describe one name."""
+    by_client: dict[str, bytes] = {}
     constant = True
-    for values in seen.by_client.values():
-        of_client = {*values}
-        different |= of_client
-        constant = constant and len(of_client) == 1
+    for digest, nodes in seen.digests:
+        for node in nodes:
+            constant = constant and by_client.setdefault(node, digest) == digest
+    different = len({digest for digest, _ in seen.digests})
     return {
         "name": short(name, 200),
         "type": type_,
         "kind": seen.kind,
         "numbers": seen.numbers,
-        "replies": seen.replies,
+        "replies": sum(len(nodes) for _, nodes in seen.digests),
         "by_example": seen.by_example,
-        "values": len(different),
-        "clients": len(seen.by_client),
+        "values": different,
+        "clients": len(by_client),
         "constant": constant,
-        "apart": len(different) if constant else 0,
+        "apart": different if constant else 0,
     }
 
 

@@ -50,7 +50,6 @@ def nearest_examples(
     vectors = _read_vectors(record, flat.shape[1])
     if not len(vectors):
         return None
-    vectors = vectors[np.linspace(0, len(vectors) - 1, min(MOST, len(vectors))).astype(int)]
     chosen: set[tuple[int, str]] = set()
     for name, rows in _find_rows_by_owner(owners).items():
         for row in set(_nearest(vectors, flat[rows]).tolist()):
@@ -63,11 +62,21 @@ def nearest_examples(
 
 
 def _read_vectors(record: Record, size: int) -> NDArray[np.float64]:
-    """Return all vectors, and parts of vectors, of a size that clients send, (vectors, size)."""
-    found = [np.zeros((0, size))]
+    """Return vectors, and parts of vectors, of a size that clients send, (vectors, size): at most so many, spread."""
+    blocks: list[NDArray[np.float64]] = []
+    counts: list[int] = []
     for reply in plain_replies(record):
-        for vector in vectors_of(reply.values).values():
-            found.append(parts_of(vector, size))
+        parts = [parts_of(vector, size) for vector in vectors_of(reply.values).values()]
+        if sum(map(len, parts)):
+            blocks.append(np.concatenate(parts))
+            counts.append(len(blocks[-1]) * len(reply.nodes))
+    ends = np.cumsum([0, *counts])
+    found = [np.zeros((0, size))]
+    for place in np.linspace(0, ends[-1] - 1, min(MOST, int(ends[-1]))).astype(int):
+        block = int(np.searchsorted(ends, place, side="right")) - 1
+        # Each node sent all rows of the block.
+        row = int(place - ends[block]) % len(blocks[block])
+        found.append(blocks[block][row : row + 1])
     return np.concatenate(found)
 
 

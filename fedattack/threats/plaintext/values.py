@@ -23,6 +23,11 @@ MOST = 2**20
 # Sizes of numbers that bytes are taken for.
 _USUAL = 1e-6, 1e6
 
+_LARGEST = 2**1000
+
+# Numbers that are standardised at once.
+_AT_ONCE = 2**22
+
 # Rows of more digits are no running numbers.
 _NUMBER = re.compile(r"\d{1,9}")
 
@@ -31,27 +36,26 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plain:
-    """What one reply holds in plaintext."""
+    """What a reply holds in plaintext, or several that are alike: what many nodes sent is read once."""
 
-    node: str  # Whose reply it is.
+    nodes: tuple[str, ...]  # Whose reply it is; that of a training is one node's.
     type: str  # ``train``, or Flower's type of another message.
     values: Mapping[str, Any]  # By their names, all metrics and configs, with the example count.
     count: float | None  # The example count; ``None`` without one.
 
 
 def plain_replies(record: Record) -> Iterator[Plain]:
-    """Yield what each reply of a record holds in plaintext, those to evaluations and queries last."""
+    """Yield what replies of a record hold in plaintext, those to evaluations and queries last."""
     for round_ in record:
         for seen in round_.observations:
             values = dict(seen.metrics)
             if seen.num_examples is not None:
                 values = {COUNT: seen.num_examples} | values
             if values:
-                yield Plain(seen.node, "train", values, seen.count)
+                yield Plain((seen.node,), "train", values, seen.count)
     for others in record.others:
         if others.way == "reply" and others.metrics:
-            for node in others.nodes:
-                yield Plain(node, others.type, others.metrics, None)
+            yield Plain(others.nodes, others.type, others.metrics, None)
 
 
 def families_of(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -118,7 +122,10 @@ def _of_bytes(value: bytes) -> Vector:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # Python's whole numbers may be larger than any floating-point number.
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST
 
 
 def parts_of(vector: Vector, size: int) -> Vector:
@@ -137,6 +144,12 @@ def likeness(vectors: NDArray[Any], examples: NDArray[Any]) -> NDArray[np.float3
 
 
 def _standard(rows: NDArray[Any]) -> NDArray[np.float32]:
-    centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
-    norms = np.linalg.norm(centred, axis=1, keepdims=True)
-    return np.asarray(np.where(norms > 1e-9, centred / np.maximum(norms, 1e-9), 0.0), dtype=np.float32)
+    """Centre rows and scale them to length 1, some at once: the steps take several times what the rows do."""
+    found = np.empty(rows.shape, dtype=np.float32)
+    at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
+    for start in range(0, len(rows), at_once):
+        block = rows[start : start + at_once]
+        centred = block.astype(np.float64) - block.mean(axis=1, keepdims=True, dtype=np.float64)
+        norms = np.linalg.norm(centred, axis=1, keepdims=True)
+        found[start : start + at_once] = np.where(norms > 1e-9, centred / np.maximum(norms, 1e-9), 0.0)
+    return found

@@ -316,7 +316,7 @@ def _count_masks(part: Part, random: bool) -> int:
 
 def _points(setting: DetectorSetting) -> int:
     """Return at how many points of the mean client's path gradients are taken."""
-    return min(_POINTS, len(_step_sizes(setting.training, max(setting.sizes))))
+    return min(_POINTS, setting.training.steps(max(setting.sizes)))
 
 
 def _step_sizes(training: LocalSGD, size: int) -> list[int]:
@@ -900,7 +900,7 @@ class _Linear(_Base):
         training = self.setting.training
         rows = self.rows["train"][:_PATH_RECORDS]
         generator = self.masks(3, ascend)
-        steps = len(_step_sizes(training, max(self.setting.sizes)))
+        steps = training.steps(max(self.setting.sizes))
         wanted = _points(self.setting)
         parameters, velocity = self.start, torch.zeros_like(self.start)
         points: list[Tensor] = []

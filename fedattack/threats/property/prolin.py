@@ -29,6 +29,7 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model, flatten_arrays
+from fedattack.attacks.replies import MOST_EXAMPLES
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
 from fedattack.base.machine import shown_size
@@ -619,7 +620,10 @@ def _fault_of_counts(counts: Sequence[float | None]) -> str:
     if None in counts:
         return "a participant's example count is unknown, and with it its weight"
     if not all(map(_is_count, counts)):
-        return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
+        return f"example counts are {short(', '.join(map(str, counts)), 200)}, and weights must be 1 or more"
+    most = max(count or 0 for count in counts)
+    if most > MOST_EXAMPLES:
+        return f"a participant says that it has {most:,.0f} examples, more than {MOST_EXAMPLES:,}, and outweighs all"
     return ""
 
 

@@ -110,12 +110,13 @@ class SpanCheck(SequencesOptions, Attack):
                 update = _read_update(model, start, sent, round_.protocol == "fedsgd", where, notes)
                 if update is None:
                     continue
-                layers = _find_layers(model, reader, {*update.moved})
                 try:
-                    _check(self, reader, layers, update, _count_of(replies[0]), seed, results[nodes[replies[0].node]])
+                    found = _find_layers(model, reader, {*update.moved})
+                    _check(self, reader, found, update, _count_of(replies[0]), seed, results[nodes[replies[0].node]])
                 except FedAttackError as cause:
                     notes.append(f"{where}: {cause}")
                     continue
+                layers = found
                 rounds.add(round_.number)
             progress(done + 1, len(record))
         if layers is None or not rounds:
@@ -217,6 +218,10 @@ def _read_update(
     moved = {}
     for name, value in after.items():
         if value.ndim == 2 and name in before:
+            if value.shape != before[name].shape or value.dtype.kind != "f":
+                expected = f"{before[name].dtype} {before[name].shape}"
+                notes.append(f"{where}: {name} is {value.dtype} {value.shape}; expected {expected}")
+                return None
             change = value
             if not is_gradient:
                 change = value.astype(np.float64) - before[name]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -15,9 +15,6 @@ from fedattack.base.untrusted import parse_json, validate
 
 MOST_BYTES = 64 * 2**20
 """Bytes of the largest model that is read."""
-
-MOST_NUMBERS = 2**24
-"""Leaves times columns of a tree: each leaf has a box with two sides for each column."""
 
 MOST_TREES, MOST_NODES, MOST_DEPTH, MOST_FEATURES = 10_000, 1_000_000, 64, 100_000
 """Trees of a model, nodes of all its trees, levels of a tree, and columns, that are read at most."""
@@ -92,6 +89,15 @@ class Tree:
             if not np.array_equal(getattr(self, name), getattr(other, name)):
                 return False
         return True
+
+    def columns(self) -> Places:
+        """Return the columns by which nodes split, ascending, each once."""
+        return np.unique(self.feature[self.left != NO_CHILD])
+
+    def renumber(self, columns: Places) -> "Tree":
+        """Return the same tree with places among some columns in the place of these; it splits by no others."""
+        places = np.searchsorted(columns, self.feature)
+        return replace(self, feature=np.where(self.left != NO_CHILD, places, 0))
 
     def walk(self) -> Iterator[tuple[int, int]]:
         """Yield each node that can be reached from the root, parents first, and its depth."""
@@ -193,8 +199,6 @@ def _read_tree(form: Mapping[str, object], features: int, where: str) -> Tree:
     )
     if (tree.cover < 0).any():
         raise DataError(f"{where}: sum_hessian: expected 0 or more, got {tree.cover.min():g}; {_HINT}")
-    if int((tree.left == NO_CHILD).sum()) * features > MOST_NUMBERS:
-        raise DataError(f"{where}: it has too many leaves for {features:,} columns; {_HINT}")
     _check_nodes(tree, features, where)
     return tree
 

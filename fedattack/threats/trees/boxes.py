@@ -17,37 +17,44 @@ SQUARED = ("reg:squarederror", "reg:linear")
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """The leaves of a tree."""
+    """Some leaves of a tree, with their boxes in the columns by which it splits."""
 
+    columns: NDArray[np.int64]  # (columns,): those by whose values the tree splits, ascending.
     low: Floats  # (leaves, columns): an example in a leaf has low <= value < high.
     high: Floats
     cover: Floats  # (leaves,): see :class:`~fedattack.threats.trees.booster.Tree`.
     value: Floats
 
-    def take(self, places: NDArray[np.int64]) -> "Leaves":
-        """Return some of the leaves."""
-        return Leaves(self.low[places], self.high[places], self.cover[places], self.value[places])
+
+def list_leaves(tree: Tree) -> NDArray[np.int64]:
+    """Return the nodes that are leaves, (leaves,)."""
+    return np.array([node for node, _ in tree.walk() if tree.left[node] < 0])
 
 
-def list_leaves(tree: Tree, features: int) -> Leaves:
-    """Return the leaves of a tree with their boxes."""
-    low = {0: np.full(features, -np.inf)}
-    high = {0: np.full(features, np.inf)}
-    leaves: list[int] = []
+def enclose_leaves(tree: Tree, nodes: NDArray[np.int64]) -> Leaves:
+    """Return these leaves with their boxes, which are as large as paths to them are long."""
+    parents: dict[int, int] = {}
+    columns: set[int] = set()
     for node, _ in tree.walk():
-        if tree.left[node] < 0:
-            leaves.append(node)
-            continue
-        left, right, feature = int(tree.left[node]), int(tree.right[node]), tree.feature[node]
-        low[left], high[left] = low[node], high[node].copy()
-        low[right], high[right] = low.pop(node).copy(), high.pop(node)
-        if not tree.by_category[node]:
-            high[left][feature] = min(high[left][feature], tree.value[node])
-            low[right][feature] = max(low[right][feature], tree.value[node])
-    rows = np.array(leaves)
-    lows = np.stack([low[leaf] for leaf in leaves])
-    highs = np.stack([high[leaf] for leaf in leaves])
-    return Leaves(lows, highs, tree.cover[rows], tree.value[rows])
+        if tree.left[node] >= 0:
+            parents[int(tree.left[node])] = parents[int(tree.right[node])] = node
+            if not tree.by_category[node]:
+                columns.add(int(tree.feature[node]))
+    index_of = {column: index for index, column in enumerate(sorted(columns))}
+    low = np.full((len(nodes), len(columns)), -np.inf)
+    high = np.full((len(nodes), len(columns)), np.inf)
+    for row, leaf in enumerate(nodes.tolist()):
+        node = leaf
+        while node in parents:
+            above = parents[node]
+            if not tree.by_category[above]:
+                index = index_of[int(tree.feature[above])]
+                if node == tree.left[above]:
+                    high[row, index] = min(high[row, index], tree.value[above])
+                else:
+                    low[row, index] = max(low[row, index], tree.value[above])
+            node = above
+    return Leaves(np.array(sorted(columns), dtype=np.int64), low, high, tree.cover[nodes], tree.value[nodes])
 
 
 def find_cuts(tree: Tree) -> set[tuple[int, float]]:

@@ -1,5 +1,6 @@
 """Judge tables that were read off trees: which rows, values and columns are those of the client."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,12 @@ Floats = NDArray[np.float64]
 # Rows of a client that are looked at: each is held against each that was put together, for all pairs of clients.
 _MOST_ROWS = 300
 
+# Columns of the tables that are compared, and rows that were put together of a client.
+_MOST_COLUMNS, _MOST_READ = 10_000, 10_000
+
+# Cells that are compared, of all pairs of clients: rows that are known, times rows that were read, times columns.
+_MOST_CELLS = 2**35
+
 _METRICS = ("rows", "values", "columns")
 
 # Clients of the first run that the page shows.
@@ -42,18 +49,31 @@ class TreesCase(ClientsCase):
 
     def __post_init__(self) -> None:
         facts, rows = self.scores.facts, self.scores.arrays["rows"]
-        if rows.shape[1] != facts["features"] or len(facts["trees"]) != len(facts["clients"]):
+        named = self.columns_read
+        fits = rows.shape[1] == len(named) and named.max(initial=-1) < facts["features"]
+        if not fits or len(facts["trees"]) != len(facts["clients"]):
             raise DataError(
                 f"seed {self.seed}: the scores have rows of {rows.shape[1]} columns, {facts['features']} features, "
                 f"{len(facts['clients'])} clients and {len(facts['trees'])} numbers of trees; attack again"
             )
 
+    @cached_property
+    def columns_read(self) -> NDArray[np.int64]:
+        """Which columns of the table those of the rows are; older scores have all of them."""
+        named: NDArray[np.int64] | None = self.scores.arrays.get("columns")
+        if named is None:
+            return np.arange(self.scores.arrays["rows"].shape[1])
+        return named
+
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
-        """Expect rows as wide as the trees say."""
+        """Expect all columns by which a tree splits."""
         if not has_examples(answers):
             return "expected x (n, columns) of numbers and owners (n,) of names"
         columns, features = answers["x"].shape[1], self.scores.facts["features"]
-        if columns != features:
+        if columns > _MOST_COLUMNS:
+            return f"it has {columns:,} columns; at most {_MOST_COLUMNS:,} are compared"
+        split = max(self.columns_read.max(initial=-1), self.scores.arrays["cut_columns"].max(initial=-1))
+        if columns <= split:
             return f"it has {columns} columns, and the trees {features}"
         return ""
 
@@ -62,11 +82,18 @@ class TreesCase(ClientsCase):
         """The clients of which trees were read, and of which rows are known."""
         if self.answers is None:
             return []
-        owners, read = {*self.answers["owners"].tolist()}, self.scores.arrays["whose"]
-        found = []
+        true, read = Counter(self.answers["owners"].tolist()), self.scores.arrays["whose"]
+        found: list[str] = []
+        known = put_together = 0
         for client in self.clients:
-            if client in owners and np.isin(read, self.columns(client)).any():
-                found.append(client)
+            own = int(np.isin(read, self.columns(client)).sum())
+            if not (true[client] and own):
+                continue
+            known += min(true[client], _MOST_ROWS)
+            put_together += min(own, _MOST_READ)
+            if known * put_together * self.answers["x"].shape[1] > _MOST_CELLS:
+                break
+            found.append(client)
         return found
 
     @cached_property
@@ -91,16 +118,22 @@ class TreesCase(ClientsCase):
         rows, whose = self.scores.arrays["rows"], self.scores.arrays["whose"]
         found = []
         for client in self.asked:
-            own = rows[np.isin(whose, self.columns(client))]
-            found.append(np.where(np.isnan(own), self.middle, own))
+            own = rows[np.isin(whose, self.columns(client))][:_MOST_READ]
+            whole = np.tile(self.middle, (len(own), 1))
+            whole[:, self.columns_read] = np.where(np.isnan(own), self.middle[self.columns_read], own)
+            found.append(whole)
         return found
 
-    def cuts(self, client: str) -> list[Floats]:
-        """Return for each column the thresholds of a client's trees."""
+    @cached_property
+    def cuts(self) -> dict[str, dict[int, Floats]]:
+        """For each client that is asked about by column the thresholds of its trees; none where there are none."""
         arrays = self.scores.arrays
-        own = np.isin(arrays["cut_whose"], self.columns(client))
-        columns, cuts = arrays["cut_columns"][own], arrays["cuts"][own]
-        return [np.sort(cuts[columns == column]) for column in range(self.scores.facts["features"])]
+        found = {}
+        for client in self.asked:
+            own = np.isin(arrays["cut_whose"], self.columns(client))
+            columns, cuts = arrays["cut_columns"][own], arrays["cuts"][own]
+            found[client] = {column: np.sort(cuts[columns == column]) for column in np.unique(columns).tolist()}
+        return found
 
     def _own_values(self) -> Iterator[tuple[int, Floats, NDArray[np.int64]]]:
         """Yield each column with its values that one client alone holds, ascending, and the places of these clients."""
@@ -121,14 +154,14 @@ class TreesCase(ClientsCase):
         """
         met = np.zeros((len(self.asked), len(self.asked) + 1))
         held = np.zeros(len(self.asked) + 1)
-        cuts = [self.cuts(client) for client in self.asked]
+        cuts = [self.cuts[client] for client in self.asked]
         for column, values, holders in self._own_values():
             if not len(values):
                 continue
             np.add.at(held, holders, 1)
             span = SAME * float(np.ptp(values))
             for row in range(len(self.asked)):
-                is_met = find_near(values, cuts[row][column], span)
+                is_met = find_near(values, cuts[row].get(column, np.zeros(0)), span)
                 np.add.at(met[row], holders[is_met], 1)
         return met, held
 
@@ -181,11 +214,10 @@ class TreesCase(ClientsCase):
         spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
         table = np.empty((len(self.asked),) * 2)
         for row, client in enumerate(self.asked):
-            cuts = self.cuts(client)
             for place, true in enumerate(self.tables):
-                shares = []
-                for column, own in enumerate(cuts):
-                    shares.append(share_near(true[:, column], own, spans[column]))
+                shares = np.zeros(len(spans))
+                for column, own in self.cuts[client].items():
+                    shares[column] = share_near(true[:, column], own, spans[column])
                 table[row, place] = float(np.mean(shares))
         return table
 
@@ -205,6 +237,7 @@ class TreesJudge(ClientsJudge[TreesCase]):
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
         "A value is certain if one client alone holds it, its trees split by it to all digits, and so many values are "
         f"met so that an accident gives them less than once in 2^{BITS:g} times.",
+        f"At most {_MOST_ROWS} rows of a client are compared, and the first clients alone where there are very many.",
     )
 
     @cached_property
@@ -290,8 +323,8 @@ class TreesJudge(ClientsJudge[TreesCase]):
         """Describe the columns of the first run, means over clients."""
         case = self.asked[0]
         spans = EXACT * np.ptp(np.concatenate(case.tables), axis=0)
-        for column in range(min(case.scores.facts["features"], _SHOWN)):
-            cuts = [case.cuts(client)[column] for client in case.asked]
+        for column in range(min(len(spans), _SHOWN)):
+            cuts = [case.cuts[client].get(column, np.zeros(0)) for client in case.asked]
             shares = []
             for own, true in zip(cuts, case.tables, strict=True):
                 shares.append(share_near(true[:, column], own, spans[column]))

@@ -14,12 +14,17 @@ Places = NDArray[np.int64]
 Cuts = set[tuple[int, float]]
 
 
-def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str]) -> dict[str, Places]:
+# Trees of a round, times clients, times trees of each: the table of the assignment problem, which is solved at once.
+_MOST_NUMBERS = 2**21
+
+
+def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str], notes: list[str]) -> dict[str, Places]:
     """Put each tree after the first round to the client whose earlier trees share most of its thresholds.
 
     The trees of the first round stand in the common model client by client. Of what comes later a participant sees the
     thresholds alone, in any order, and how many trees a client adds in a round. So the trees of a round are dealt out
-    to the clients together, such that most thresholds are shared in all (an assignment problem).
+    to the clients together, such that most thresholds are shared in all (an assignment problem). Trees of a client of
+    whom nothing is known from the first round, or who sends more than can be dealt, are left out, with a note.
 
     Returns
     -------
@@ -27,31 +32,59 @@ def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str])
         ``linked`` (trees,) and ``owners`` (trees,): to which client a tree is put, and whose it is, as places among
         ``nodes``; ``sent_in`` (trees,): in which round.
     """
-    first = min(replies[0].number for replies in by_node.values())
+    first = min(replies[0].number for replies in by_node.values() if replies)
     known: list[Cuts] = [set() for _ in nodes]
     later: dict[int, list[tuple[Cuts, int]]] = {}
     for place, node in enumerate(nodes):
         for reply in by_node[node]:
             for tree in reply.trees:
+                cuts = find_cuts(tree)
                 if reply.number == first:
-                    known[place] |= find_cuts(tree)
+                    known[place] |= cuts
                 else:
-                    later.setdefault(reply.number, []).append((find_cuts(tree), place))
+                    later.setdefault(reply.number, []).append((cuts, place))
+    # What shares nothing is dealt out by what it holds: the order of nodes is by chance, and says whose a tree is.
+    clients = [place for place, own in enumerate(known) if own]
+    clients.sort(key=lambda place: sorted(known[place]))
     found: list[tuple[int, int, int]] = []
-    # Who has no tree in the first round is not known: nothing can be put to it.
-    if all(known):
-        # What shares nothing is dealt out by what it holds: the order of nodes is by chance, and says whose a tree is.
-        clients = sorted(range(len(nodes)), key=lambda place: sorted(known[place]))
-        for number, trees in sorted(later.items()):
-            trees.sort(key=lambda one: sorted(one[0]))
-            each = max(Counter(place for _, place in trees).values())
-            for chosen, (cuts, place) in zip(
-                _deal(trees, [known[client] for client in clients], each), trees, strict=True
-            ):
-                known[clients[chosen]] |= cuts
-                found.append((clients[chosen], place, number))
+    left_out: dict[int, int] = {}
+    for number, trees in sorted(later.items()):
+        # Where most clients are not known, most trees have nobody to whom they could be put.
+        dealt = _leave_out(trees, clients, left_out) if 2 * len(clients) > len(nodes) else []
+        if not dealt:
+            continue
+        dealt.sort(key=lambda one: sorted(one[0]))
+        each = max(Counter(place for _, place in dealt).values())
+        chosen = _deal(dealt, [known[client] for client in clients], each)
+        for column, (cuts, place) in zip(chosen, dealt, strict=True):
+            known[clients[column]] |= cuts
+            found.append((clients[column], place, number))
+    for place, rounds in sorted(left_out.items()):
+        notes.append(f"client {nodes[place]}: its trees of {rounds} rounds are put to nobody; {_WHY}")
     columns = np.array(found, dtype=np.int64).reshape(-1, 3).T
     return dict(zip(("linked", "owners", "sent_in"), columns, strict=True))
+
+
+_WHY = "none of the first round has a threshold, or there are more than are put together"
+
+
+def _leave_out(
+    trees: Sequence[tuple[Cuts, int]], clients: Sequence[int], left_out: dict[int, int]
+) -> list[tuple[Cuts, int]]:
+    """Return the trees of a round that are dealt out; of whom none is counts one round more in ``left_out``."""
+    counts = Counter(place for _, place in trees)
+    leaving = [place for place in counts if place not in clients]
+    left = len(trees) - sum(counts[place] for place in leaving)
+    for place, most in counts.most_common():
+        if place in leaving:
+            continue
+        if left * len(clients) * most <= _MOST_NUMBERS:
+            break
+        leaving.append(place)
+        left -= most
+    for place in leaving:
+        left_out[place] = left_out.get(place, 0) + 1
+    return [tree for tree in trees if tree[1] not in leaving]
 
 
 def _deal(trees: Sequence[tuple[Cuts, int]], known: Sequence[Cuts], each: int) -> list[int]:

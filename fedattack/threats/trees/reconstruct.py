@@ -1,6 +1,6 @@
 """Put a client's table together: which leaf of one tree holds the examples of which leaf of another one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import expit, logit
 
 from fedattack.threats.trees.booster import Booster, Tree
-from fedattack.threats.trees.boxes import LOGISTIC, SQUARED, Leaves, list_cuts, list_leaves
+from fedattack.threats.trees.boxes import LOGISTIC, SQUARED, Leaves, enclose_leaves, list_cuts, list_leaves
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -88,26 +88,31 @@ class ReadRows:
         self.low = np.full((count, len(cuts)), -np.inf)
         self.high = np.full((count, len(cuts)), np.inf)
         self.label = np.full(count, np.nan)
+        self._guessed = np.full((count, len(cuts)), np.nan)
         self._cuts = cuts
+        self._guess_columns(range(len(cuts)))
 
     def guess(self) -> Floats:
         """Return (n, columns): of the thresholds in each box the middle one; NaN for a column without any.
 
         A threshold is a value of the column itself where XGBoost makes histograms. It is the least one of the box.
         """
-        found = np.full(self.low.shape, np.nan)
-        for column, cuts in enumerate(self._cuts):
+        return self._guessed
+
+    def _guess_columns(self, columns: Iterable[int]) -> None:
+        """Guess the values of some columns anew."""
+        for column in columns:
+            cuts = self._cuts[column]
             if len(cuts):
-                first, end = self._find_places(self.low, self.high, column)
+                first, end = self._find_places(self.low[:, column], self.high[:, column], column)
                 middle = np.clip((first + end - 1) // 2, 0, len(cuts) - 1)
-                found[:, column] = cuts[middle]
-        return found
+                self._guessed[:, column] = cuts[middle]
 
     def _find_places(self, low: Floats, high: Floats, column: int) -> tuple[Places, Places]:
-        """Return the places among the thresholds of the column between which boxes lie; below the first is -1."""
+        """Return the places among a column's thresholds between which boxes (n,) lie in it; below the first is -1."""
         cuts = self._cuts[column]
-        first = np.searchsorted(cuts, low[:, column], side="right") - 1
-        end = np.searchsorted(cuts, high[:, column], side="left")
+        first = np.searchsorted(cuts, low, side="right") - 1
+        end = np.searchsorted(cuts, high, side="left")
         return np.maximum(first, -1), np.maximum(end, first + 1)
 
     def weigh(self, leaves: Leaves) -> Floats:
@@ -116,23 +121,27 @@ class ReadRows:
         Columns are taken for independent, and their thresholds for equally many examples apart.
         """
         costs = np.zeros((len(self.low), len(leaves.cover)))
-        for column, cuts in enumerate(self._cuts):
-            if not len(cuts):
-                continue
-            first, end = self._find_places(self.low, self.high, column)
-            first_of_leaf, end_of_leaf = self._find_places(leaves.low, leaves.high, column)
+        for index, column in enumerate(leaves.columns.tolist()):
+            low, high = leaves.low[:, index], leaves.high[:, index]
+            # A leaf that a column does not bound holds all of each box in it, which costs nothing.
+            bound = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
+            first, end = self._find_places(self.low[:, column], self.high[:, column], column)
+            first_of_leaf, end_of_leaf = self._find_places(low[bound], high[bound], column)
             common = np.minimum(end[:, None], end_of_leaf) - np.maximum(first[:, None], first_of_leaf)
             shares = np.maximum(common, 0) / (end - first)[:, None]
-            costs += np.where(shares > 0, -np.log(np.maximum(shares, 1e-12)), _IMPOSSIBLE)
+            costs[:, bound] += np.where(shares > 0, -np.log(np.maximum(shares, 1e-12)), _IMPOSSIBLE)
         return costs
 
     def narrow(self, rows: Places, leaves: Leaves, which: Places) -> None:
         """Put examples into leaves: what their boxes have in common with these is left of them."""
-        low = np.maximum(self.low[rows], leaves.low[which])
-        high = np.minimum(self.high[rows], leaves.high[which])
+        cells = np.ix_(rows, leaves.columns)
+        low = np.maximum(self.low[cells], leaves.low[which])
+        high = np.minimum(self.high[cells], leaves.high[which])
         # An example that was put somewhere wrong before keeps what it was taken for.
         fits = (low < high).all(axis=1)
-        self.low[rows[fits]], self.high[rows[fits]] = low[fits], high[fits]
+        cells = np.ix_(rows[fits], leaves.columns)
+        self.low[cells], self.high[cells] = low[fits], high[fits]
+        self._guess_columns(leaves.columns.tolist())
 
 
 def share_out(cover: Floats, count: int) -> Places:
@@ -145,14 +154,18 @@ def share_out(cover: Floats, count: int) -> Places:
         found = np.maximum(found, 1)
     order = np.argsort(found - exact, kind="stable")
     place = 0
-    while found.sum() < count:
+    missing = count - int(found.sum())
+    while missing > 0:
         found[order[place % len(order)]] += 1
+        missing -= 1
         place += 1
     largest = np.argsort(exact - found, kind="stable")
     place = 0
-    while found.sum() > count:
+    while missing < 0:
         leaf = largest[place % len(largest)]
-        found[leaf] -= found[leaf] > (count >= len(cover))
+        if found[leaf] > (count >= len(cover)):
+            found[leaf] -= 1
+            missing += 1
         place += 1
     return np.asarray(found)
 
@@ -199,10 +212,10 @@ class _LeafReader:
 
     def read(self, table: ReadRows, tree: Tree, before: Sequence[Tree], base_score: float) -> None:
         """Put each example into a leaf of a tree that was made after those ``before``."""
-        leaves = list_leaves(tree, table.low.shape[1])
-        counts = self._count(leaves, len(table.low))
+        nodes = list_leaves(tree)
+        counts = self._count(tree.cover[nodes], len(table.low))
         # Where a part of the rows is put together, most leaves of a large tree have none of them.
-        leaves, sizes = leaves.take(np.flatnonzero(counts)), counts[counts > 0]
+        leaves, sizes = enclose_leaves(tree, nodes[counts > 0]), counts[counts > 0]
         if not len(sizes):
             return
         slots = np.repeat(np.arange(len(sizes)), sizes)
@@ -215,13 +228,13 @@ class _LeafReader:
         if not before:
             self._label(table, rows, which, sums, sizes, margins)
 
-    def _count(self, leaves: Leaves, count: int) -> Places:
+    def _count(self, cover: Floats, count: int) -> Places:
         """Return how many examples each leaf has."""
         total = count
         if self.objective in SQUARED:
             # Each example counts 1: those that are not there were left out of this tree.
-            total = min(count, round(float(leaves.cover.sum()) * self.share))
-        return share_out(leaves.cover, total)
+            total = min(count, round(float(cover.sum()) * self.share))
+        return share_out(cover, total)
 
     def _predict(self, table: ReadRows, before: Sequence[Tree], base_score: float) -> Floats:
         """Return (n,): the prediction for each example, as far as its values are known."""

@@ -17,7 +17,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
-from fedattack.threats.labels.labels import reach_of
 from fedattack.threats.labels.last_layer import compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.rules import (
     apply_llg,
@@ -100,7 +99,7 @@ def make_updates(setting: Setting, count: int) -> Iterator[Update]:
         else:
             train_local(model, x[rows], y[rows], seed=number, **setting.training.keywords())
             end = _state(model)
-            reach = LR * reach_of(setting.training, EXAMPLES)
+            reach = LR * setting.training.reach(EXAMPLES)
             gradient = {name: (start[name] - end[name]) / reach for name in start}
             model.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
         true = np.bincount(y[rows], minlength=CLASSES)

@@ -75,6 +75,13 @@ def test_the_averaged_gradient_undoes_torchs_sgd(training):
     np.testing.assert_allclose(found["w"], gradient, rtol=1e-5)
 
 
+@pytest.mark.parametrize("training", [LocalSGD(1, 1, 0.1), LocalSGD(2, 8, 0.1, momentum=0.9)])
+def test_a_count_that_a_client_states_costs_no_steps(training):
+    found = averaged_gradient({"w": -np.ones(2)}, {"w": np.ones(2)}, training, 2**53)
+    steps = training.steps(2**53)
+    assert found["w"].tolist() == pytest.approx([(1 - training.momentum) / (0.1 * steps)] * 2)
+
+
 def test_updates_without_a_learning_rate_are_refused():
     with pytest.raises(NeedsError, match="learning rate above 0"):
         averaged_gradient({}, {}, LocalSGD(1, 0, 0.0), examples=1)

@@ -11,7 +11,6 @@ from fedattack.audit.truth import read_truth
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, train_local
 from fedattack.record import Record
-from fedattack.threats.labels.labels import reach_of
 from tests.threats.labels.world import CLIENTS, attacked, write_digits_run, write_sums_of_digits
 from tests.worlds.federation import write_predictions_run
 
@@ -83,7 +82,7 @@ def test_reach_is_how_far_a_constant_gradient_moves_a_model(training):
     # The loss is the output itself, whose gradient is always 1.
     loss = f"{__name__}:output"
     train_local(model, x, np.zeros(12, np.float32), seed=0, loss=loss, **training.keywords())
-    assert (start - model.weight.item()) / training.lr == pytest.approx(reach_of(training, 12), rel=1e-4)
+    assert (start - model.weight.item()) / training.lr == pytest.approx(training.reach(12), rel=1e-4)
 
 
 def output(outputs, targets):

@@ -8,6 +8,7 @@ import pytest
 from fedattack.attacks import read_knowledge
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import DataError
+from fedattack.threats.plaintext import case
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.section import _apart, _beside, _explain, _vectors
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
@@ -198,3 +199,22 @@ def test_exchanges_are_counted_by_hand():
     assert {round(5 * value, 6) for value in drawn} == {
         first + second for first in (1.5, 0.5) for second in (0.0, 1.0, 3.0)
     }
+
+
+def test_of_more_vectors_than_can_be_compared_each_client_keeps_as_many(tmp_path, monkeypatch):
+    folder = write_plain_run(tmp_path, two)
+    whole = judged(folder)
+    # Three runs of six clients send two vectors each a round: 36, of which 12 are compared.
+    monkeypatch.setattr(case, "_MOST_CANDIDATES", 12)
+    finding = judged(folder)
+    (row,) = finding.series["vectors"]
+    assert (row["vectors"], finding.n, finding.value) == (12, whole.n, whole.value)
+
+
+def test_more_examples_than_can_be_compared_are_refused(tmp_path, monkeypatch):
+    folder = write_plain_run(tmp_path)
+    held = {"x": np.zeros((2, SIZE), np.float32), "owners": np.array(["0", "1"])}
+    rewrite_truth(folder, answers={"plaintext": held})
+    monkeypatch.setattr(case, "_MOST_EXAMPLES", 1)
+    with pytest.raises(DataError, match="x has 2 examples of 16 numbers; at most 1 of"):
+        judged(folder)

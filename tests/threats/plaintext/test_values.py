@@ -1,8 +1,13 @@
 """Numbers, lists and texts are read from replies as they are."""
 
+import tracemalloc
+
 import numpy as np
 
-from fedattack.record import Record
+from fedattack.attacks import ATTACKS, Knowledge
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.others import Others
+from fedattack.threats.plaintext import plaintext, truths
 from fedattack.threats.plaintext.truths import nearest_examples
 from fedattack.threats.plaintext.values import families_of, likeness, parts_of, plain_replies, vectors_of
 from tests.threats.plaintext.world import CLIENTS, EACH, SIZE, write_plain_run
@@ -60,3 +65,50 @@ def test_the_nearest_example_of_each_client_and_of_nobody_is_kept(tmp_path):
     assert all((row == x).all(axis=1).any() for row in found["x"])
     assert nearest_examples(record, x[:, :7], [()] * 6) is None
     assert nearest_examples(record, x[:0], []) is None
+
+
+def write_alike(folder, nodes, values):
+    """Write a record in which many nodes answer one query alike, beside a client that sends an example of its own."""
+    writer = RecordWriter(folder / "record", seed=0)
+    own = Reply("own", "ok", {"w": np.ones(4, np.float32)}, 5, {"mine": [1.0, 2.0, 4.0]})
+    others = Others("query", "reply", tuple(f"{number:x}" for number in range(nodes)), values)
+    writer.write(Exchange(1, {"w": np.zeros(4, np.float32)}, [own], others=[others]))
+    writer.close()
+    return Record(folder / "record")
+
+
+def test_what_many_nodes_sent_alike_is_read_once(tmp_path):
+    record = write_alike(tmp_path, 5_000, {"x": bytes(range(1, 4)) * 10_000, "loss": 0.5})
+    tracemalloc.start()
+    scores = ATTACKS["plaintext"].run(record, Knowledge())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Apart from each other they would take 1.2 GB.
+    assert peak < 60e6
+    rows = {row["name"]: row for row in scores.facts["keys"]}
+    assert (rows["x"]["replies"], rows["x"]["values"], rows["x"]["clients"]) == (5_000, 1, 5_000)
+    assert (rows["x"]["constant"], rows["x"]["apart"]) == (True, 1)
+    assert any("5,000 lists and families" in note for note in scores.notes)
+
+
+def test_nobody_takes_the_room_of_anothers_vectors(tmp_path, monkeypatch):
+    monkeypatch.setattr(plaintext, "_MOST_NUMBERS", 12)
+    record = write_alike(tmp_path, 1, {"a": [1.0] * 20, "b": [0.0, 1.0, 5.0]})
+    scores = ATTACKS["plaintext"].run(record, Knowledge())
+    assert sorted(entry["name"] for entry in scores.facts["vectors"]) == ["b", "mine"]
+    monkeypatch.setattr(plaintext, "_MOST_VECTORS", 1)
+    monkeypatch.setattr(plaintext, "_MOST_NUMBERS", 100)
+    scores = ATTACKS["plaintext"].run(record, Knowledge())
+    assert sorted(entry["name"] for entry in scores.facts["vectors"]) == ["a", "mine"]
+
+
+def test_vectors_that_judges_need_are_spread_over_all_nodes(tmp_path, monkeypatch):
+    record = write_alike(tmp_path, 4, {"a": [1.0, 2.0, 3.0], "b": [3.0, 2.0, 1.0]})
+    found = truths._read_vectors(record, 3)
+    assert found.tolist() == [[1, 2, 4], *[[1, 2, 3], [3, 2, 1]] * 4]
+    monkeypatch.setattr(truths, "MOST", 3)
+    assert truths._read_vectors(record, 3).tolist() == [found[row].tolist() for row in (0, 4, 8)]
+
+
+def test_numbers_that_are_no_floating_point_numbers_are_no_vector():
+    assert not vectors_of({"large": [10**400, 1, 2], "x1": 10**400, "x2": 1, "x3": 2})

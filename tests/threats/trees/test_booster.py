@@ -105,7 +105,6 @@ def test_sizes_are_bounded(monkeypatch):
     for name, least, words in (
         ("MOST_BYTES", 10, "expected at most 10"),
         ("MOST_NODES", 3, "nodes"),
-        ("MOST_NUMBERS", 3, "too many leaves for 2 columns"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(booster, name, least)

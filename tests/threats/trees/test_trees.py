@@ -1,5 +1,7 @@
 """Tables are read off trees: by hand, beside a slow obvious reading, and where there is nothing to find."""
 
+import json
+import tracemalloc
 from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
@@ -10,9 +12,9 @@ import pytest
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
-from fedattack.threats.trees import planting
+from fedattack.threats.trees import planting, trees
 from fedattack.threats.trees.booster import read_booster
-from fedattack.threats.trees.boxes import list_cuts, list_leaves
+from fedattack.threats.trees.boxes import enclose_leaves, list_cuts, list_leaves
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
@@ -45,9 +47,10 @@ def model_of(x, y, depth=4):
 
 def test_leaves_are_boxes_around_as_many_examples_as_their_covers_say():
     booster, tree = model_of(X, Y)
-    leaves = list_leaves(booster.trees[0], 2)
+    leaves = enclose_leaves(booster.trees[0], list_leaves(booster.trees[0]))
     assert leaves.cover.tolist() == [1, 1, 2]
-    inside = ((leaves.low[:, None] <= X) & (leaves.high[:, None] > X)).all(axis=2)
+    x = X[:, leaves.columns]
+    inside = ((leaves.low[:, None] <= x) & (leaves.high[:, None] > x)).all(axis=2)
     assert inside.sum(axis=1).tolist() == [1, 1, 2]
     assert (inside.sum(axis=0) == 1).all()
     np.testing.assert_allclose(booster.trees[0].predict(X.astype(float)), predict(tree, X), rtol=1e-6)
@@ -74,12 +77,13 @@ def test_two_trees_are_put_together_as_the_likeliest_of_all_ways():
     unlabelled = read_booster(as_array(as_json([], 2, 0.0, "rank:ndcg")).tobytes(), "here")
     begun = reconstruct([SentStep(first.trees, ())], unlabelled, 0.0, 4)
     begun._cuts = list_cuts([*first.trees, second], 2)
-    leaves = list_leaves(second, 2)
+    leaves = enclose_leaves(second, list_leaves(second))
     slots = np.repeat(np.arange(len(leaves.cover)), leaves.cover.astype(int))
     costs = begun.weigh(leaves)[:, slots]
     least = min(sum(costs[row, place] for row, place in enumerate(way)) for way in permutations(range(4)))
     found = reconstruct([SentStep([*first.trees, second], ())], unlabelled, 0.0, 4)
-    inside = ((leaves.low <= found.low[:, None]) & (found.high[:, None] <= leaves.high)).all(axis=2)
+    low, high = found.low[:, leaves.columns], found.high[:, leaves.columns]
+    inside = ((leaves.low <= low[:, None]) & (high[:, None] <= leaves.high)).all(axis=2)
     assert inside.sum(axis=0).tolist() == leaves.cover.tolist()
     assert begun.weigh(leaves)[inside].sum() == pytest.approx(least)
     guessed = found.guess()
@@ -126,7 +130,7 @@ def linked_of(cuts, order, rounds=3):
             replies.append(SimpleNamespace(number=number, trees=booster.trees))
         by_node[str(client)] = replies
     nodes = [str(client) for client in order]
-    found = link_trees(by_node, nodes)
+    found = link_trees(by_node, nodes, [])
     assert sorted(found["sent_in"].tolist()) == sorted(list(range(1, rounds)) * len(cuts))
     by_number = zip(found["sent_in"].tolist(), found["owners"].tolist(), found["linked"].tolist(), strict=True)
     return sorted((number, nodes[owner], nodes[chosen]) for number, owner, chosen in by_number)
@@ -188,8 +192,8 @@ def test_without_tables_nothing_is_said(tmp_path):
 def test_scores_that_do_not_fit_each_other_are_refused(tmp_path):
     folder = write_trees_run(tmp_path, rounds=1, clients=2, depth=1)
     scores = attacked(folder)
-    replace(scores, facts={**scores.facts, "features": 9}).save(folder / "scores" / "trees.npz")
-    with pytest.raises(DataError, match="rows of 10 columns, 9 features, 2 clients"):
+    replace(scores, facts={**scores.facts, "features": 1}).save(folder / "scores" / "trees.npz")
+    with pytest.raises(DataError, match="rows of 2 columns, 1 features, 2 clients"):
         judge(folder)
 
 
@@ -215,6 +219,104 @@ def test_a_reply_that_cannot_be_read_is_left_out_and_said(tmp_path):
     scores = attacked(write_trees_run(tmp_path, sent=sent))
     assert scores.facts["clients"] == ["node0", "node2", "node3", "node4"]
     assert any("round 1, client node1 left out" in note for note in scores.notes)
+
+
+def stating(features, *, trees=None, of=1):
+    """Let one client state a number of columns, and send other trees."""
+
+    def sent(client, number, array):
+        if client != of or number < (2 if trees else 1):
+            return array
+        model = json.loads(array.tobytes())
+        model["learner"]["learner_model_param"]["num_feature"] = str(features)
+        if trees:
+            model["learner"]["gradient_booster"]["model"]["trees"] = trees
+        return as_array(model)
+
+    return sent
+
+
+def by_client(scores, client):
+    own = scores.arrays["whose"] == scores.facts["clients"].index(client)
+    cuts = scores.arrays["cut_whose"] == scores.facts["clients"].index(client)
+    return scores.arrays["rows"][own], scores.arrays["cuts"][cuts]
+
+
+@pytest.mark.parametrize("features", [10, 11, 100_000])
+def test_one_client_that_states_other_columns_takes_nothing_from_the_others(tmp_path, features):
+    honest = attacked(write_trees_run(tmp_path / "honest"))
+    folder = write_trees_run(tmp_path / "other", sent=stating(features))
+    scores = attacked(folder)
+    assert scores.facts["features"] == 10
+    for client in honest.facts["clients"]:
+        for one, other in zip(by_client(honest, client), by_client(scores, client), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert any("client node1 says" in note for note in scores.notes) == (features > 10)
+    assert judged(folder)["columns"].n == CLIENTS
+
+
+def test_a_reply_that_splits_by_a_column_that_others_lack_is_left_out_and_said(tmp_path):
+    tree = grow(X, np.array([1.0, -2, 3, 5]), 2)
+    tree["split_indices"] = [12] * len(tree["split_indices"])
+    folder = write_trees_run(tmp_path, sent=stating(20, trees=[tree]))
+    scores = attacked(folder)
+    assert scores.facts["trees"] == [3, 1, 3, 3, 3]
+    assert any("client node1: 2 replies left out: they split by other columns" in note for note in scores.notes)
+    assert judged(folder)["columns"].n == CLIENTS
+
+
+def test_columns_by_which_no_tree_splits_take_no_memory(tmp_path):
+    def every(client, number, array):
+        return stating(100_000, of=client)(client, number, array)
+
+    folder = write_trees_run(tmp_path, rounds=1, sent=every)
+    attacked(folder)  # imports and caches
+    tracemalloc.start()
+    scores = attacked(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert scores.facts["features"] == 100_000
+    assert scores.arrays["rows"].shape == (CLIENTS * EACH, len(scores.arrays["columns"]))
+    assert peak < 4e6
+
+
+def test_more_trees_than_can_be_dealt_are_left_out_of_the_links_and_said(tmp_path):
+    leaf = grow(X, np.array([1.0, -2, 3, 5]), 0)
+    scores = attacked(write_trees_run(tmp_path, rounds=2, sent=stating(10, trees=[leaf] * 700)))
+    assert sorted(scores.arrays["owners"].tolist()) == [0, 2, 3, 4]
+    assert any("client node1: its trees of 1 rounds are put to nobody" in note for note in scores.notes)
+
+
+def test_a_client_without_thresholds_at_first_is_left_out_of_the_links_alone(tmp_path):
+    leaf = grow(X, np.array([1.0, -2, 3, 5]), 0)
+
+    def sent(client, number, array):
+        return stating(10, trees=[leaf])(client, 2, array) if number == 1 else array
+
+    scores = attacked(write_trees_run(tmp_path, rounds=2, sent=sent))
+    assert sorted(scores.arrays["owners"].tolist()) == [0, 2, 3, 4]
+
+
+def test_more_trees_than_can_be_put_together_tell_thresholds_alone(tmp_path, monkeypatch):
+    honest = attacked(write_trees_run(tmp_path))
+    monkeypatch.setattr(trees, "_MOST_PREDICTIONS", 5)
+    scores = attacked(tmp_path)
+    assert any("the last 2 trees tell thresholds alone" in note for note in scores.notes)
+    np.testing.assert_array_equal(scores.arrays["cuts"], honest.arrays["cuts"])
+    monkeypatch.setattr(trees, "_MOST_NUMBERS", 100)
+    scores = attacked(tmp_path)
+    assert scores.arrays["rows"].size <= 100
+    assert any("of each client 2 rows are put together" in note for note in scores.notes)
+
+
+def test_a_table_of_more_columns_than_are_compared_is_refused(tmp_path):
+    folder = write_trees_run(tmp_path, rounds=1, clients=2, depth=1)
+    attacked(folder).save(folder / "scores" / "trees.npz")
+    good = dict(read_truth(folder / "truth").answers["trees"])
+    wide = good | {"x": np.zeros((len(good["owners"]), 20_000), np.float32)}
+    rewrite_truth(folder, answers={"trees": wide})
+    with pytest.raises(DataError, match="it has 20,000 columns; at most 10,000 are compared"):
+        judge(folder)
 
 
 def test_a_record_without_trees_is_refused(tmp_path):
