@@ -60,7 +60,8 @@ def watch_bars() -> Iterator["Watch"]:
 @contextmanager
 def _bars() -> Iterator[Callable[[str, int, int | None], None]]:
     with Progress(
-        TextColumn("{task.description}"),
+        # Text, never markup: a step is named after folders.
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
