@@ -11,6 +11,7 @@ from typing import Any
 
 from fedattack.apps.outside import FlwrRun, read_app
 from fedattack.base.errors import ConfigError, instead, short
+from fedattack.base.untrusted import open_regular
 from fedattack.runs.bundle import app_files
 from fedattack.runs.presets import preset_names
 
@@ -62,8 +63,11 @@ class App:
         digest = hashlib.sha256()
         for path in sorted(app_files(self.folder)):
             if path.suffix in (".py", ".toml"):
-                digest.update(f"{path.relative_to(self.folder)} {path.stat().st_size}\n".encode())
-                digest.update(path.read_bytes())
+                with open_regular(path) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    digest.update(f"{path.relative_to(self.folder)} {size}\n".encode())
+                    while block := file.read(1 << 20):
+                        digest.update(block)
         return digest.hexdigest()
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fedattack.base.errors import DataError, short
-from fedattack.base.untrusted import read_npz
+from fedattack.base.untrusted import open_regular, read_npz
 
 _HINT = "expected an array for each frozen weight, by the model's own names"
 
@@ -23,6 +23,8 @@ def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
         arrays = read_npz(path, DataError, _HINT)
     else:
         try:
+            # The library would wait for what a pipe never says.
+            open_regular(path).close()
             arrays = load_file(path)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
             raise DataError(f"{path} cannot be read as .safetensors ({short(str(cause), 100)}); {_HINT}") from None

@@ -5,6 +5,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedattack.base.errors import ConfigError
+from fedattack.base.untrusted import refuse_irregular
+
 # What flwr may put into a bundle at all; fab-include can only narrow it down.
 APP_SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 
@@ -28,7 +31,13 @@ def copy_app(source: Path, target: Path, *, without: Path | None = None) -> None
 
 
 def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
-    """Yield the files that flwr may bundle."""
+    """Yield the files that flwr may bundle, which are no links.
+
+    Raises
+    ------
+    ConfigError
+        If one is a pipe, a socket or a device: whoever reads it may wait for ever.
+    """
     for folder, subfolders, files in os.walk(source):
         subfolders[:] = [
             name for name in subfolders if may_hold_app(Path(folder, name)) and Path(folder, name) != without
@@ -36,6 +45,7 @@ def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
         for name in files:
             path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
+                refuse_irregular(path, ConfigError)
                 yield path
 
 
