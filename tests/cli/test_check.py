@@ -65,4 +65,4 @@ def test_a_thinned_record_names_the_attacks_that_refuse_it_without_anything_heav
 
 def test_names_that_are_known_without_torch_are_those_that_there_are():
     assert {*MODEL_NAMES} == {*MODELS}
-    assert LOSS_NAMES == tuple(LOSSES)
+    assert tuple(LOSSES) == LOSS_NAMES
