@@ -59,6 +59,7 @@ fuzz: $(DEV) ## Hostile and altered folders, killed writers (hours); CI runs a s
 	$(VENV)/bin/python -m tests.fuzz.folders --count 2000 --workers $(WORKERS)
 	$(VENV)/bin/python -m tests.fuzz.mutants --count 10000 --workers $(WORKERS)
 	$(VENV)/bin/python -m tests.fuzz.kills --count 300
+	$(VENV)/bin/python -m tests.fuzz.kills --count 30 --observed
 
 vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known holes (needs the network).
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit

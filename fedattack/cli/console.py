@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -117,8 +117,15 @@ def log_warnings(folder: Path) -> Iterator[None]:
     """
     waiting: list[str] = []
 
-    def note(message: Warning | str, category: type[Warning], file: str, number: int, *_: object) -> None:
-        waiting.append(warnings.formatwarning(message, category, file, number))
+    def note(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        waiting.append(warnings.formatwarning(message, category, filename, lineno, line))
         if folder.is_dir():
             write()
 
