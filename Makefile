@@ -60,6 +60,7 @@ fuzz: $(DEV) ## Hostile, altered and costly folders, killed writers (hours); CI 
 	$(VENV)/bin/python -m tests.fuzz.mutants --count 10000 --workers $(WORKERS)
 	$(VENV)/bin/python -m tests.fuzz.costs --count 400 --workers $(WORKERS)
 	$(VENV)/bin/python -m tests.fuzz.kills --count 300
+	$(VENV)/bin/python -m tests.fuzz.kills --count 30 --observed
 
 vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known holes (needs the network).
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit

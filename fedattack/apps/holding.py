@@ -5,8 +5,9 @@ nothing of those beyond. An example counts only if its hash is one up to which e
 any other nobody knows whether a further client holds it, too.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -104,6 +105,10 @@ class Holding:
         """Shape of one example; of none where the model takes more than one array of numbers."""
         return self.sample.shape[1:]
 
+    def fits(self, x: NDArray[Any]) -> bool:
+        """Say whether examples are of the form that most clients' are."""
+        return _fits(self.sample, x)
+
 
 def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     """Find out who holds what.
@@ -143,13 +148,24 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
 
 @dataclass(frozen=True)
 class _ExampleForm:
-    """What examples must have in common to be asked about: the kind of labels, and a sample of inputs."""
+    """What examples must have in common to be asked about.
+
+    Attributes
+    ----------
+    kind
+        Of labels: classes (``i``) or numbers (``f``).
+    sample
+        Some inputs.
+    outputs
+        How many classes the model tells apart that most clients train; infinite where that bounds no labels.
+    """
 
     kind: str
     sample: NDArray[Any]
+    outputs: float = math.inf
 
     @classmethod
-    def of_most(cls, clients: Iterable[Client]) -> "_ExampleForm":
+    def of_most(cls, clients: Collection[Client]) -> "_ExampleForm":
         """Return the form that most clients have."""
         kinds, samples = Counter[str](), list[list[NDArray[Any]]]()
         for client in clients:
@@ -164,7 +180,7 @@ class _ExampleForm:
         shape = sample.shape[1:]
         if not fields(sample) and (not shape or 0 in shape):
             raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
-        return cls(kinds.most_common(1)[0][0], sample)
+        return cls(kinds.most_common(1)[0][0], sample, _count_outputs(clients))
 
     def list_others(self, clients: Iterable[Client]) -> Iterator[str]:
         """Name the clients of another form."""
@@ -172,13 +188,22 @@ class _ExampleForm:
             seen = client.trained
             if len(seen) and not _fits(self.sample, seen.x):
                 yield (
-                    f"client {client.name} trains on examples of shape {seen.x.shape[1:]}, and most clients on "
-                    f"{self.sample.shape[1:]}: it is asked about none of its examples"
+                    f"client {client.name} trains on examples of {_describe(seen.x)}, and most clients on "
+                    f"{_describe(self.sample)}: it is asked about none of its examples"
                 )
             elif len(seen) and seen.y.dtype.kind != self.kind:
                 yield (
                     f"client {client.name} has labels of another kind than most: it is asked about none of its examples"
                 )
+            elif (labels := _largest_label(client)) >= self.outputs:
+                yield (
+                    f"client {client.name} has labels up to {labels:g}, and the model that most clients train has "
+                    f"{self.outputs:g} outputs: it is not asked about such examples"
+                )
+
+    def takes(self, client: Client) -> bool:
+        """Say whether any of a client's training examples is of this form."""
+        return any(True for witness in client.witnesses for _ in self.take(witness.trained))
 
     def take(self, seen: SeenExamples) -> Iterator[tuple[bytes, Example]]:
         """Yield by its hash each example of this form that is finite and has a label."""
@@ -186,9 +211,16 @@ class _ExampleForm:
             return
         labelled = np.isfinite(seen.y) & _is_labelled(seen)
         if self.kind == "i":
-            labelled = seen.y >= 0
+            labelled = (seen.y >= 0) & (seen.y < self.outputs)
         for row in np.flatnonzero(labelled & finite(seen.x)):
             yield bytes(seen.hashes[row]), (seen.x[row, ...], seen.y[row].item())
+
+
+def _describe(x: NDArray[Any]) -> str:
+    """Say of what form examples are."""
+    if fields(x):
+        return f"the arrays {short(', '.join(fields(x)), 100)}"
+    return f"{x.dtype.name} of shape {x.shape[1:]}"
 
 
 def _fits(one: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -196,6 +228,31 @@ def _fits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if fields(one) or fields(other):
         return alike(one, other)
     return one.shape[1:] == other.shape[1:] and one.dtype.kind == other.dtype.kind
+
+
+def _count_outputs(clients: Collection[Client]) -> float:
+    """Count the outputs of the model that most clients train, if these bound the labels of most clients.
+
+    Cross-entropy refuses a label of no output: nobody trained on it by that model, whatever a witness says.
+    """
+    counts = Counter[int]()
+    for client in clients:
+        model = client.witnesses[0].model
+        if model is not None and model.loss == "cross-entropy" and model.classes > 1:
+            counts[model.classes] += 1
+    if not counts:
+        return math.inf
+    outputs = counts.most_common(1)[0][0]
+    beyond = sum(_largest_label(client) >= outputs for client in clients)
+    if 2 * beyond >= len(clients):
+        return math.inf
+    return outputs
+
+
+def _largest_label(client: Client) -> float:
+    """Return the largest label of a client's examples; -1 without any."""
+    labels = [witness.trained.y.max() for witness in client.witnesses if len(witness.trained)]
+    return float(max(labels, default=-1))
 
 
 def _find_clients(witnesses: Iterable[Witness]) -> dict[str, Client]:
@@ -230,8 +287,8 @@ def _find_trained(
                 if key <= bound:
                     examples.setdefault(key, example)
                     is_asked = True
-        if not is_asked:
-            notes.append(f"client {client.name}: of no example of it is it certain that it alone holds it")
+        if not is_asked and form.takes(client):
+            notes.append(f"client {client.name}: it is not certain of any of its examples who else holds it")
     return holders, examples
 
 

@@ -8,7 +8,6 @@ import ast
 import os
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import typer
 
 from fedattack.base.errors import ConfigError, RunError
 from fedattack.base.files import make_private, sigterm_raises
+from fedattack.base.untrusted import read_bytes, read_toml, refuse_irregular
 from fedattack.record import Record
 from fedattack.runs.bundle import app_files, copy_app
 
@@ -97,12 +97,18 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def read_app(app: Path) -> dict[str, Any]:
-    """Read the pyproject.toml of a Flower app, which states a ServerApp."""
+    """Read the pyproject.toml of a Flower app, which states a ServerApp.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, it is no regular file in that folder, cannot be read, or states no ServerApp.
+    """
+    path = app / _PYPROJECT
+    refuse_irregular(path, ConfigError, app)
+    config = read_toml(path, ConfigError, "give the folder of a Flower app")
     try:
-        config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
         config["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
-        raise ConfigError(f"{app / _PYPROJECT} cannot be read ({cause}); give the folder of a Flower app") from None
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(
             f"{app / _PYPROJECT} names no serverapp in [tool.flwr.app.components]; give the folder of a Flower app"
@@ -212,9 +218,13 @@ def _list_called(path: Path) -> Iterator[str]:
     """Yield the names of what a file calls; none of a file that is no Python."""
     if path.suffix != ".py":
         return
+    code = read_bytes(path, ConfigError, "expected a module of the app")
+    # What Python makes of code takes far more memory than the code.
+    if not any(name.encode() in code for name in _MASKING):
+        return
     try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

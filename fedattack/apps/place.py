@@ -35,7 +35,7 @@ def copy_files(source: Path, target: Path, *, without: Path) -> None:
             if path == without or path.name == "__pycache__":
                 continue
             if path.is_symlink():
-                copy.symlink_to(path.resolve())
+                copy.symlink_to(path)
                 continue
             size = 0
             if path.is_file():

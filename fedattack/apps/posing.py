@@ -353,6 +353,9 @@ def _find_answers(record: Record, holding: Holding, knowledge: Knowledge) -> dic
     """Gather what the judges of attacks ask for besides, by the name of the threat."""
     seen, whole = {}, []
     for client in holding.clients.values():
+        # What is put together must be of one form; of the others a note tells.
+        if not holding.fits(client.trained.x):
+            continue
         seen[client.name] = client.trained.x
         if len(client.trained) == client.trained.total:
             whole.append(client.name)

@@ -1,10 +1,11 @@
 """Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import joblib
 import torch
@@ -25,6 +26,9 @@ PROCESS = 0.4 * 2**30
 
 WORTH_WORKERS = 20.0
 """Seconds of work from which workers are started: starting one takes seconds, most of them for importing torch."""
+
+# Warnings of workers that were said, each of which is said once.
+_WARNED: dict[Any, Any] = {}
 
 _PACE = 1.0
 """Seconds of work that tell how long the rest takes; what is done first takes longer than others."""
@@ -118,7 +122,10 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
     # It takes as many again from the items when one is done.
     pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
     try:
-        yield from pieces(joblib.delayed(_alone)(work, item) for item in give_items())
+        for result, warned in pieces(joblib.delayed(_with_warnings)(work, item) for item in give_items()):
+            for text, file, line in warned:
+                warnings.warn_explicit(text, UserWarning, file, line, registry=_WARNED)
+            yield result
     except BrokenProcessPool:
         raise RunError(
             "a worker of the attack was killed, often for lack of memory; ask for fewer with the option workers"
@@ -130,6 +137,13 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
 def _alone(work: Callable[[Item], Result], item: Item) -> Result:
     with one_thread():
         return work(item)
+
+
+def _with_warnings(work: Callable[[Item], Result], item: Item) -> tuple[Result, list[tuple[str, str, int]]]:
+    """Do a piece in a worker; what is warned of there is said in the process that asked, as if it had done it."""
+    with warnings.catch_warnings(record=True) as caught:
+        result = _alone(work, item)
+    return result, [(f"{each.category.__name__}: {each.message}", each.filename, each.lineno) for each in caught]
 
 
 def _on_cluster(

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from torch import nn
 
 from fedattack.base.errors import DataError, short
-from fedattack.base.untrusted import read_npz
+from fedattack.base.untrusted import open_regular, read_npz
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _HINT = "expected an array for each frozen weight, by the model's own names"
 
@@ -23,6 +24,8 @@ def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
         arrays = read_npz(path, DataError, _HINT)
     else:
         try:
+            # The library would wait for what a pipe never says.
+            open_regular(path).close()
             arrays = load_file(path)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
             raise DataError(f"{path} cannot be read as .safetensors ({short(str(cause), 100)}); {_HINT}") from None
@@ -34,8 +37,10 @@ def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def initial_weights(build: Callable[[], nn.Module]) -> dict[str, NDArray[Any]]:
+def initial_weights(build: Callable[[], "nn.Module"]) -> dict[str, NDArray[Any]]:
     """Return the weights with which a model is made, without those that are drawn anew each time."""
+    import torch
+
     first, second = build().state_dict(), build().state_dict()
     weights = {}
     for name, tensor in first.items():

@@ -26,7 +26,7 @@ class HeldByClients:
     knowledge, record
         Of the attacker.
     seen
-        By client, its training examples that are known, one of each.
+        By client, its training examples that are known, one of each. All are of one form: a client of another has none.
     whole
         Clients of which all are known.
     examples

@@ -7,18 +7,19 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from fedattack.attacks.answers import Answers, ShadowLosses
 from fedattack.base.errors import short
 from fedattack.base.structured import fields
-from fedattack.learning import LocalSGD, build_model
 from fedattack.learning.importing import Asked, import_callable, trust_given
-from fedattack.learning.losses import OWN
+from fedattack.learning.stated import OWN, LocalSGD
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ class ModelKnowledge:
         """Whether there is a right output for each example, which a model that only tells its loss does not show."""
         return self.loss != OWN or self.classes > 1
 
-    def build(self) -> nn.Module:
+    def build(self) -> "nn.Module":
         """Build the architecture; its parameters are arbitrary."""
+        # Who reads knowledge alone does not wait for torch.
+        from fedattack.learning.models import build_model
+
         return build_model(
             trust_given(self.spec),
             input_shape=self.input_shape,

@@ -31,8 +31,8 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz, write_sealed
 from fedattack.base.structured import fault, fields, finite, pack
 from fedattack.base.untrusted import Text, check_folder, read_npz, read_sealed, validate, verify_files
-from fedattack.learning import LOSSES, MODELS, LocalSGD
 from fedattack.learning.importing import Asked, asked_unless
+from fedattack.learning.stated import LOSS_NAMES, MODEL_NAMES, LocalSGD
 from fedattack.record.nodes import note_node, read_nodes
 
 KNOWLEDGE = "knowledge.json"
@@ -302,11 +302,11 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
     if value is None:
         return None
     return ModelKnowledge(
-        spec=_read_name("model", value["spec"], MODELS, trusted, where),
+        spec=_read_name("model", value["spec"], MODEL_NAMES, trusted, where),
         input_shape=tuple(value["input_shape"]),
         classes=value["classes"],
         hidden=value["hidden"],
-        loss=_read_name("loss", value["loss"], LOSSES, trusted, where),
+        loss=_read_name("loss", value["loss"], LOSS_NAMES, trusted, where),
         dropout=value["dropout"],
         arguments=value.get("arguments"),
     )
@@ -350,7 +350,7 @@ def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Coll
         form = _PRIVATE_TRAINING
     checked = dict(validate(form, settings, f"{where}: the defence", DataError, _HINT))
     if "loss" in checked:
-        checked["loss"] = _read_name("loss", checked["loss"], LOSSES, trusted, where)
+        checked["loss"] = _read_name("loss", checked["loss"], LOSS_NAMES, trusted, where)
     return checked
 
 

@@ -35,6 +35,9 @@ from fedattack.base.files import atomic_file, copy_bytes, make_private, seal
 MAX_JSON = 256 * 2**20
 """Bytes of the largest JSON or text file that is read."""
 
+MAX_TOML = 2**22
+"""Bytes of the largest TOML file that is read: what it is parsed into takes a hundred times as many."""
+
 MAX_INFLATED = 256 * 2**20
 """Bytes that any file may take in memory; above it 20 times those that it has on the disk, and no more."""
 
@@ -153,17 +156,17 @@ def read_bytes(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) ->
     return content
 
 
-def read_text(path: Path, error: Error, hint: str) -> str:
+def read_text(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) -> str:
     """Read a regular file of UTF-8, or raise ``error`` in one line that ends with ``hint``."""
     try:
-        return read_bytes(path, error, hint).decode("utf-8")
+        return read_bytes(path, error, hint, limit=limit).decode("utf-8")
     except UnicodeDecodeError as cause:
         raise error(f"{path} is no UTF-8 text (byte {cause.start}); {hint}") from None
 
 
 def read_toml(path: Path, error: Error, hint: str) -> dict[str, Any]:
     """Read a TOML file, or raise ``error`` in one line that ends with ``hint``."""
-    text = read_text(path, error, hint)
+    text = read_text(path, error, hint, limit=MAX_TOML)
     try:
         values = tomllib.loads(text)
         repr(values)  # a hexadecimal number may have more digits than any message can show
@@ -446,6 +449,22 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
             raise error(
                 f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
             )
+
+
+def refuse_irregular(path: Path, error: Error, root: Path | None = None) -> None:
+    """Raise ``error``, if something is there that is no regular file, or is a link that leaves ``root``.
+
+    Without ``root`` a link counts as what it leads to.
+    """
+    if root is not None and path.is_symlink() and not _resolve(path, error).is_relative_to(_resolve(root, error)):
+        raise error(f"{path} is a link that leaves {root}; put what it leads to in its place")
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        # Whoever reads it says what is wrong with it.
+        return
+    if not stat.S_ISREG(mode):
+        raise error(f"{path} is {_kind(mode)}; expected a regular file: delete it, or move it to another folder")
 
 
 def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError, in_command
 from fedattack.cli import steps
-from fedattack.cli.console import say, say_progress, watch_bars
+from fedattack.cli.console import log_warnings, say, say_progress, watch_bars
 
 if TYPE_CHECKING:
     from fedattack.apps.app import App
@@ -98,7 +98,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "ste
         app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
         _say_size(app, len(choices.seeds), choices.on)
-    with steps.tell_how_to_go_on(out, command), importable(app):
+    with steps.tell_how_to_go_on(out, command), log_warnings(out), importable(app):
         check_named(choices.model, choices.loss)
         try:
             with watch_bars() as watch:
@@ -147,11 +147,12 @@ def gather_run(
         app = app_of(choices.app)
     order = _order(choices, out, steps.command_line(), device, gates)
     check_named(choices.model, choices.loss)
-    parts, posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
-    if trust:
-        steps.trust_asked(asked_of_knowledge(out))
-    with watch_bars() as watch:
-        judged = audit_gathered(order, parts, posed, watch)
+    with log_warnings(out):
+        parts, posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
+        if trust:
+            steps.trust_asked(asked_of_knowledge(out))
+        with watch_bars() as watch:
+            judged = audit_gathered(order, parts, posed, watch)
     _show(order, judged, gates, as_json)
 
 

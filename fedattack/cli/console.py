@@ -1,12 +1,14 @@
 """What the command shows: tables, progress, warnings, and one line for whoever reads JSON."""
 
 import json
+import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,6 +28,9 @@ err_console = Console(stderr=True)
 
 # A step tells of itself again after so many seconds if it is so much further, and after so many in any case.
 _SECONDS, _SHARE, _LONG = 10.0, 0.1, 60.0
+
+WARNINGS = "warnings.log"
+"""File of a run folder that has what libraries warned of."""
 
 # Words of a column that is narrower than this are hard to read.
 _NARROW = 24
@@ -60,7 +65,8 @@ def watch_bars() -> Iterator["Watch"]:
 @contextmanager
 def _bars() -> Iterator[Callable[[str, int, int | None], None]]:
     with Progress(
-        TextColumn("{task.description}"),
+        # Text, never markup: a step is named after folders.
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -100,6 +106,47 @@ class PlainSteps:
                 return
         self._told[what] = now, share
         err_console.print(escape(f"{what}: {done} of {total}" if total and done else what), soft_wrap=True)
+
+
+@contextmanager
+def log_warnings(folder: Path) -> Iterator[None]:
+    """Write what libraries warn of into a file of a run folder, once it is there, and not into the terminal.
+
+    PyTorch warns of what its users' code does; who audits wrote none of it. Where the file cannot be written, such
+    warnings are shown as ever.
+    """
+    waiting: list[str] = []
+
+    def note(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        waiting.append(warnings.formatwarning(message, category, filename, lineno, line))
+        if folder.is_dir():
+            write()
+
+    def write() -> None:
+        text = "".join(waiting)
+        waiting.clear()
+        try:
+            # The folder may be somebody else's: what a link leads to is not written.
+            how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            with os.fdopen(os.open(folder / WARNINGS, how, 0o600), "a", encoding="utf-8", errors="replace") as log:
+                log.write(text)
+        except OSError:
+            err_console.print(escape(text.rstrip()), soft_wrap=True)
+
+    before, warnings.showwarning = warnings.showwarning, note
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+        if waiting:
+            write()
 
 
 def say_progress(line: str) -> None:

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from fedattack.base.errors import FedAttackError, RunError, in_command, short
-from fedattack.cli.console import err_console, out_console, say, show_page, watch_bars
+from fedattack.cli.console import err_console, log_warnings, out_console, say, show_page, watch_bars
 from fedattack.cli.declared import Declared, pairs
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def train_preset(
     from fedattack.runs.simulating import simulate
 
     trusted = set(leads_out(settings))
-    with tell_how_to_go_on(out, write_resume_command(out, trust=bool(trusted))), watch_bars() as watch:
+    resume = write_resume_command(out, trust=bool(trusted))
+    with tell_how_to_go_on(out, resume), log_warnings(out), watch_bars() as watch:
         before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
         simulate(
             preset,
@@ -90,7 +91,7 @@ def attack_run(
             return known
         return declared.on_top_of(known)
 
-    with watch_bars() as watch:
+    with log_warnings(folder), watch_bars() as watch:
         return attack_folder(
             attack,
             folder,
@@ -114,7 +115,7 @@ def report_run(
     """Judge a run folder, show what was found, and hold it against gates."""
     from fedattack.runs.pipeline import judge_folder
 
-    with watch_bars() as watch:
+    with log_warnings(folder), watch_bars() as watch:
         findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
     show_findings(folder, findings, page, gates, as_json, pdf=pdf)
 
@@ -184,17 +185,18 @@ def write_resume_command(out: Path, *, trust: bool) -> str:
 
 @contextmanager
 def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
-    """Say of a run that ends early, also by SIGTERM, by which command it goes on."""
+    """Say of a run that ends early, also by SIGTERM, by which command it goes on; not of an app that fails itself."""
     from fedattack.base.files import sigterm_raises
     from fedattack.record.folder import STUDY
+    from fedattack.runs.running import goes_on
 
     try:
         # Examples of clients lie in temporary files, and processes of the app compute: neither outlives the command.
         with sigterm_raises():
             yield
-    except (RunError, KeyboardInterrupt, SystemExit):
+    except (RunError, KeyboardInterrupt, SystemExit) as cause:
         # Without it the preparation ended early, and there is nothing to go on with.
-        if (out / STUDY).exists():
+        if (out / STUDY).exists() and (not isinstance(cause, RunError) or goes_on(out)):
             err_console.print(escape(f"note: `{command}` goes on after what is recorded"), soft_wrap=True)
         raise
 

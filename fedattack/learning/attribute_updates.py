@@ -17,8 +17,8 @@ from fedattack.base.errors import DataError
 from fedattack.learning.inputs import examples_of
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
+from fedattack.learning.stated import LocalSGD
 from fedattack.learning.torch_utils import to_tensor
-from fedattack.learning.training import LocalSGD
 
 
 @dataclass(frozen=True, eq=False)

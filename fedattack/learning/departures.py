@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.base.errors import ConfigError, FedAttackError
-from fedattack.learning.training import LocalSGD, train_local
+from fedattack.learning.stated import LocalSGD
+from fedattack.learning.training import train_local
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from fedattack.base.errors import ConfigError, ModelError
 from fedattack.base.machine import MEMORY
 from fedattack.learning.losses import MeanLoss, mean_loss
+from fedattack.learning.stated import LocalSGD
 from fedattack.learning.torch_utils import activations, fix_seed, in_mode
-from fedattack.learning.training import LocalSGD, LocalTraining, read_gradients, records_of
+from fedattack.learning.training import LocalTraining, read_gradients, records_of
 from fedattack.privacy import ExampleSampling, check_noise
 
 if TYPE_CHECKING:

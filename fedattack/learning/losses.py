@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedattack.base.errors import ModelError
 from fedattack.learning.importing import import_callable
+from fedattack.learning.stated import OWN
 
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
 """Takes the model's outputs (n, …) and the targets (n, …) and returns the losses, float64, shape (n,)."""
@@ -66,9 +67,6 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
         raise ModelError(f"{OWN}: expected one loss an example; got {tuple(outputs.shape)} for {len(targets)}")
     return outputs.double()
 
-
-OWN = "own"
-"""The loss of a model that is given its labels and returns a loss."""
 
 LOSSES: Mapping[str, RecordLoss] = {"cross-entropy": cross_entropy, "mse": mean_squared_error, OWN: own_loss}
 """Built-in losses by name."""

@@ -25,8 +25,9 @@ from fedattack.base.errors import DataError
 from fedattack.learning.inputs import Examples, Inputs, call, examples_of, mean_loss_in
 from fedattack.learning.losses import MeanLoss
 from fedattack.learning.returned import output_in
+from fedattack.learning.stated import LocalSGD
 from fedattack.learning.torch_utils import fix_seed, has_batch_norm, has_dropout, to_tensor
-from fedattack.learning.training import LocalSGD, Stepping
+from fedattack.learning.training import Stepping
 
 CHUNK = 64
 """Clients trained at a time; on a CPU larger chunks fall out of its caches."""

@@ -56,8 +56,9 @@ def _warn_of_a_newer(version: str) -> None:
 class Recorder:
     """Takes rounds from an observer and writes them in a thread of its own.
 
-    One round may wait while another is written, so that memory does not grow with the rounds. Whatever goes wrong
-    while writing ends the recording with an error in the log and in the manifest; the run goes on.
+    A round is written while the next one is in flight, and that one waits for it: so memory does not grow with the
+    rounds, and a kill costs two at most. Whatever goes wrong while writing ends the recording with an error in the log
+    and in the manifest; the run goes on.
 
     In the aggregate view a round that comes with single clients' replies is projected before it is written, in the
     thread too, so that nothing of a single client reaches the disk.
@@ -139,6 +140,8 @@ class Recorder:
         self.resumes = resumed is not None
         self._names_in_record = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
+        # Taken by a round from when it is handed over until it is on the disk.
+        self._place = threading.Semaphore(1)
         self._writer: RecordWriter | None = None
         self._thread: threading.Thread | None = None
         self._error: str | None = None
@@ -166,6 +169,7 @@ class Recorder:
         path = Path(time.strftime(self._out)).expanduser()
         self._writer = RecordWriter(path, versions=versions, **self._options)
         self._queue = queue.Queue(maxsize=1)
+        self._place = threading.Semaphore(1)
         self._error = self._lost = self.run_error = self.final = None
         self._foretold = self._began = False
         self._run = None
@@ -248,10 +252,10 @@ class Recorder:
         if self._error is not None:
             return
         self._began = True
-        try:
-            self._queue.put(replace(exchange, others=self._take_others()), timeout=_PATIENCE)
-        except queue.Full:
+        if not self._place.acquire(timeout=_PATIENCE):
             self.fail(f"round {exchange.number} could not be written within {_PATIENCE:.0f} s; the disk is too slow")
+            return
+        self._queue.put(replace(exchange, others=self._take_others()))
 
     def _open_late(self) -> None:
         """Open the record with its first round, for a strategy that is not started itself but wrapped by another."""
@@ -296,16 +300,17 @@ class Recorder:
         if writer is None:
             return
         _yield_to_training()
-        # What waits when the recording fails was handed over before that, and is written.
+        place = self._place
         while (exchange := self._queue.get()) is not None:
-            if not writer.is_open:
-                continue
             try:
-                self._write(writer, exchange)
+                if writer.is_open:
+                    self._write(writer, exchange)
             except Exception as cause:
                 # No error of the recording may reach the run.
                 self.fail(f"round {exchange.number}: {cause}")
                 self._end(writer)
+            finally:
+                place.release()
         if writer.is_open:
             self._end(writer)
 

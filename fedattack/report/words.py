@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from operator import attrgetter
 from typing import Any
 
@@ -38,6 +39,8 @@ _VERDICTS = {
     NOT_APPLICABLE: "not applicable",
 }
 _SYMBOLS = frozenset("εδσμ")
+# By this much GitHub takes a word for an address, and links it.
+_ADDRESS = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 NO_GUARANTEE = "no finite guarantee"
 
 
@@ -128,8 +131,14 @@ def printable_all(value: Any) -> Any:
 
 
 def markdown(text: str) -> str:
-    """Escape text so that Markdown shows it as it is, on one line."""
-    return re.sub(r"([\\`*_\[\]<>|&#~!$])", r"\\\1", " ".join(text.split()))
+    """Escape text so that Markdown shows it as it is, on one line, and makes no link or picture of it.
+
+    Dialects differ in what a backslash escapes: CommonMark's, Python's (TensorBoard), that of a browser (MLflow).
+    Entities mean the same in all of them.
+    """
+    line = escape(" ".join(printable(text).split()), quote=False)
+    line = re.sub(r"([\\`*_\[\]|#~!$])", r"\\\1", line)
+    return _ADDRESS.sub(lambda found: f"&#{ord(found[0])};", line)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> str:

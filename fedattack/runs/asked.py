@@ -43,7 +43,7 @@ def asked_of_knowledge(folder: Path) -> list["Asked"]:
 
 def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
-    # Knowledge describes models, and imports torch, which takes seconds.
+    # A server's own environment may lack what reads it.
     from fedattack.attacks.knowledge import Knowledge
     from fedattack.attacks.knowledge_files import KNOWLEDGE, read_knowledge
 

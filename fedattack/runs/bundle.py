@@ -6,6 +6,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedattack.base.errors import ConfigError
+from fedattack.base.untrusted import open_regular, refuse_irregular
+
 # What flwr may put into a bundle at all; fab-include can only narrow it down.
 APP_SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 
@@ -29,7 +32,13 @@ def copy_app(source: Path, target: Path, *, without: Path | None = None) -> None
 
 
 def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
-    """Yield the files that flwr may bundle."""
+    """Yield the files that flwr may bundle, which are no links.
+
+    Raises
+    ------
+    ConfigError
+        If one is a pipe, a socket or a device: whoever reads it may wait for ever.
+    """
     for folder, subfolders, files in os.walk(source):
         subfolders[:] = [
             name for name in subfolders if may_hold_app(Path(folder, name)) and Path(folder, name) != without
@@ -37,6 +46,7 @@ def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
         for name in files:
             path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
+                refuse_irregular(path, ConfigError)
                 yield path
 
 
@@ -45,8 +55,11 @@ def hash_code(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(app_files(folder)):
         if path.suffix in (".py", ".toml"):
-            digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                digest.update(f"{path.relative_to(folder)} {size}\n".encode())
+                while block := file.read(1 << 20):
+                    digest.update(block)
     return digest.hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from fedattack.base.errors import ConfigError, RunError
 from fedattack.base.files import write_atomically
+from fedattack.base.untrusted import read_bytes
 from fedattack.record.nodes import NODES
 from fedattack.runs.deployment import POLL_SECONDS, START_SECONDS, START_SECONDS_PER_NODE, NotUpError, SuperNodeRuntime
 from fedattack.runs.logs import RUN_ID
@@ -20,6 +21,9 @@ LOST_SECONDS = 180.0
 
 NOTES = "FEDATTACK_NOTES"
 SHARED = "FEDATTACK_SHARED"
+
+# Bytes of the largest note of a client, which is two names.
+_MOST_NOTE = 2**16
 
 _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
 
@@ -185,4 +189,5 @@ class Remote(SuperNodeRuntime):
                 # A link of a client must not make us copy a file of our own.
                 if note.resolve().is_relative_to(client) and not (folder / NODES / note.name).exists():
                     (folder / NODES).mkdir(parents=True, exist_ok=True)
-                    write_atomically(folder / NODES / note.name, note.read_bytes())
+                    content = read_bytes(note, RunError, "a client wrote it; delete it", limit=_MOST_NOTE)
+                    write_atomically(folder / NODES / note.name, content)

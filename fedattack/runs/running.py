@@ -10,7 +10,7 @@ from fedattack.base.errors import ConfigError, FedAttackError, RunError, in_comm
 from fedattack.base.files import FolderLock, make_private, open_private
 from fedattack.base.untrusted import remove_inside
 from fedattack.record import Record
-from fedattack.record.folder import STUDY, Part, read_study, write_study
+from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
 from fedattack.record.format import INDEX, MANIFEST
 from fedattack.runs.pace import Pace
 from fedattack.runs.watch import Watch
@@ -111,6 +111,18 @@ def is_recorded(part: Part, rounds: int = 1) -> bool:
 def whole_rounds(record: Record) -> list[int]:
     """List the rounds after which a run can go on; none if no client ever answered."""
     return [] if record.silence else [item.number for item in record if not item.unfinished]
+
+
+def goes_on(out: Path) -> bool:
+    """Say whether a run that did not finish by itself goes on after what is recorded.
+
+    A preset's does in any case. Of somebody's app a seed must be whole: else the app failed, and would fail again.
+    """
+    try:
+        study = read_study(out)
+        return "app" not in study or any(map(is_recorded, new_parts(out, study.get("seeds", ()))))
+    except FedAttackError:
+        return False
 
 
 def check_idle(part: Part) -> None:

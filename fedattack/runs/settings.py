@@ -16,6 +16,7 @@ from fedattack.defences.kinds import DefenceSettings
 from fedattack.defences.noise import NoiseSettings
 from fedattack.defences.recup import RecupSettings
 from fedattack.defences.soteria import SoteriaSettings
+from fedattack.learning.stated import MODEL_NAMES
 
 if TYPE_CHECKING:
     from fedattack.learning import LocalSGD
@@ -24,13 +25,7 @@ PROPERTIES = ("membership", "inversion", "ascent")
 """What clients may have in common that others lack: a target record among theirs, inverted updates, or ascent of the
 loss."""
 
-# A test holds them against the models that there are, which cannot be imported without torch.
-MODELS = Words(
-    (
-        *("lenet-mnist", "lenet-cifar", "sia-cnn", "sia-mlp", "mlp", "linear", "student-mlp", "fedmd-cnn-1"),
-        *("fedmd-cnn-2", "fedmd-cnn-3", "fedmd-mlp-1", "fedmd-mlp-2", "fedmd-mlp-3", "decoder", ":"),
-    )
-)
+MODELS = Words((*MODEL_NAMES, ":"))
 
 PARTITIONS = Words(tuple(f"{name}:" if name == "column" else name for name in SCHEMES))
 

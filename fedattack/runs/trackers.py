@@ -17,7 +17,7 @@ from fedattack.base.untrusted import read_text
 from fedattack.report.answer import in_short
 from fedattack.report.html import PAGE
 from fedattack.report.validate import read_findings, read_run
-from fedattack.report.words import printable
+from fedattack.report.words import markdown
 
 _NEXT = "write it with `fedattack report`"
 
@@ -97,7 +97,7 @@ def read_report(folder: Path) -> TrackedReport:
             points += _list_curve(f"{name}.seed-{seed}", run[name]["rounds"], values)
     verdicts = {finding.name: finding.verdict for finding in findings}
     settings = {key: short(str(value)) for key, value in run["setting"].items()}
-    lines = [f"- {printable(question)} **{printable(answer)}**" for _, question, answer in in_short(findings)]
+    lines = [f"- {markdown(question)} **{markdown(answer)}**" for _, question, answer in in_short(findings)]
     return TrackedReport(Path(folder), points, verdicts, settings, "\n".join(lines), texts)
 
 
@@ -180,7 +180,7 @@ def write_tensorboard(report: TrackedReport, folder: Path) -> str:
     from torch.utils.tensorboard import SummaryWriter
 
     make_private(folder)
-    verdicts = [f"- {name}: {verdict}" for name, verdict in report.verdicts.items()]
+    verdicts = [f"- {markdown(name)}: {markdown(verdict)}" for name, verdict in report.verdicts.items()]
     page = f"[The page]({(report.folder / PAGE).resolve().as_uri()})"
     with SummaryWriter(str(folder)) as writer:
         for name, value, step in report.points:

@@ -32,6 +32,7 @@ from fedattack.record.format import RUN, seal_manifest
 from fedattack.record.keep import Keep
 from fedattack.runs.deployment import Deployment
 from fedattack.witness import WITNESS_FOLDER, SeenExamples, WitnessMod, read_witnesses, sources, write_witness
+from fedattack.witness.sample import hash_rows
 from fedattack.witness.store import read_witness, write_frozen
 from tests.apps.projects import MESSAGE_API, fedattack
 from tests.apps.worlds import CLASSES, FEATURES, pool, pose
@@ -340,6 +341,41 @@ def file_of(world):
 def reverse(world) -> None:
     seen = trained_in(world)
     change_trained(world, x=seen.x[::-1], y=seen.y[::-1], hashes=seen.hashes[::-1])
+
+
+def seen(x, y) -> SeenExamples:
+    """Return what a witness notes of examples."""
+    order = np.argsort([key.hex() for key in hash_rows(x, 0)])
+    hashes = np.array([list(key) for key in hash_rows(x[order], 0)], np.uint8)
+    return SeenExamples(x[order], y[order], hashes, len(x), {})
+
+
+def words_of(count: int):
+    tokens = np.zeros(count, np.dtype([("input_ids", "<i8", (5,)), ("attention_mask", "<i8", (5,))]))
+    tokens["input_ids"] = np.arange(5 * count).reshape(count, 5)
+    return tokens
+
+
+# Examples of one client, and what is said of it.
+MISFITS = {
+    "numbers alone": (np.arange(40, dtype=np.float32), "float32 of shape ()"),
+    "one column more": (X[:40].repeat(2, axis=1)[:, : FEATURES + 1], f"float32 of shape ({FEATURES + 1},)"),
+    "images": (np.arange(40 * 192, dtype=np.float32).reshape(40, 3, 8, 8), "float32 of shape (3, 8, 8)"),
+    "integers": (np.arange(40 * FEATURES).reshape(40, FEATURES), f"int64 of shape ({FEATURES},)"),
+    "text": (words_of(40), "the arrays input_ids, attention_mask"),
+}
+
+
+@pytest.mark.parametrize(("x", "form"), MISFITS.values(), ids=MISFITS)
+def test_a_client_whose_examples_have_another_form_takes_nobodys_place(world, x, form):
+    before = gathered(world)
+    shutil.rmtree(world.out)
+    change(world.sites[1], trained=seen(x, np.arange(len(x)) % CLASSES))
+    truth = gathered(world)
+    assert any(f"client 1 trains on examples of {form}, and most clients on" in note for note in truth.notes)
+    assert truth.clients == before.clients
+    assert {*truth.owners.tolist()} == {"", "0", "2"}
+    assert {*truth.answers["exact"]["owners"].tolist()} == {"0", "2"}
 
 
 SPOILS = {

@@ -10,9 +10,9 @@ from fedattack.apps.holding import Holding, hold
 from fedattack.apps.targets import choose_targets as choose
 from fedattack.apps.targets import even
 from fedattack.base.errors import DataError
-from fedattack.witness import SeenExamples, Witness
+from fedattack.witness import SeenExamples, Witness, WitnessedModel
 from fedattack.witness.seen import NOT_ASKED
-from tests.apps.worlds import FEATURES, TRAINING, hash_of, pool, seen, server, witness
+from tests.apps.worlds import CLASSES, FEATURES, TRAINING, hash_of, pool, seen, server, witness
 
 X, Y = pool(400)
 
@@ -234,5 +234,28 @@ def test_clients_whose_examples_are_of_another_form_are_named():
     numbers = witness("4", (x, y.astype(np.float32)))
     holding = hold([*World.witnesses(10**6), halves, numbers])
     assert holding.shape == (FEATURES,)
-    assert f"client 3 trains on examples of shape (3,), and most clients on ({FEATURES},)" in "\n".join(holding.notes)
-    assert "client 4 has labels of another kind than most" in "\n".join(holding.notes)
+    told = "\n".join(holding.notes)
+    assert (
+        f"client 3 trains on examples of float32 of shape (3,), and most clients on float32 of shape ({FEATURES},)"
+        in told
+    )
+    assert "client 4 has labels of another kind than most" in told
+    # These are the true reasons, and no other is given.
+    assert not any("certain" in note for note in holding.notes)
+
+
+def test_labels_that_the_model_of_most_has_no_output_for_are_one_clients_own():
+    """Cross-entropy refuses them: one client that states them takes nobody else's page."""
+    model = WitnessedModel("torch.nn:Linear", {}, (FEATURES,), CLASSES, "cross-entropy", "")
+    clients = [replace(each, model=model) for each in World.witnesses(10**6)]
+    x, _ = rows((380, 400))
+    labels = np.concatenate([np.zeros(5, np.int64), np.full(15, 10**6)])
+    holding = hold([*clients, replace(witness("3", (x, labels)), model=model)])
+    assert f"client 3 has labels up to 1e+06, and the model that most clients train has {CLASSES} outputs" in "\n".join(
+        holding.notes
+    )
+    assert max(y for _, y in holding.examples.values()) < CLASSES
+    assert len(holding.clients["3"].own(holding.examples)) == 5
+    # Where most have such labels they are no slip of one client's.
+    everybody = [replace(each, trained=replace(each.trained, y=each.trained.y + CLASSES)) for each in clients]
+    assert max(y for _, y in hold(everybody).examples.values()) >= CLASSES

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.apps.outside import FlwrRun, observe_command, wrap_app
+from fedattack.apps.app import App
+from fedattack.apps.outside import FlwrRun, observe_command, read_app, refuse_masked, wrap_app
 from fedattack.base.errors import ConfigError, RunError
+from fedattack.base.untrusted import MAX_TOML
 from tests.apps.projects import BATCH_NORM, ROOT
 
 # The fedattack that is tested, also where another one is installed.
@@ -50,7 +53,7 @@ def test_the_folder_of_the_app_is_found(tmp_path, monkeypatch):
         ([], "no command: expected"),
         (["flwr", "run", "--nope"], "flwr run --nope: No such option '--nope'"),
         (["flwr", "run", "@flwrlabs/quickstart-pytorch"], "is an app of Flower's hub"),
-        (["flwr", "run", "nowhere"], "nowhere/pyproject.toml cannot be read .*No such file.* give the folder"),
+        (["flwr", "run", "nowhere"], "nowhere/pyproject.toml is not there; give the folder of a Flower app"),
     ],
 )
 def test_what_cannot_be_observed_is_refused_in_one_line(words, message, tmp_path):
@@ -138,3 +141,72 @@ def test_a_run_that_fails_or_leaves_no_record_is_an_error(script, message, tmp_p
     flwr.chmod(0o755)
     with pytest.raises(RunError, match=message):
         observe_command([str(flwr), "run", str(project), "--stream"], tmp_path / "record", {})
+
+
+@pytest.fixture
+def impatient():
+    """End a test that waits for what never comes."""
+
+    def end(*_):
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "batch_norm/extra.py", "notes.md"])
+def test_a_pipe_in_the_place_of_a_file_of_the_app_is_refused(tmp_path, impatient, name):
+    project = BATCH_NORM.copy(tmp_path)
+    path = project / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    message = f"{path.name} is a pipe; expected a regular file: delete it, or move it to another folder"
+    with pytest.raises(ConfigError, match=message):
+        wrap_app(project, tmp_path / "copy", tmp_path / "record", {})
+    if path.suffix == ".py":
+        with pytest.raises(ConfigError, match=message):
+            refuse_masked(project)
+        with pytest.raises(ConfigError, match=message):
+            App(project).code  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("/dev/zero", "pyproject.toml is a link that leaves .*; put what it leads to in its place"),
+        ("/etc/hostname", "pyproject.toml is a link that leaves"),
+        ("pyproject.toml", "pyproject.toml is a link that leads back to itself"),
+    ],
+)
+def test_a_pyproject_that_lies_elsewhere_is_not_read(tmp_path, impatient, target, message):
+    project = BATCH_NORM.copy(tmp_path)
+    (project / "pyproject.toml").unlink()
+    (project / "pyproject.toml").symlink_to(target)
+    with pytest.raises(ConfigError, match=message):
+        read_app(project)
+
+
+def test_a_pyproject_is_read_by_a_link_within_the_app_and_is_bounded(tmp_path):
+    project = BATCH_NORM.copy(tmp_path)
+    (project / "pyproject.toml").rename(project / "own.toml")
+    (project / "pyproject.toml").symlink_to("own.toml")
+    assert read_app(project)["tool"]["flwr"]["app"]["components"]
+    with (project / "own.toml").open("ab") as file:
+        file.write(b"#" * MAX_TOML)
+    with pytest.raises(ConfigError, match=r"has 4,.* bytes; expected at most 4,194,304; give the folder"):
+        read_app(project)
+
+
+def test_code_that_python_cannot_take_apart_calls_nothing_that_masks(tmp_path):
+    project = BATCH_NORM.copy(tmp_path)
+    deep = "x = " + "-" * 100_000 + "1  # SecAggPlusWorkflow\n"
+    for name in (path.name for path in project.rglob("*.py")):
+        (project / f"deep_{name}").write_text(deep)
+    refuse_masked(project)
+    (project / "own.py").write_text("from flwr.server.workflow import SecAggPlusWorkflow\nSecAggPlusWorkflow(3, 2)\n")
+    with pytest.raises(ConfigError, match=r"own.py makes a SecAggPlusWorkflow"):
+        refuse_masked(project)

@@ -1,5 +1,7 @@
 """What runs in the copy of a folder finds what it reads, and leaves the folder as it is."""
 
+import os
+
 from fedattack.apps import place
 from fedattack.apps.place import copy_files
 
@@ -41,3 +43,13 @@ def test_what_is_copied_is_bounded_in_all(tmp_path, monkeypatch):
     copy_files(own, tmp_path / "copy", without=tmp_path / "nothing")
     linked = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_symlink()}
     assert linked == {"a/2.txt", "b/0.txt", "b/1.txt", "b/2.txt"}
+
+
+def test_links_that_lead_nowhere_and_pipes_cost_nothing(tmp_path):
+    own = tmp_path / "app"
+    own.mkdir()
+    (own / "loop").symlink_to("loop")
+    (own / "gone").symlink_to("nothing")
+    os.mkfifo(own / "pipe")
+    copy_files(own, tmp_path / "copy", without=tmp_path / "nothing")
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {"loop", "gone"}

@@ -23,7 +23,7 @@ from fedattack.apps.running import run_app
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Targets, write_knowledge
 from fedattack.audit.truth import note_node
-from fedattack.base.errors import ConfigError, TrustError
+from fedattack.base.errors import ConfigError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.cli.steps import trust_asked
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
@@ -274,6 +274,25 @@ def test_the_command_that_is_given_again_poses_and_attacks_only_what_is_missing(
     assert code == 0, err
     assert not made
     assert (out / "findings.json").read_text() == found
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_an_app_that_fails_itself_is_not_told_to_go_on(tmp_path, runtime, call, monkeypatch, fails):
+    """Its own error is what the line says; going on makes sense once a seed is whole."""
+    real = runtime.run
+
+    def run(config, on_poll):
+        if len(runtime.seeds) == fails:
+            raise RunError("flwr run failed: ValueError: the app's own")
+        real(config, on_poll)
+
+    monkeypatch.setattr(runtime, "run", run)
+    app, out = MESSAGE_API.copy(tmp_path), tmp_path / "out"
+    words = ("audit", app, "--out", out, "--seeds", 2, "--supernodes", 3, "--device", "cpu", "--quiet")
+    code, _, err = call(*words)
+    assert code == 2
+    assert err.splitlines()[-1] == "error: flwr run failed: ValueError: the app's own"
+    assert ("goes on after what is recorded" in err) == bool(fails)
 
 
 def stopped(call, words) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from fedattack.apps.app import app_of
 from fedattack.apps.superlink import check_reach, check_witnessed, count_online
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, RunError
 from fedattack.record import Record, check_record
@@ -102,8 +103,12 @@ def test_an_app_is_audited_on_a_superlink_that_is_up(tmp_path: Path, federation)
     words = ("--on", "superlink", "--set", "local-epochs=1", "--set", "num-server-rounds=2")
     done = fedattack("audit", str(app), "--out", str(out), "--json", *words, cwd=tmp_path)
     assert "project: 2 clients, 1 run on superlink" in done.stderr
+    # All that is asked of the simulated app is asked here, too; of what is not, the page has the reason.
     headlines = {item["attack"] for item in json.loads(done.stdout) if item["headline"]}
-    assert headlines == {"sia", "membership"}
+    assert headlines == {"sia", "membership", "labels", "plaintext"}
+    untried = json.loads((out / "run.json").read_text())["untried"]
+    assert all(entry["why"] for entry in untried)
+    assert {THREATS["inversion"].question, THREATS["exact"].question} <= {entry["question"] for entry in untried}
     assert check_record(out / "record").whole
     assert len(Record(out / "record")) == 2
     truth = read_truth(out / "truth")

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedattack.base.errors import ModelError
-from fedattack.learning import build_model, example_gradients
+from fedattack.learning import build_model
+from fedattack.learning.example_gradients import example_gradients
 
 
 def test_gradients_are_those_of_single_examples():

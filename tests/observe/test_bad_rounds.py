@@ -116,9 +116,12 @@ def test_rounds_that_wait_when_the_recording_fails_are_written(tmp_path, monkeyp
     recorder.open()
     first, second, _ = exchanges()
     recorder.put(first)
-    recorder.put(second)
+    waits = threading.Thread(target=recorder.put, args=(second,))
+    waits.start()
+    waits.join(0.2)
     recorder.fail("round 3: nothing can be read of it")
     going.set()
+    waits.join()
     recorder.close()
     record = Record(tmp_path / "record")
     assert [item.number for item in record] == [1, 2]

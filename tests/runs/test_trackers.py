@@ -1,6 +1,7 @@
 """Reports in a real MLflow and in TensorBoard's own files, read back by these."""
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
 
 from fedattack.base import extra
+from fedattack.runs import trackers
 from tests.report import example
 from tests.report.test_compare import write
 
@@ -89,6 +92,19 @@ def test_events_are_read_by_tensorboard(call, reported, tmp_path, offline):
     assert (reported / "report.html").as_uri() in said
     code, _, err = call("export", reported, "--tensorboard", folder)
     assert (code, "it exists already" in err) == (2, True)
+
+
+def test_what_a_name_says_is_no_markdown_of_ours(reported, monkeypatch, tmp_path):
+    bad = "![x](http://evil.example/x.png) [update](http://evil.example/)"
+    monkeypatch.setattr(trackers, "in_short", lambda _: [(None, f"Who is {bad}?", f"Yes: {bad}")])
+    report = trackers.read_report(reported)
+    assert not re.search(r"(?<!\\)\]\(", report.answers)
+    trackers.write_tensorboard(report, tmp_path / "events")
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    (text,) = events.Tensors("report/text_summary")
+    page = markdown_to_safe_html(text.tensor_proto.string_val[0].decode())
+    assert 'http://evil.example"' not in page
+    assert "<img" not in page
 
 
 @pytest.mark.parametrize("name", ["mlflow", "tensorboard"])

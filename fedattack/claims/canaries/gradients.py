@@ -130,7 +130,7 @@ class Gradients:
     def _compute_gradients(
         self, received: Mapping[str, NDArray[Any]], examples: NDArray[np.int64], entries: slice
     ) -> NDArray[np.float32]:
-        from fedattack.learning import example_gradients
+        from fedattack.learning.example_gradients import example_gradients
 
         x, y = self._x[examples], self._y[examples]
         try:

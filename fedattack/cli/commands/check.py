@@ -73,10 +73,10 @@ def _refusals(path: Path) -> list[str]:
         return []
     if not record.keep.kinds or what_to_install("check"):
         return []
-    from fedattack.attacks import ATTACKS
+    from fedattack.attacks.registry import declarations
 
     told: dict[str, list[str]] = {}
-    for name, attack in ATTACKS.items():
+    for name, attack in declarations().items():
         if record.view in attack.needs.views and record.protocol in attack.needs.protocols:
             told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
     able = told.pop("", [])

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedattack.base.errors import RecordError, ReportError
-from fedattack.cli.console import out_console, show_page, watch_bars
+from fedattack.cli.console import log_warnings, out_console, show_page, watch_bars
 from fedattack.cli.options import AsJson, Cluster, Device, FailIf, Memory, Options, Quiet, Trust
 from fedattack.cli.steps import (
     Gates,
@@ -84,7 +84,8 @@ def resume(
     trusted: set[str] = set()
     if trust:
         trusted = trust_asked(asked)
-    with tell_how_to_go_on(folder, write_resume_command(folder, trust=bool(asked))), watch_bars() as watch:
+    again = write_resume_command(folder, trust=bool(asked))
+    with tell_how_to_go_on(folder, again), log_warnings(folder), watch_bars() as watch:
         go_on(folder, command=command_line(), watch=watch, trusted=trusted)
     for item in chosen:
         attack_run(item, folder, device=device, trusted=trusted)
