@@ -27,6 +27,7 @@ from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.untried import untried_of
 from fedattack.base.files import write_json, write_sealed
 from fedattack.record.folder import read_study
+from fedattack.record.marks import RecordMark
 
 FINDINGS = "findings.json"
 RUN = "run.json"
@@ -91,6 +92,7 @@ def audit_folder(
         "provenance": provenance,
         "observed": observed,
         "notes": notes_of(evidence),
+        "records": {one.part.place: vars(RecordMark.of(one.record)) for one in evidence},
     }
     if not evidence[0].scores:
         run[UNANSWERED] = study[UNANSWERED]

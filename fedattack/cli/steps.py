@@ -185,12 +185,12 @@ def write_resume_command(out: Path, *, trust: bool) -> str:
 @contextmanager
 def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
     """Say of a run that ends early, also by SIGTERM, by which command it goes on."""
-    from fedattack.base.files import sigterm_raises
+    from fedattack.base.files import signals_raise
     from fedattack.record.folder import STUDY
 
     try:
         # Examples of clients lie in temporary files, and processes of the app compute: neither outlives the command.
-        with sigterm_raises():
+        with signals_raise():
             yield
     except (RunError, KeyboardInterrupt, SystemExit):
         # Without it the preparation ended early, and there is nothing to go on with.

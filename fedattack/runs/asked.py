@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.record.folder import STUDY, Part, find_parts, read_study
+from fedattack.record.folder import KNOWLEDGE, STUDY, Part, find_parts, read_study
 from fedattack.runs.settings import leads_out
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
     # Knowledge describes models, and imports torch, which takes seconds.
     from fedattack.attacks.knowledge import Knowledge
-    from fedattack.attacks.knowledge_files import KNOWLEDGE, read_knowledge
+    from fedattack.attacks.knowledge_files import read_knowledge
 
     there = (part.knowledge / KNOWLEDGE).exists()
     return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()
