@@ -139,7 +139,7 @@ class Asker:
             }
             file = folder / "request.json"
             file.write_text(json.dumps(request), encoding="utf-8")
-            _run(file, answers, place, working_in(folder), partial(self._say, step))
+            _run(file, answers, place, partial(self._say, step))
             return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
 
     def _say(self, step: str, done: int, total: int) -> None:
@@ -167,10 +167,10 @@ def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, 
     return found
 
 
-def _run(
-    request: Path, answers: Path, place: Path, environment: Mapping[str, str], say: Callable[[int, int], None]
-) -> None:
+def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], None]) -> None:
     """Run the process that asks; ``say`` is told how many replies were asked about, and how many there are.
+
+    It works in the private folder of the ``request``, and ends with it.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def _run(
         subprocess.Popen(
             command,
             cwd=place,
-            env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**working_in(request.parent), "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

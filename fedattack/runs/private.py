@@ -55,11 +55,9 @@ def private_folder(run: Path) -> Iterator[Path]:
     """
     sweep(run)
     make_private(run / PRIVATE)
-    with signals_raise(), guarded_folder(run / PRIVATE, "", link=_name_link()) as link:
-        yield link
-    with suppress(OSError):
-        # Another command may work beside this one.
-        (run / PRIVATE).rmdir()
+    with signals_raise(), ExitStack() as undo:
+        undo.callback(_remove_empty, run / PRIVATE)
+        yield undo.enter_context(guarded_folder(run / PRIVATE, "", link=_name_link()))
 
 
 def _name_link() -> Path:
@@ -95,6 +93,12 @@ def guarded_folder(parent: Path, prefix: str, *, link: Path | None = None) -> It
             end_guard(guard)
 
 
+def _remove_empty(folder: Path) -> None:
+    # Another command may keep copies there.
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def _remove(folder: Path) -> None:
     reaper.reap(folder)
     # What cannot be removed is left to the next command.
@@ -112,8 +116,7 @@ def sweep(run: Path) -> None:
     if inside.is_symlink() or not inside.is_dir():
         return
     sweep_named(inside, "")
-    with suppress(OSError):
-        inside.rmdir()
+    _remove_empty(inside)
 
 
 def sweep_named(parent: Path, prefix: str) -> None:
