@@ -342,6 +342,8 @@ def test_an_audit_that_is_killed_while_it_asks_leaves_no_example_and_nobody_who_
     """As the kernel does where memory is short, and a terminal that closes."""
     app, out, temporary = ASKED.copy(tmp_path), tmp_path / "out", tmp_path / "tmp"
     temporary.mkdir()
+    project = app / "pyproject.toml"
+    project.write_text(project.read_text().replace('name = "asked_app"', 'name = "asked-app"'))
     words = ["audit", app, "--out", out, "--supernodes", 6, "--set", "kind=autoencoder", "--quiet"]
     audit = subprocess.Popen(
         [sys.executable, "-m", "fedattack", *map(str, words)],
