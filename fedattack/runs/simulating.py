@@ -14,6 +14,7 @@ from fedattack.record import Record
 from fedattack.record.folder import (
     DEALT,
     HOLDINGS,
+    KNOWLEDGE,
     STUDY,
     Part,
     new_parts,
@@ -200,7 +201,7 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
             finished: list[int] = []
             check_idle(part)
             # Knowledge and truth name the record before it is there; a run of an earlier version names none.
-            config["record-id"] = read_stated([part.truth / HOLDINGS])
+            config["record-id"] = read_stated([part.truth / HOLDINGS, part.knowledge / KNOWLEDGE])
             if is_recorded(part, int(config["rounds"])):
                 continue
             if (part.record / MANIFEST).exists():
