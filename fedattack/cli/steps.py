@@ -184,12 +184,12 @@ def write_resume_command(out: Path, *, trust: bool) -> str:
 
 @contextmanager
 def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
-    """Say of a run that ends early, also by SIGTERM, by which command it goes on."""
+    """Say of a run that ends early, also by SIGTERM or SIGHUP, by which command it goes on."""
     from fedattack.base.files import signals_raise
     from fedattack.record.folder import STUDY
 
     try:
-        # Examples of clients lie in temporary files, and processes of the app compute: neither outlives the command.
+        # Private copies lie in the run folder, and processes of the app compute: neither outlives the command.
         with signals_raise():
             yield
     except (RunError, KeyboardInterrupt, SystemExit):
