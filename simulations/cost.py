@@ -18,6 +18,7 @@ from fedattack.base.errors import FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, Batch
 from fedattack.defences.hook import collecting
 from fedattack.grids.tradeoff.cost import summarise_cost, time_side_by_side
+from fedattack.runs.private import guarded_folder
 from fedattack.runs.settings import RunSettings, read_settings
 from simulations.study import Study
 from simulations.zoos import make_zoos
@@ -37,9 +38,11 @@ def measure(run_config: Mapping[str, Any], strengths: Mapping[str, float]) -> di
     FedAttackError
         If the settings do not fit the data.
     """
-    with tempfile.TemporaryDirectory() as zoo:
+    with guarded_folder(Path(tempfile.gettempdir()), "fedattack-") as zoo:
         settings = read_settings(run_config)
-        return _measure(settings.replace(device="cpu", record="", truth="", knowledge="", dealt="", zoo=zoo), strengths)
+        return _measure(
+            settings.replace(device="cpu", record="", truth="", knowledge="", dealt="", zoo=str(zoo)), strengths
+        )
 
 
 def _measure(settings: RunSettings, strengths: Mapping[str, float]) -> dict[str, Any]:

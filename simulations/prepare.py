@@ -68,7 +68,7 @@ def prepare(
     goal = goal_of(settings)
     # Canaries are nodes after all clients.
     canaries = [str(client) for client in range(settings.clients, settings.nodes)]
-    common = Knowledge(limits=data.limits, canaries=tuple(canaries))
+    common = Knowledge(limits=data.limits, canaries=tuple(canaries), record=settings.record_id)
     if study.framework.trains_model:
         model = study.models.known()
         # Models that do not fit the data are better refused now than after the training.
@@ -94,6 +94,7 @@ def prepare(
         records=_few_records(study),
         notes=[*notes, *overlap_notes(study)],
         canaries=canaries,
+        record=settings.record_id,
         **vars(answer),
     )
 

@@ -87,7 +87,12 @@ class ServedRun:
             Of :class:`fedattack.observe.ObservedStrategy`, beyond those that all runs have.
         """
         settings, checkpoint = self.study.settings, self.checkpoint
-        usual: dict[str, Any] = {"seed": settings.seed, "facts": self.facts, "resumed": checkpoint and checkpoint.names}
+        usual: dict[str, Any] = {
+            "seed": settings.seed,
+            "facts": self.facts,
+            "resumed": checkpoint and checkpoint.names,
+            "record_id": settings.record_id,
+        }
         # The observer fills in strftime directives; this path is meant as it stands.
         observed = ObservedStrategy(strategy, settings.record.replace("%", "%%"), **usual | options)
         rounds = settings.rounds

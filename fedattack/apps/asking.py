@@ -5,7 +5,6 @@ process: the app's code is as trusted as in the run itself, and what it leaves b
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from fedattack.base.untrusted import read_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.runs.bundle import copy_app
+from fedattack.runs.private import private_folder, working_in
 from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness
 
@@ -117,8 +117,7 @@ class Asker:
         handlers = _handlers(inquiry.witnesses, app)
         if not handlers:
             raise DataError("no client was seen to be asked to train")
-        with tempfile.TemporaryDirectory(prefix="fa-") as name:
-            folder = Path(name)
+        with private_folder(part.folder) as folder:
             copy, place, answers = folder / app.folder.name, folder / "cwd", folder / "answers.npz"
             copy_app(app.folder, copy, without=part.folder.resolve())
             copy_files(app.folder, place, without=part.folder.resolve())
@@ -171,6 +170,8 @@ def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, 
 def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], None]) -> None:
     """Run the process that asks; ``say`` is told how many replies were asked about, and how many there are.
 
+    It works in the private folder of the ``request``, and ends with it.
+
     Raises
     ------
     DataError
@@ -179,18 +180,18 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
         If it crashes, or ends without answers.
     """
     command = [sys.executable, "-m", "fedattack.apps.answering", str(request)]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
             command,
             cwd=place,
-            env=environment,
+            env={**working_in(request.parent), "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             errors="replace",
+            start_new_session=True,
         ) as process,
     ):
         try:

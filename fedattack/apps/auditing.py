@@ -12,7 +12,6 @@ judge   :func:`judge`                                          findings and the 
 """
 
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -41,11 +40,13 @@ from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
+from fedattack.record.marks import RecordMark
 from fedattack.report import read_run
 from fedattack.report.sent import list_readable
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
 from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored
+from fedattack.runs.private import private_folder
 from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
 
@@ -245,15 +246,17 @@ def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str]
     """Attack what a server behind secure aggregation would have seen of the same runs."""
     for part in parts:
         step = f"{attack.name} on {part.name or 'the record'}"
-        with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        with private_folder(part.folder) as folder:
             scores = attack.run(
-                project_record(Record(part.record), Path(folder) / "record"),
+                project_record(Record(part.record), folder / "record"),
                 known_to(part, trusted),
                 device=device,
                 progress=lambda done, total, step=step: watch.step(step, done, total),  # type: ignore[misc]
             )
         note = f"{attack.name} was given sums alone, computed from the replies as if secure aggregation had been on"
-        replace(scores, notes=(note, *scores.notes)).save(part.scores(attack.name))
+        # The sums are gone; what they were computed from stays.
+        of_replies = RecordMark.of(Record(part.record))
+        replace(scores, notes=(note, *scores.notes), record=of_replies).save(part.scores(attack.name))
 
 
 def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watch) -> None:

@@ -7,7 +7,6 @@ attacks on tables it sends trees that split by its own values. If nothing of tha
 anything here.
 """
 
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Round, rewrite_record
 from fedattack.record.folder import Part
+from fedattack.runs.private import private_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
 
@@ -65,12 +65,12 @@ def control(
     given_up: set[str] = set()
     if not unseen:
         return found
-    with tempfile.TemporaryDirectory(prefix="planted-", dir=parts[0].folder) as folder:
+    with private_folder(parts[0].folder) as folder:
         tries: list[tuple[str, Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
             *((TRAINED, passes, _train_further) for passes in PASSES),
-            (STEPPED, TOGETHER, partial(_step, Path(folder))),
-            (WHOLE, (ALL,), partial(_step, Path(folder))),
-            (PLANTED, VALUES, partial(_plant_rows, Path(folder))),
+            (STEPPED, TOGETHER, partial(_step, folder)),
+            (WHOLE, (ALL,), partial(_step, folder)),
+            (PLANTED, VALUES, partial(_plant_rows, folder)),
         ]
         for kind, amounts, plant in tries:
             left = [name for name in unseen if _takes(name, kind) and not (name in found and found[name].is_seen)]

@@ -4,7 +4,6 @@ The folders were copied from elsewhere, so that they are data: what does not bel
 """
 
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +17,13 @@ from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
 from fedattack.attacks import ModelKnowledge
 from fedattack.base.errors import ConfigError, RecordError, RunError, TrustError, short
-from fedattack.base.files import make_private, sigterm_raises
+from fedattack.base.files import make_private, signals_raise
 from fedattack.base.untrusted import check_folder
 from fedattack.record import Record
 from fedattack.record.folder import Part, find_parts, read_study, write_study
 from fedattack.record.format import MANIFEST, RUN
 from fedattack.record.project import copy_record
+from fedattack.runs.private import guarded_folder, sweep_named
 from fedattack.runs.running import check_free
 from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses
 from fedattack.witness.sample import hash_rows
@@ -106,8 +106,10 @@ def gather(
 def _making_whole(out: Path) -> Iterator[Path]:
     """Yield a folder that takes its place when all is in it; nothing is left of it if something fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with sigterm_raises(), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
-        folder = Path(temporary) / "run"
+    prefix = f".{out.name}.gathering-"
+    sweep_named(out.parent, prefix)
+    with signals_raise(), guarded_folder(out.parent, prefix) as temporary:
+        folder = temporary / "run"
         make_private(folder)
         yield folder
         folder.rename(out)

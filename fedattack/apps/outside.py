@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import tomli_w
 import typer
 
 from fedattack.base.errors import ConfigError, RunError
-from fedattack.base.files import make_private, sigterm_raises
+from fedattack.base.files import make_private, signals_raise
 from fedattack.base.untrusted import read_bytes, read_toml, refuse_irregular
 from fedattack.record import Record
 from fedattack.runs.bundle import app_files, copy_app
@@ -241,6 +242,7 @@ def observe_command(
     witness: Path | None = None,
     hold_out: "HoldOut | None" = None,
     stdout: int | None = None,
+    folder: Path | None = None,
 ) -> int | None:
     """Run a ``flwr run`` whose server is observed, its output at ``stdout`` as :func:`subprocess.run` takes it.
 
@@ -252,6 +254,8 @@ def observe_command(
         Folder of the record; ``strftime`` directives are filled in when the run starts.
     options, witness, hold_out
         As for :func:`wrap_app`.
+    folder
+        Empty folder for the copy of the app, which the caller removes; a temporary one without.
 
     Returns
     -------
@@ -274,8 +278,10 @@ def observe_command(
         refuse_masked(run.app)
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
     environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
-    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
-        copy = Path(folder) / run.app.name
+    with signals_raise(), ExitStack() as undo:
+        if folder is None:
+            folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="fa-")))
+        copy = folder / run.app.name
         wrap_app(run.app, copy, out, options, witness, hold_out=hold_out)
         try:
             code = subprocess.run(run.of(copy), env=environment, stdout=stdout, check=False).returncode

@@ -120,7 +120,7 @@ def pose(
     clients, counts = _name_nodes(part, record, holding, classes, notes)
     origins = [holding.origins[key] for key in chosen.auxiliary]
     further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, _SEED))
-    knowledge = replace(knowledge, **further.known)
+    knowledge = replace(knowledge, record=record.origin, **further.known)
     write_knowledge(part.knowledge, knowledge)
     assumed = (*_list_assumptions(knowledge, asked), *further.notes)
     notes += [*assumed, *_note_nobodys(holding, chosen, evaluation)]
@@ -147,6 +147,7 @@ def pose(
         notes=notes,
         sent=reading.rows,
         unread=unread,
+        record=record.origin,
         answers=_find_answers(record, holding, knowledge),
         **compared,
         **further.true,

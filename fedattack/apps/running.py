@@ -1,7 +1,6 @@
 """The stage `run` of an audit: a copy of somebody's app runs, observed and witnessed, once for each seed."""
 
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,11 +12,11 @@ from fedattack.apps.outside import count_rounds, observe_command, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.witnessing import check_code, check_trained, describe_besides, list_code, witness_of, witnesses_of
 from fedattack.base.errors import ConfigError, FedAttackError, RecordError, short
-from fedattack.base.files import sigterm_raises
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
 from fedattack.runs.code import note_app, note_code
+from fedattack.runs.private import private_folder, sweep
 from fedattack.runs.running import (
     check_clients,
     check_free,
@@ -107,6 +106,7 @@ def run_app(
     if before:
         make_folder = lock_folder
     with make_folder(out):
+        sweep(out)
         study |= {key: before[key] for key in ("started", "recorded") if key in before}
         left = []
         for part, seed in zip(parts, seeds, strict=True):
@@ -139,14 +139,16 @@ def _run(
     else:
         client_error = None
         advance()
-        observe_command(
-            app.command.words,
-            part.record,
-            {},
-            witness=witness_of(part),
-            hold_out=_held_out(app, seed),
-            stdout=sys.stderr.fileno(),
-        )
+        with private_folder(out) as folder:
+            observe_command(
+                app.command.words,
+                part.record,
+                {},
+                witness=witness_of(part),
+                hold_out=_held_out(app, seed),
+                stdout=sys.stderr.fileno(),
+                folder=folder,
+            )
     advance()
     _check_answers(part, client_error, watch)
     if on == SUPERLINK:
@@ -170,15 +172,15 @@ def _run_departing(
     from fedattack.apps.auditing import pose_run
     from fedattack.apps.departing import Plan
 
-    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+    with private_folder(out) as folder:
         watch.say("note", f"--server {app.server}: an honest run comes first, which shows the clients' model")
-        (honest,) = new_parts(Path(folder), [seed])
+        (honest,) = new_parts(folder, [seed])
         _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
         try:
             posed = pose_run(honest)
         except FedAttackError as cause:
             raise ConfigError(f"--server {app.server} needs to know the clients' model: {cause}") from None
-        plan = Path(folder) / "plan.safetensors"
+        plan = folder / "plan.safetensors"
         Plan.of(app.server, Record(honest.record), posed.knowledge, seed).write(plan)
         return _run_copy(app, out, part, seed, on, advance, plan)
 
@@ -193,8 +195,8 @@ def _run_copy(
     config = dict(app.config)
     if app.seeded:
         config.setdefault("seed", seed)
-    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
-        copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
+    with private_folder(out) as folder:
+        copy, place = folder / app.folder.name, folder / "cwd"
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
         held_out = _held_out(app, seed)
         wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)

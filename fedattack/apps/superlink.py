@@ -8,6 +8,7 @@ from pathlib import Path
 from fedattack.apps.app import App
 from fedattack.base.errors import ConfigError, RunError, in_command
 from fedattack.record import Record
+from fedattack.runs.private import guarded_folder
 from fedattack.runs.remote import NOTES, SHARED, Remote
 from fedattack.runs.watch import Watch
 from fedattack.witness import WITNESS_FOLDER
@@ -57,7 +58,8 @@ def _is_here(host: str) -> bool:
 
 def count_online(app: App) -> int:
     """Count the SuperNodes that are online, of which there must be one."""
-    with tempfile.TemporaryDirectory(prefix="fa-") as folder, remote(app.folder, 1, Path(folder) / "log") as runner:
+    temporary = Path(tempfile.gettempdir())
+    with guarded_folder(temporary, "fa-") as folder, remote(app.folder, 1, folder / "log") as runner:
         online = runner.count_online()
     if not online:
         raise RunError(

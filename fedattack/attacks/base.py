@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.untrusted import parse_json, read_npz, validate
 from fedattack.record import Record
+from fedattack.record.marks import MarkEntry, RecordMark, explain_statement
 
 KNOWS_MODEL = "the model's architecture and loss"
 """What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
@@ -47,6 +48,8 @@ class Scores:
         What a reader of the result must know, such as clients whose replies could not be used.
     seconds
         Processor time that the attack took on this machine; 0 where nobody measured it.
+    record
+        Of which record they are, and in which state it was; ``None`` where nobody says.
     """
 
     attack: str
@@ -54,10 +57,13 @@ class Scores:
     facts: Mapping[str, Any]
     notes: tuple[str, ...] = field(default=())
     seconds: float = 0.0
+    record: RecordMark | None = None
 
     def save(self, path: Path) -> None:
         """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
         about = {"attack": self.attack, "facts": self.facts, "notes": self.notes, "seconds": self.seconds}
+        if self.record is not None:
+            about["record"] = vars(self.record)
         text = json.dumps(about, allow_nan=False)
         make_private(path.parent)
         write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
@@ -78,7 +84,10 @@ class Scores:
         except ValueError as cause:
             raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
         saved = validate(_SAVED, value, str(path), DataError, _AGAIN)
-        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]), saved["seconds"])
+        mark = None
+        if "record" in saved:
+            mark = RecordMark(**saved["record"])
+        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]), saved["seconds"], mark)
 
 
 IN_MEMORY = 16 * 2**20
@@ -93,6 +102,7 @@ class _Saved(TypedDict):
     facts: dict[Name, Any]
     notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
     seconds: Annotated[float, Field(ge=0)]
+    record: NotRequired[MarkEntry]
 
 
 _SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
@@ -172,8 +182,11 @@ class Attack(ABC):
         ------
         NeedsError
             If the record is of another view or protocol than the attack needs, or was thinned too much for it,
-            knowledge is missing, or there are no rounds in which a client answered.
+            knowledge is missing or of another record, or there are no rounds in which a client answered.
         """
+        if stranger := explain_statement("the knowledge", knowledge.record, record):
+            raise NeedsError(f"attack {self.name}: {stranger}")
+        mark = RecordMark.of(record)
         record = record.singled_out()
         way = ""
         if record.view == "individual":
@@ -210,7 +223,7 @@ class Attack(ABC):
         if whole is not named:
             added = len(whole.parameters) - len(named.parameters)
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
-        return replace(scores, notes=(*notes, *scores.notes), seconds=seconds)
+        return replace(scores, notes=(*notes, *scores.notes), seconds=seconds, record=mark)
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples, updates or models are of a kind that the attack does not take; nothing if none are.

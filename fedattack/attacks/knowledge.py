@@ -283,6 +283,8 @@ class Knowledge:
         What shadow models lose that the clients' own app trained, where this attacker cannot imitate its training.
     sends
         How replies are read, where they are not plainly the local models.
+    record
+        The id of the record that the server wrote; empty where nobody says of which record this is knowledge.
     """
 
     model: ModelKnowledge | None = None
@@ -303,6 +305,7 @@ class Knowledge:
     answers: Answers | None = None
     shadow_losses: ShadowLosses | None = None
     sends: Sends | None = None
+    record: str = ""
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""

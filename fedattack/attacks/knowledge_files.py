@@ -33,9 +33,10 @@ from fedattack.base.structured import fault, fields, finite, pack
 from fedattack.base.untrusted import Text, check_folder, read_npz, read_sealed, validate, verify_files
 from fedattack.learning.importing import Asked, asked_unless
 from fedattack.learning.stated import LOSS_NAMES, MODEL_NAMES, LocalSGD
+from fedattack.record.folder import KNOWLEDGE
 from fedattack.record.nodes import note_node, read_nodes
+from fedattack.record.schema import RecordId
 
-KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"
 AUXILIARY = "auxiliary.npz"
 PUBLIC = "public.npz"
@@ -139,6 +140,7 @@ class _KnowledgeEntry(TypedDict):
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
     canaries: NotRequired[list[Text]]
     sends: NotRequired[_SendsEntry]
+    record: NotRequired[RecordId]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -174,6 +176,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["sends"] = {"arrays": [*knowledge.sends.arrays]}
         if knowledge.sends.factors is not None:
             entry["sends"]["factors"] = dict(knowledge.sends.factors)
+    if knowledge.record:
+        entry["record"] = knowledge.record
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -254,6 +258,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         answers=_read_if_there(read_answers, folder / ANSWERS, targets),
         shadow_losses=_read_if_there(read_shadow_losses, folder / SHADOWS, targets),
         sends=_read_sends(entry.get("sends"), where),
+        record=entry.get("record", ""),
     )
 
 

@@ -16,6 +16,7 @@ from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import KNOWS_MODEL
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.evidence import Evidence
+from fedattack.audit.finding import list_words
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
 from fedattack.audit.quality import Quality
@@ -215,6 +216,7 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
     notes += _once(remarks)
     for seed in evidence:
         notes += _notes_of_record(seed)
+    notes += _once(list(map(_describe_unbound, evidence)))
     notes += _notes_of_canaries(evidence[0])
     for seed in evidence:
         if seed.truth is not None and _are_exchanged(seed.record, seed.truth):
@@ -222,7 +224,22 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
                 f"{seed.part.label}: the nodes sent the example counts that the truth has, but others' than their own; "
                 "are clients mixed up in truth/nodes?"
             )
-    return notes
+    return list(filter(None, notes))
+
+
+def _describe_unbound(seed: Evidence) -> str:
+    """Say what does not state of which record it is; nothing if all does."""
+    unbound = [f"the scores of {name}" for name, scores in seed.scores.items() if scores.record is None]
+    if unbound and not seed.knowledge.record:
+        unbound.append("the knowledge")
+    if seed.truth is not None and not seed.truth.record:
+        unbound.append("the truth")
+    if not unbound:
+        return ""
+    return (
+        f"nothing ties {list_words(unbound, 'and')} to this record: an earlier version of fedattack wrote that, or "
+        "somebody by hand; if it is of another record, nobody notices"
+    )
 
 
 def _once(texts: Sequence[str]) -> list[str]:

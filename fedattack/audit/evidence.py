@@ -9,10 +9,11 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.attacks.matching import as_models, complete_models, named_for
 from fedattack.attacks.replies import without_canaries
 from fedattack.audit.judge import judge_of
-from fedattack.audit.truth import HOLDINGS, Truth, read_truth
+from fedattack.audit.truth import Truth, read_truth
 from fedattack.base.errors import DataError, RecordError, in_command, short
 from fedattack.record import Record
-from fedattack.record.folder import Part, find_parts, read_study
+from fedattack.record.folder import HOLDINGS, KNOWLEDGE, Part, find_parts, read_study
+from fedattack.record.marks import explain_scores, explain_statement
 from fedattack.record.nodes import NODES
 
 UNANSWERED = "unanswered"
@@ -78,9 +79,9 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     Raises
     ------
     DataError
-        If there are no scores, or the truth is damaged.
+        If there are no scores, the truth is damaged, or something is of another record than lies beside it.
     RecordError
-        If a record is missing, is damaged, or holds no round.
+        If a record is missing, is damaged, is not that of its seed, or holds no round.
     """
     parts = find_parts(folder)
     attacks = _attacks_of(folder, parts)
@@ -137,7 +138,21 @@ def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], tru
         clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
         truth = replace(truth, nodes=clients_alone)
     scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}
+    _check_record(part, record, knowledge, truth, scores)
     return Evidence(part, index, record, knowledge, truth, scores, reached)
+
+
+def _check_record(
+    part: Part, record: Record, knowledge: Knowledge, truth: Truth | None, scores: Mapping[str, Scores]
+) -> None:
+    """Refuse scores, knowledge and truth of another record than lies beside them."""
+    faults = [explain_statement(part.knowledge / KNOWLEDGE, knowledge.record, record)]
+    if truth is not None:
+        faults.append(explain_statement(part.truth / HOLDINGS, truth.record, record))
+    for name, made in scores.items():
+        faults.append(explain_scores(part.scores(name), made.record, record))
+    for fault in filter(None, faults):
+        raise DataError(fault)
 
 
 def _check_nodes(part: Part, knowledge: Knowledge, truth: Truth) -> None:

@@ -28,6 +28,7 @@ from fedattack.audit.reached import reached_of
 from fedattack.audit.untried import untried_of
 from fedattack.base.files import write_json, write_sealed
 from fedattack.record.folder import read_study
+from fedattack.record.marks import RecordMark
 
 FINDINGS = "findings.json"
 RUN = "run.json"
@@ -93,6 +94,7 @@ def audit_folder(
         "observed": observed,
         "reached": reached_of(evidence[0].reached or evidence[0].record),
         "notes": notes_of(evidence),
+        "records": {one.part.place: vars(RecordMark.of(one.record)) for one in evidence},
     }
     if not evidence[0].scores:
         run[UNANSWERED] = study[UNANSWERED]

@@ -27,9 +27,10 @@ from fedattack.base.untrusted import (
     validate,
     verify_files,
 )
+from fedattack.record.folder import HOLDINGS
 from fedattack.record.nodes import NODES, note_node, read_nodes
+from fedattack.record.schema import RecordId
 
-HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 _LARGEST_LABEL = 10**6
@@ -191,6 +192,8 @@ class Truth:
         How many clients send each array as what; empty where nobody saw that.
     unread
         Which arrays of most clients are not understood, so that no attack reads their models; empty if none are.
+    record
+        The id of the record that the server wrote; empty where nobody says of which record this is the truth.
     """
 
     clients: tuple[str, ...]
@@ -214,6 +217,7 @@ class Truth:
     canaries: tuple[str, ...] = ()
     sent: tuple[Mapping[str, Any], ...] = ()
     unread: str = ""
+    record: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.origins):
@@ -271,6 +275,7 @@ def write_truth(
     canaries: Sequence[str] = (),
     sent: Sequence[Mapping[str, Any]] = (),
     unread: str = "",
+    record: str = "",
 ) -> None:
     """Write all of :class:`Truth` but ``nodes`` and ``accuracy``.
 
@@ -308,7 +313,7 @@ def write_truth(
     for name, value in _list_objects(private, privacy).items():
         files[name] = write_sealed(folder / name, value)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread}
+    optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread, "record": record}
     holdings |= {name: value for name, value in optional.items() if value}
     write_sealed(folder / HOLDINGS, holdings | {"files": files})
 
@@ -431,6 +436,7 @@ class _Holdings(TypedDict):
     canaries: NotRequired[list[Text]]
     sent: NotRequired[list[_SentRow]]
     unread: NotRequired[Text]
+    record: NotRequired[RecordId]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -511,6 +517,7 @@ def read_truth(folder: Path) -> Truth:
         canaries=canaries,
         sent=tuple(map(dict, holdings.get("sent", ()))),
         unread=holdings.get("unread", ""),
+        record=holdings.get("record", ""),
     )
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
     named |= {*truth.nodes.values()} - {*canaries}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 
 @contextmanager
@@ -96,17 +96,26 @@ class FolderLock:
 
 
 @contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit, so that processes are ended and files deleted on the way out."""
+def signals_raise() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a terminal that closes, raise SystemExit: files are deleted on the way out.
+
+    A signal that is ignored, as by ``nohup``, stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         # Others may set no handler.
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        # Windows has no SIGHUP.
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
+            before[number] = signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def make_private(folder: Path) -> None:
@@ -149,6 +158,12 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> str:
     """
     write_json(path, seal(value))
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def array_on_disk(shape: tuple[int, ...], dtype: DTypeLike, folder: Path | None = None) -> NDArray[Any]:
+    """Make an array of zeros in a file without a name, in ``folder`` or the temporary one; it goes with the array."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> str:

@@ -429,11 +429,16 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     return flat.reshape(shape)
 
 
+PRIVATE = "private"
+"""Folder in a run folder in which a command that is at work keeps copies, links among them; nobody else reads it."""
+
+
 def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
     """Refuse a folder with links that leave it or lead to folders, or with what is no regular file and no folder.
 
-    ``folder`` may be a link itself. Where its files are ``to_write``, any link is refused, and any file that has a
-    second name: what is changed may be something else. Raises ``error``, with the first of what is refused.
+    ``folder`` may be a link itself. What lies in its folder :data:`PRIVATE` is not looked at. Where its files are
+    ``to_write``, any link is refused, and any file that has a second name: what is changed may be something else.
+    Raises ``error``, with the first of what is refused.
     """
     root = _resolve(folder, error)
     for entry in _walk(folder, error):
@@ -497,13 +502,13 @@ def _resolve(path: Path, error: Error) -> Path:
 
 
 def _walk(folder: Path, error: Error) -> Iterator[os.DirEntry[str]]:
-    waiting = [str(folder)]
+    waiting, private = [str(folder)], os.path.join(folder, PRIVATE)  # noqa: PTH118 - as scandir joins
     try:
         while waiting:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     yield entry
-                    if entry.is_dir(follow_symlinks=False):
+                    if entry.path != private and entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
     except FileNotFoundError:
         return

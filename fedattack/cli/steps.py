@@ -185,14 +185,14 @@ def write_resume_command(out: Path, *, trust: bool) -> str:
 
 @contextmanager
 def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
-    """Say of a run that ends early, also by SIGTERM, by which command it goes on; not of an app that fails itself."""
-    from fedattack.base.files import sigterm_raises
+    """Say of a run that ends early, also by a signal, by which command it goes on; not of an app that fails itself."""
+    from fedattack.base.files import signals_raise
     from fedattack.record.folder import STUDY
     from fedattack.runs.running import goes_on
 
     try:
-        # Examples of clients lie in temporary files, and processes of the app compute: neither outlives the command.
-        with sigterm_raises():
+        # Private copies lie in the run folder, and processes of the app compute: neither outlives the command.
+        with signals_raise():
             yield
     except (RunError, KeyboardInterrupt, SystemExit) as cause:
         # Without it the preparation ended early, and there is nothing to go on with.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedattack.base.cluster import Cluster, Pieces, connect
 from fedattack.base.errors import FedAttackError, RunError
 from fedattack.base.files import make_private, open_private
 from fedattack.grids.cell import Job, Request
+from fedattack.runs.private import guarded_folder
 from fedattack.runs.settings import leads_out, nodes_of
 from fedattack.runs.watch import Watch
 
@@ -84,13 +85,13 @@ def _make(shared: tuple[Callable[[Job, str, Watch], None], str, bool, int], job:
     # Flower's clients, and the attacks' workers, take no more than Ray gave.
     os.environ["PYTHON_CPU_COUNT"] = str(cpus)
     started = time.monotonic()
-    with TemporaryDirectory(prefix="fedattack-") as scratch:
-        here = replace(job, folder=Path(scratch) / job.folder.name)
+    with guarded_folder(Path(gettempdir()), "fedattack-") as scratch:
+        here = replace(job, folder=scratch / job.folder.name)
         try:
             audit(here, device, Watch())
         except FedAttackError as problem:
             # Whoever reads it does not know this folder.
-            raise type(problem)(str(problem).replace(scratch, str(job.folder.parent))) from None
+            raise type(problem)(str(problem).replace(str(scratch), str(job.folder.parent))) from None
         files = _map_files(here.folder, keep_records)
         return Packed(files, (time.monotonic() - started) / 60)
 

@@ -80,6 +80,8 @@ class Recorder:
     every, clients, layers, sketch
         What is recorded of a run that is too large to be recorded whole; see :class:`fedattack.record.Keep`. ``seed``
         decides which clients a share is, and the signs of a sketch.
+    record_id
+        The id of the first record, where knowledge and truth were written before the run and name it; drawn without.
 
     Attributes
     ----------
@@ -116,6 +118,7 @@ class Recorder:
         clients: float | Sequence[str] = 1.0,
         layers: str | Sequence[str] = (),
         sketch: int = 0,
+        record_id: str = "",
     ) -> None:
         self.view = view
         self._protocol = protocol
@@ -133,6 +136,7 @@ class Recorder:
             "resume": resumed is not None,
             "key": key or os.environ.get(SIGNING_KEY) or None,
             "keep": self._keep,
+            "record_id": record_id,
         }
         self.rounds: int | None = None
         self._foretold = self._began = False
@@ -168,6 +172,8 @@ class Recorder:
         _warn_of_a_newer(versions["flwr"])
         path = Path(time.strftime(self._out)).expanduser()
         self._writer = RecordWriter(path, versions=versions, **self._options)
+        # A strategy that is started again gets another record.
+        self._options["record_id"] = ""
         self._queue = queue.Queue(maxsize=1)
         self._place = threading.Semaphore(1)
         self._error = self._lost = self.run_error = self.final = None

@@ -21,9 +21,11 @@ from fedattack.base.files import make_private, write_sealed
 from fedattack.base.settings import Value
 from fedattack.base.untrusted import PLAIN, check_folder, copy_files, read_sealed
 from fedattack.record.format import MANIFEST
-from fedattack.record.index import without_manifest
+from fedattack.record.index import read_manifest, without_manifest
 
 STUDY = "study.json"
+KNOWLEDGE = "knowledge.json"
+HOLDINGS = "holdings.json"
 DEALT = "dealt"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -140,6 +142,11 @@ class Part:
         return self.folder / "scores" / self.name / f"{attack}.npz"
 
     @property
+    def place(self) -> str:
+        """Where the record lies in the run folder, with slashes on every system."""
+        return self.record.relative_to(self.folder).as_posix()
+
+    @property
     def label(self) -> str:
         """The part's name for people."""
         return self.name or "the run"
@@ -156,19 +163,50 @@ def find_parts(folder: Path, *, some: bool = False) -> list[Part]:
     Parameters
     ----------
     some
-        Whether others may be gone; :func:`lost_records` then says which.
+        Whether others may be gone, or in the wrong place; :func:`lost_records` and :func:`misplaced_records` then say
+        which.
 
     Raises
     ------
     RecordError
-        If there is no record at all, one of them is gone, or a link leaves the folder.
+        If there is no record at all, one of them is gone or is not that of its seed, or a link leaves the folder.
     """
     check_folder(folder, RecordError)
     parts = _parts_of(folder, folder / "record")
-    lost = {} if some else lost_records(folder, parts)
-    for line in lost.values():
+    wrong = {}
+    if not some:
+        wrong = {**lost_records(folder, parts), **misplaced_records(folder, parts)}
+    for line in wrong.values():
         raise RecordError(line)
     return parts
+
+
+def misplaced_records(folder: Path, parts: Sequence[Part]) -> dict[Path, str]:
+    """Say of each record that is not its seed's how it shows: another one is the same, or it has another seed.
+
+    A record that cannot be read is told of by whoever reads it.
+    """
+    seeds = read_study(folder).get("seeds", [])
+    seed_of = {part.record: seed for seed, part in zip(seeds, new_parts(folder, seeds), strict=True)}
+    first: dict[str, Path] = {}
+    misplaced = {}
+    for part in parts:
+        try:
+            manifest = read_manifest(part.record)
+        except RecordError:
+            continue
+        twin = first.setdefault(manifest["id"], part.record)
+        seed, wanted = manifest["seed"], seed_of.get(part.record)
+        if twin != part.record:
+            misplaced[part.record] = (
+                f"{part.record} and {twin} are the same record; put the record of each seed back in its place"
+            )
+        elif seed is not None and wanted is not None and seed != wanted:
+            misplaced[part.record] = (
+                f"{part.record} is another record: it has the seed {seed}, and {STUDY} names the seed {wanted} there; "
+                "put the record of each seed back in its place"
+            )
+    return misplaced
 
 
 def lost_records(folder: Path, parts: Sequence[Part]) -> dict[Path, str]:

@@ -31,7 +31,7 @@ def project_record(record: Record, out: Path, *, facts: Mapping[str, Any] | None
     """Write the aggregate view of ``record`` to ``out``.
 
     Each round is projected by :func:`project_exchange`. Who was sampled, who failed and the common models stay as they
-    are; what single clients sent is gone, and nothing in the new record leads back to it.
+    are; what single clients sent is gone, and nothing in the new record leads back to it. It names its origin alone.
 
     Parameters
     ----------
@@ -172,6 +172,7 @@ def _writer_of(
         keep=keep,
         left_out=record.manifest["left_out"] or (),
         unrecorded=record.unrecorded,
+        origin=record.origin,
         **options,
     )
 

@@ -596,6 +596,16 @@ class Record:
         return tuple(Round(line, self) for line in self._whole_lines)
 
     @property
+    def id(self) -> str:
+        """What tells it from every other record."""
+        return str(self.manifest["id"])
+
+    @property
+    def origin(self) -> str:
+        """The id of the record that the server wrote: its own, unless it is a copy that holds less or other."""
+        return str(self.manifest.get("origin", self.id))
+
+    @property
     def kept(self) -> str:
         """What of the run is in the record, in words; empty for all of it."""
         words = [self.keep.describe(kind) for kind in self.keep.kinds]

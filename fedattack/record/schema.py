@@ -23,6 +23,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME)]
 Value = Annotated[str, StringConstraints(max_length=MAX_VALUE)]
+RecordId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -236,7 +237,8 @@ class Manifest(TypedDict):
     started: Name
     ended: Name | None
     resumed: NotRequired[list[Resumed]]
-    id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+    id: RecordId
+    origin: NotRequired[RecordId]
     head: Name | None
     signer: Base64 | None
     kept: NotRequired[Kept]

@@ -101,6 +101,10 @@ class RecordWriter:
         Arrays that were left out before, as a manifest lists them.
     unrecorded
         Messages that were not recorded before, as a manifest lists them.
+    record_id
+        The record's id, 32 hexadecimal digits, where knowledge and truth name it before the run; drawn without.
+    origin
+        The id of the record of which this one is a copy that holds less or other.
 
     Attributes
     ----------
@@ -133,6 +137,8 @@ class RecordWriter:
         keep: Keep | None = None,
         left_out: Sequence[Mapping[str, Any]] = (),
         unrecorded: Sequence[Mapping[str, Any]] = (),
+        record_id: str = "",
+        origin: str = "",
     ) -> None:
         keep = keep or Keep()
         _check_kind("view", view, VIEWS)
@@ -173,12 +179,14 @@ class RecordWriter:
             },
             "started": _stamp(time.time()),
             "ended": None,
-            "id": secrets.token_hex(16),
+            "id": record_id or secrets.token_hex(16),
             "head": None,
             "signer": signer,
             "kept": keep.to_entry() if keep.kinds else None,
             "left_out": [*known_out.values()],
         }
+        if origin:
+            self._manifest["origin"] = origin
         if unrecorded:
             self._manifest["unrecorded"] = [*unrecorded]
         self._check_manifest(self._manifest)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedattack.base.errors import ReportError, short
-from fedattack.base.files import sigterm_raises, write_atomically
+from fedattack.base.files import signals_raise, write_atomically
 
 # Names on the PATH, then where macOS has what is not there.
 BROWSERS = (
@@ -75,7 +75,7 @@ def write_pdf(page: Path, *, timeout: float = 120) -> Path:
     # links in it, stays out of the run folder: what is left of it by a kill would make that unreadable.
     printed = page.with_suffix(".printing.pdf")
     printed.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fedattack-", ignore_cleanup_errors=True) as scratch, sigterm_raises():
+    with tempfile.TemporaryDirectory(prefix="fedattack-", ignore_cleanup_errors=True) as scratch, signals_raise():
         command = [browser, *_FLAGS, f"--user-data-dir={scratch}/profile", f"--print-to-pdf={printed}"]
         if os.geteuid() == 0:
             # Chromium's sandbox refuses to start for root, as in containers. For anybody else it stays on.

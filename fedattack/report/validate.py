@@ -17,9 +17,11 @@ from jsonschema.validators import extend
 from pydantic import TypeAdapter
 
 from fedattack.audit.finding import Finding, not_finite
-from fedattack.base.errors import ReportError, short
+from fedattack.base.errors import RecordError, ReportError, short
 from fedattack.base.untrusted import check_folder, parse_json, read_bytes, read_sealed, shown
 from fedattack.claims.finding import verdict_of
+from fedattack.record.folder import find_parts, misplaced_records
+from fedattack.record.index import read_manifest
 from fedattack.report.section import Lists, Section, section_of
 
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
@@ -32,6 +34,7 @@ _COMMON_LISTS = {
     "roc": ("fpr", "value", "low", "high"),
 }
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
+_ANEW = "put that record back, or run `fedattack attack` and `fedattack report` again"
 CLAIM = "claim.json"
 _CLAIM_NEXT = "make it with `fedattack claim`"
 
@@ -42,19 +45,42 @@ def read_findings(folder: Path) -> list[Finding]:
     Raises
     ------
     ReportError
-        If the file is missing, is not JSON, or does not fit ``schema.json``.
+        If the file is missing, is not JSON, or does not fit ``schema.json``; or if it was made of other records than
+        lie in the folder now.
     """
     check_folder(Path(folder), ReportError)
     path = Path(folder) / "findings.json"
     content = read_bytes(path, ReportError, _NEXT)
     if (Path(folder) / "run.json").exists():
-        expected = read_run(folder).get("findings_sha256")
-        if expected not in (None, hashlib.sha256(content).hexdigest()):
+        run = read_run(folder)
+        if run.get("findings_sha256") not in (None, hashlib.sha256(content).hexdigest()):
             raise ReportError(f"{path} is not the file that run.json was written with; {_NEXT}")
+        _check_records(Path(folder), run.get("records", {}))
     try:
         return validate_findings(parse_json(content), str(path))
     except ValueError as cause:
         raise ReportError(f"{path} cannot be read as JSON ({short(str(cause), 100)}); {_NEXT}") from None
+
+
+def _check_records(folder: Path, marks: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse findings of other records than lie in the run folder; records may be gone."""
+    try:
+        parts = find_parts(folder, some=True)
+    except RecordError:
+        return
+    for line in misplaced_records(folder, parts).values():
+        raise ReportError(line)
+    for part in parts:
+        try:
+            manifest = read_manifest(part.record)
+        except RecordError:
+            # Whoever reads the record tells what is wrong with it.
+            continue
+        mark = marks.get(part.place)
+        if mark is not None and manifest["id"] != mark["id"]:
+            raise ReportError(f"{folder / 'findings.json'} is of another record than {part.record}; {_ANEW}")
+        if mark is not None and manifest["head"] not in (None, mark["head"]):
+            raise ReportError(f"{part.record} has grown since {folder / 'findings.json'} was made of it; {_ANEW}")
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.record.folder import STUDY, Part, find_parts, read_study
+from fedattack.record.folder import KNOWLEDGE, STUDY, Part, find_parts, read_study
 from fedattack.runs.code import find_app
 from fedattack.runs.settings import leads_out
 
@@ -45,7 +45,7 @@ def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
     # A server's own environment may lack what reads it.
     from fedattack.attacks.knowledge import Knowledge
-    from fedattack.attacks.knowledge_files import KNOWLEDGE, read_knowledge
+    from fedattack.attacks.knowledge_files import read_knowledge
 
     there = (part.knowledge / KNOWLEDGE).exists()
     return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()

@@ -1,6 +1,7 @@
 """Attack the records of a run folder, and judge what was found."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, write_knowledge
@@ -14,9 +15,11 @@ from fedattack.base.errors import ConfigError, ReportError
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, find_parts
 from fedattack.record.format import INDEX
+from fedattack.record.marks import marked_otherwise
 from fedattack.runs.asked import known_to
 from fedattack.runs.checks import check_attacks, check_scores
 from fedattack.runs.pace import Pace
+from fedattack.runs.private import sweep
 from fedattack.runs.watch import Watch
 
 
@@ -58,6 +61,7 @@ def attack_folder(
         If a record, or what `knowledge` gives for its part, lacks what the attack needs.
     """
     files = []
+    sweep(folder)
     parts = find_parts(folder)
     pace = Pace(f"attack {attack.name}", "seeds", len(parts), 1, watch.say)
     if chosen() and not shares_work(attack.options):
@@ -79,20 +83,22 @@ def attack_folder(
         files.append(str(part.scores(attack.name)))
         if not (folder / STUDY).exists():
             # A record from elsewhere: what this attack was told is kept for the report.
-            write_knowledge(part.knowledge, known)
+            write_knowledge(part.knowledge, replace(known, record=record.origin))
         for note in scores.notes:
             watch.say("note", note)
     return files
 
 
 def list_unscored(parts: Sequence[Part], names: Sequence[str]) -> list[str]:
-    """List the attacks that lack the scores of a record, or whose scores are older than the record or the knowledge."""
+    """List the attacks that lack scores of a record as it is, or whose scores are older than it or the knowledge."""
     return [name for name in names if not all(_has_scores(part, name) for part in parts)]
 
 
 def _has_scores(part: Part, name: str) -> bool:
     scores = part.scores(name)
     if not scores.exists():
+        return False
+    if marked_otherwise(scores, Record(part.record, skip_damaged=True, thinned=True)):
         return False
     written = scores.stat().st_mtime
     sources = [part.record / INDEX, *part.knowledge.rglob("*")]
@@ -117,6 +123,7 @@ def judge_folder(
     from fedattack.report import read_findings, write_report
     from fedattack.report.tables import write_tables
 
+    sweep(folder)
     try:
         found = {finding.attack for finding in read_findings(folder)}
     except ReportError:

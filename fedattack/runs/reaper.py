@@ -1,11 +1,11 @@
-"""End every process of a private Flower home, however it was started.
+"""End every process of a private folder, however it was started.
 
 Flower and Ray detach the processes that they start into sessions of their own, and Ray's agents overwrite their
 environment. Neither a process group nor a walk down the tree therefore finds them all. The private ``FLWR_HOME`` that
-they inherited finds them, and the sessions of those that still show it.
+they inherited finds them, and the sessions of those that still show it. The process that asks an app has one, too.
 
 Run as a script, this watches over its parent. When the parent is gone for whatever reason, ``kill -9`` included, its
-standard input closes, and the script ends the processes and removes the private folder.
+standard input closes, and the script ends the processes and removes the private folder, and links to it.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -87,11 +88,14 @@ def reap(home: Path) -> None:
         time.sleep(0.05)
 
 
-def _watch(home: Path) -> None:
+def _watch(home: Path, links: Sequence[Path]) -> None:
     sys.stdin.buffer.read()
     reap(home)
     shutil.rmtree(home, ignore_errors=True)
+    for link in links:
+        link.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    _watch(Path(sys.argv[1]))
+    folder, *links_to_it = map(Path, sys.argv[1:])
+    _watch(folder, links_to_it)

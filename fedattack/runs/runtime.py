@@ -27,6 +27,7 @@ from fedattack.runs import reaper
 from fedattack.runs.bundle import copy_app
 from fedattack.runs.credentials import make_secret
 from fedattack.runs.logs import RUN_ID, client_error, failure_reason, refusal_reason
+from fedattack.runs.private import end_guard, start_guard
 
 POLL_SECONDS = 0.25
 
@@ -147,14 +148,7 @@ class Runtime(ABC):
         self._home = _temporary_folder()
         self._environment = _environment(self._home)
         try:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-P", reaper.__file__, str(self._home)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
+            self._guard = start_guard(self._home)
             (self._home / "cwd").mkdir()
             make_secret(self._home / RAY_TOKEN)
             copy_app(self.app, self._home / "app")
@@ -328,5 +322,4 @@ class Runtime(ABC):
         shutil.rmtree(self._home, ignore_errors=True)
         self._home = None
         if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
+            end_guard(self._guard)

@@ -258,6 +258,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     )
     zoo: str = setting("", "folder of the model zoos that are trained before the run", internal=True)
     record: str = setting("", "folder of the record", internal=True)
+    record_id: str = setting("", "id of the record, which knowledge and truth name", internal=True)
     truth: str = setting("", "folder of the truth", internal=True)
     knowledge: str = setting("", "folder of what the attacker is assumed to know", internal=True)
     resume: str = setting("", "file that says what the run goes on with; empty for a new run", internal=True)

@@ -1,5 +1,6 @@
 """Run a preset's federated training into a run folder, and go on with one that was stopped."""
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,8 +11,20 @@ from fedattack.base.errors import ConfigError, RecordError, short
 from fedattack.base.settings import Value
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
-from fedattack.record.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_runs, write_study
+from fedattack.record.folder import (
+    DEALT,
+    HOLDINGS,
+    KNOWLEDGE,
+    STUDY,
+    Part,
+    new_parts,
+    read_study,
+    write_resumption,
+    write_runs,
+    write_study,
+)
 from fedattack.record.format import MANIFEST, PROTOCOLS
+from fedattack.record.marks import read_stated
 from fedattack.record.nodes import NODES
 from fedattack.runs.app import app_folder, prepare
 from fedattack.runs.asked import asked_of_study
@@ -187,6 +200,8 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
         for part, config in zip(parts, _configs(study["settings"], seeds, parts), strict=True):
             finished: list[int] = []
             check_idle(part)
+            # Knowledge and truth name the record before it is there; a run of an earlier version names none.
+            config["record-id"] = read_stated([part.truth / HOLDINGS, part.knowledge / KNOWLEDGE])
             if is_recorded(part, int(config["rounds"])):
                 continue
             if (part.record / MANIFEST).exists():
@@ -229,6 +244,7 @@ def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequenc
             "zoo": str(part.zoo),
             "dealt": str(part.dealt),
             "record": str(part.record),
+            "record-id": secrets.token_hex(16),
             "truth": str(part.truth),
             "knowledge": str(part.knowledge),
         }

@@ -20,6 +20,7 @@ from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import NeedsError, RunError
 from fedattack.base.structured import pack
+from fedattack.base.untrusted import PRIVATE
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study, write_study
 from fedattack.record.others import Others
@@ -299,7 +300,7 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     seen = []
 
     def run(runner, on_poll):
-        seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
+        seen.extend(path.name for path in (out / PRIVATE).rglob("*"))
         (runner.cwd / "final_model.pt").write_text("weights")
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -310,6 +311,7 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     assert "fedattack_witnessed.py" in seen
     assert "mine" not in seen
     assert not [*(tmp_path / "tmp").iterdir()]
+    assert not (out / PRIVATE).exists()
     assert not (app / "final_model.pt").exists()
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -6,14 +6,17 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from fedattack.apps import asking, auditing, running
@@ -25,6 +28,7 @@ from fedattack.attacks import Targets, write_knowledge
 from fedattack.audit.truth import note_node
 from fedattack.base.errors import ConfigError, RunError, TrustError
 from fedattack.base.files import FolderLock
+from fedattack.base.untrusted import PRIVATE
 from fedattack.cli.steps import trust_asked
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
 from fedattack.record.folder import Part, new_parts, read_study, write_study
@@ -34,10 +38,10 @@ from fedattack.runs.code import find_app, read_code
 from fedattack.runs.runtimes import RUNTIMES
 from fedattack.runs.watch import Watch
 from fedattack.witness import write_witness
-from tests.apps.projects import CLIENTS, MESSAGE_API, findings_of
+from tests.apps.projects import ASKED, CLIENTS, MESSAGE_API, findings_of
 from tests.apps.test_holding import World
 from tests.apps.worlds import pose_all, write_record
-from tests.runs.test_resume import kill_after, run_fedattack
+from tests.runs.test_resume import kill_after, run_fedattack, wait_until
 
 COMMAND = "fedattack audit app --out out"
 
@@ -327,8 +331,9 @@ def stated(findings) -> list:
 
 
 @pytest.mark.slow
-def test_an_audit_that_is_ended_by_sigterm_says_how_it_goes_on_and_leaves_no_file_and_no_process(
-    tmp_path, runtime, call, monkeypatch
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_audit_that_is_ended_by_a_signal_says_how_it_goes_on_and_leaves_no_file_and_no_process(
+    tmp_path, runtime, call, monkeypatch, number
 ):
     """Whatever it is at: here it asks the app."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
@@ -336,28 +341,80 @@ def test_an_audit_that_is_ended_by_sigterm_says_how_it_goes_on_and_leaves_no_fil
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     app, out = MESSAGE_API.copy(tmp_path), tmp_path / "out"
     begun: list[subprocess.Popen] = []
+    seen: list[Path] = []
 
     def pose(part, holding, asked, *, app, watch):
         asking.Asker(app, watch).losses(
             Inquiry(part, holding.witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)))
         )
 
+    def end() -> None:
+        seen.extend((out / PRIVATE).glob("*/targets.npz"))
+        os.kill(os.getpid(), number)
+
     class Endless(subprocess.Popen):
         def __init__(self, command, **words):
+            if "fedattack.apps.answering" not in command:
+                super().__init__(command, **words)
+                return
             super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **words)
             begun.append(self)
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            threading.Timer(0.5, end).start()
 
     monkeypatch.setattr(auditing, "pose", pose)
     monkeypatch.setattr(asking, "_handlers", lambda *_: {"100": {}})
     monkeypatch.setattr(asking.subprocess, "Popen", Endless)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     code, _, err = call("audit", app, "--out", out, "--supernodes", 3, "--device", "cpu", "--quiet")
-    assert code == 128 + signal.SIGTERM, err
+    assert code == 128 + number, err
     assert "goes on after what is recorded" in err
+    assert len(begun) == len(seen) == 1
     assert begun[0].poll() is not None
     assert not [*(tmp_path / "tmp").iterdir()]
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert not (out / PRIVATE).exists()
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.long
+@pytest.mark.flower
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_an_audit_that_is_killed_while_it_asks_leaves_no_example_and_nobody_who_asks(tmp_path, number):
+    """As the kernel does where memory is short, and a terminal that closes."""
+    app, out, temporary = ASKED.copy(tmp_path), tmp_path / "out", tmp_path / "tmp"
+    temporary.mkdir()
+    project = app / "pyproject.toml"
+    project.write_text(project.read_text().replace('name = "asked_app"', 'name = "asked-app"'))
+    words = ["audit", app, "--out", out, "--supernodes", 6, "--set", "kind=autoencoder", "--quiet"]
+    audit = subprocess.Popen(
+        [sys.executable, "-m", "fedattack", *map(str, words)],
+        env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def find_copies() -> list[Path]:
+        return [*(out / PRIVATE).glob("*/targets.npz"), *temporary.glob("*/targets.npz")]
+
+    def find_askers() -> list[psutil.Process]:
+        askers = []
+        for process in psutil.process_iter(["cmdline"]):
+            command = " ".join(process.info["cmdline"] or ())
+            if "fedattack.apps.answering" in command and str(tmp_path) in command:
+                askers.append(process)
+        return askers
+
+    try:
+        assert wait_until(lambda: bool(find_copies() and find_askers()) or audit.poll() is not None, 600)
+        assert find_copies()
+        assert stat.S_IMODE(find_copies()[0].parent.stat().st_mode) == 0o700
+        audit.send_signal(number)
+        audit.wait(30)
+        assert wait_until(lambda: not find_copies() and not find_askers(), 30)
+    finally:
+        audit.kill()
+        audit.wait()
+    assert not [*(out / PRIVATE).glob("*")]
 
 
 @pytest.mark.long

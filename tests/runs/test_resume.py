@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from fedattack.attacks import Knowledge, write_knowledge
 from fedattack.audit.truth import note_node, read_truth
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, RunError
 from fedattack.base.files import FolderLock
@@ -169,6 +170,7 @@ def test_each_seed_goes_on_from_where_it_is(stopped, idle):
         write_run(stopped, seed=seed, part=f"seed-{seed}", close=seed == 0)
     RecordWriter(stopped / "record" / "seed-2", seed=2).close(error="the run ended with Stopped")
     note_node(stopped / "truth" / "seed-2", node="77", client="0")
+    write_knowledge(stopped / "knowledge" / "seed-2", Knowledge(record="ab" * 16))
     resume(stopped, command="fedattack resume", watch=Watch())
     second, third = idle.configs
     assert (second["seed"], third["seed"]) == (1, 2)
@@ -180,6 +182,9 @@ def test_each_seed_goes_on_from_where_it_is(stopped, idle):
     assert data == read_truth(stopped / "truth" / "seed-1").data
     # What nothing was recorded of starts anew, and its nodes will have other ids.
     assert third["resume"] == ""
+    # The record that it makes is the one that its knowledge names; an earlier version's names none.
+    assert third["record-id"] == "ab" * 16
+    assert second["record-id"] == ""
     assert third["truth"] == str(stopped / "truth" / "seed-2")
     assert not (stopped / "record" / "seed-2").exists()
     assert not list((stopped / "truth" / "seed-2" / "nodes").glob("*"))

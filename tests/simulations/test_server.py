@@ -21,7 +21,7 @@ def run_together(folder, config):
     """Run all seeds by one ServerApp; return the part of each."""
     parts = [Part(folder, f"seed-{seed}") for seed in SEEDS]
     own = [
-        {"seed": seed, "record": str(part.record), "truth": str(part.truth)}
+        {"seed": seed, "record": str(part.record), "record-id": f"{seed:032x}", "truth": str(part.truth)}
         for seed, part in zip(SEEDS, parts, strict=True)
     ]
     write_runs(folder / "runs.json", own)
@@ -50,6 +50,7 @@ def test_each_seed_is_as_it_is_by_itself(tmp_path, changes):
         alone = run_app(tmp_path / f"alone-{seed}", config | {"seed": seed})
         together = Record(part.record)
         assert together.status == "complete"
+        assert together.id == f"{seed:032x}"
         assert len(together) == len(alone) == 2
         assert not nodes & set(together.nodes), "every run has nodes of its own"
         nodes |= set(together.nodes)

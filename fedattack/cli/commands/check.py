@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from fedattack.cli.steps import BAD_INPUT
 
 if TYPE_CHECKING:
     from fedattack.record.check import CheckReport
+    from fedattack.record.folder import Part
 
 
 def check(
@@ -40,10 +42,12 @@ def check(
         wanted = read_signer(signer)
     paths = [folder]
     lost: dict[Path, str] = {}
+    strangers: dict[Path, list[str]] = {}
     asks: list[str] = []
     if (folder / "record").exists():
         parts = find_parts(folder, some=True)
         paths, lost = [part.record for part in parts], lost_records(folder, parts)
+        strangers = _list_strangers(folder, parts)
         asks = [request.describe() for request in (*asked_of_knowledge(folder), *asked_of_study(folder))]
     checks = {}
     for path in paths:
@@ -51,6 +55,7 @@ def check(
         if wanted is not None and record_check.signer != wanted:
             signed = record_check.signer or "nobody"
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
+        record_check.problems.extend(strangers.get(path, ()))
         record_check.remarks.extend(_refusals(path))
     for path, line in lost.items():
         checks[str(path)] = CheckReport(problems=[line])
@@ -60,6 +65,21 @@ def check(
         _show_checks(checks, asks)
     if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+def _list_strangers(folder: Path, parts: Sequence["Part"]) -> dict[Path, list[str]]:
+    """Say by record what lies in the wrong place: the record itself, or what is of another one beside it."""
+    from fedattack.record import Record
+    from fedattack.record.folder import misplaced_records
+    from fedattack.record.marks import list_strangers
+
+    found = {path: [line] for path, line in misplaced_records(folder, parts).items()}
+    for part in parts:
+        # A damaged record is told of by itself.
+        with suppress(RecordError):
+            record = Record(part.record, skip_damaged=True, thinned=True)
+            found.setdefault(part.record, []).extend(list_strangers(part, record))
+    return found
 
 
 def _refusals(path: Path) -> list[str]:

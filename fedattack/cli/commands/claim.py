@@ -108,8 +108,8 @@ def _find_run(folder: Path | None) -> Path | None:
 
 def _sends_models(folder: Path) -> bool:
     """Say whether clients reply models in a run, and not gradients or differences, as far as it is known."""
-    from fedattack.attacks.knowledge_files import KNOWLEDGE, read_knowledge
-    from fedattack.record.folder import find_parts
+    from fedattack.attacks.knowledge_files import read_knowledge
+    from fedattack.record.folder import KNOWLEDGE, find_parts
 
     for part in find_parts(folder):
         if (part.knowledge / KNOWLEDGE).exists():

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, RecordError, short
-from fedattack.base.files import make_private
+from fedattack.base.files import array_on_disk, make_private
+from fedattack.base.machine import let_go
 from fedattack.defences import Defence, defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.hook import Handed
@@ -172,19 +172,18 @@ def alter_record(
         return rewrite_record(record, out, lambda round_, exchange: exchange, facts=facts)
     largest = max((round_.file.size for round_ in record.lines), default=0)
     make_private(out.parent)
-    with tempfile.TemporaryDirectory(prefix=".altered-", dir=out.parent) as folder:
 
-        def alter(round_: Round, exchange: Exchange) -> Exchange:
-            replies = []
-            for index, reply in enumerate(exchange.replies):
-                rng = generator(seed, round_.seq, reply.node)
-                changed = _alter_reply(reply, exchange.common, defence, rng, record)
-                if largest > memory:
-                    changed = _shelve_reply(changed, Path(folder), index)
-                replies.append(changed)
-            return replace(exchange, replies=replies)
+    def alter(round_: Round, exchange: Exchange) -> Exchange:
+        replies = []
+        for reply in exchange.replies:
+            rng = generator(seed, round_.seq, reply.node)
+            changed = _alter_reply(reply, exchange.common, defence, rng, record)
+            if largest > memory:
+                changed = _shelve_reply(changed, out.parent)
+            replies.append(changed)
+        return replace(exchange, replies=replies)
 
-        return rewrite_record(record, out, alter, facts=facts)
+    return rewrite_record(record, out, alter, facts=facts)
 
 
 def generator(seed: Sequence[int], seq: int, node: str) -> np.random.Generator:
@@ -229,17 +228,15 @@ def _match_received(reply: Reply, common: Arrays | None) -> list[NDArray[Any]]:
     return list(map(received.__getitem__, sent))
 
 
-def _shelve_reply(reply: Reply, shelf: Path, index: int) -> Reply:
-    """Put the large arrays of a reply on disk, in the place of those of an earlier round."""
+def _shelve_reply(reply: Reply, shelf: Path) -> Reply:
+    """Put the large arrays of a reply on disk, in files of a folder that go with the arrays."""
     if reply.arrays is None:
         return reply
     arrays: dict[str, NDArray[Any]] = {}
-    for place, (name, array) in enumerate(reply.arrays.items()):
+    for name, array in reply.arrays.items():
         arrays[name] = array
         if array.nbytes >= _SMALL:
-            path = shelf / f"{index}-{place}.npy"
-            # The file itself may still be mapped.
-            path.unlink(missing_ok=True)
-            np.save(path, array, allow_pickle=False)
-            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            arrays[name] = array_on_disk(array.shape, array.dtype, shelf)
+            arrays[name][...] = array
+            let_go(arrays[name])
     return replace(reply, arrays=arrays)

@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.truth import HOLDINGS
 from fedattack.base.errors import ConfigError, DataError, in_command
 from fedattack.grids.whatif.alteration import Alteration, check_alterable
 from fedattack.record import Record
-from fedattack.record.folder import Part, find_parts, read_study
+from fedattack.record.folder import HOLDINGS, Part, find_parts, read_study
 from fedattack.record.size import in_bytes
 from fedattack.runs.checks import options_among, scored_attacks
 from fedattack.runs.presets import load_preset, preset_names

@@ -32,6 +32,7 @@ from fedattack.attacks.matching import check_model, flatten_arrays
 from fedattack.attacks.replies import MOST_EXAMPLES
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
+from fedattack.base.files import array_on_disk
 from fedattack.base.machine import shown_size
 from fedattack.base.structured import padded_alike
 from fedattack.learning import LocalSGD, pick_device
@@ -546,9 +547,9 @@ def _read_sums(
     """Read the sums and common models as vectors of the ``parameters`` in their order, buffers left out."""
     size = sum(map(Tensor.numel, parameters.values()))
     # on disk, so that neither the rounds nor the model's size decide whether the attack fits into memory
-    on_disk = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32)
-    starts = on_disk(folder / "starts.npy", shape=(len(usable), size))
-    sums = on_disk(folder / "sums.npy", shape=(len(usable), sketch.width if sketch else size))
+    starts = np.lib.format.open_memmap(folder / "starts.npy", "w+", np.float32, (len(usable), size))
+    # Workers open the file of the common models by its name. What clients sent has none, and goes with this process.
+    sums = array_on_disk((len(usable), sketch.width if sketch else size), np.float32)
     columns = dict(zip(nodes, range(len(nodes)), strict=True))
     counts = np.zeros((len(usable), len(nodes)))
     A = np.zeros_like(counts)
