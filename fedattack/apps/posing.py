@@ -1,6 +1,6 @@
 """The stage `pose` of an audit: what is asked of a run, what its attacker is assumed to know, and what is true."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import Any
@@ -22,6 +22,7 @@ from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.structured import fields, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
@@ -124,6 +125,8 @@ def pose(
     classes_named = ["all"]
     if holding.kind == "i":
         classes_named = list(map(str, range(classes)))
+    unanswered: dict[str, Failure] = {}
+    answers = _find_answers(record, holding, knowledge, unanswered)
     unread = reading.unread
     if computing.answers is not None and not reading.is_strange:
         unread = ""
@@ -143,11 +146,14 @@ def pose(
         notes=notes,
         sent=reading.rows,
         unread=unread,
-        answers=_find_answers(record, holding, knowledge),
+        answers=answers,
         **compared,
         **further.true,
     )
-    return Posed(knowledge, few, tuple(notes), assumed, {**_find_unread(witnesses, record), **further.reasons})
+    reasons = {**_find_unread(witnesses, record), **further.reasons}
+    for name, failure in unanswered.items():
+        reasons[name] = f"what is true of it cannot be found out: {failure.why}"
+    return Posed(knowledge, few, tuple(notes), assumed, reasons)
 
 
 def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
@@ -324,8 +330,10 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
 
 
-def _find_answers(record: Record, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what the judges of attacks ask for besides, by the name of the threat."""
+def _find_answers(
+    record: Record, holding: Holding, knowledge: Knowledge, failed: MutableMapping[str, Failure]
+) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Gather what the judges of attacks ask for besides, by the name of the threat; `failed` is told by attack."""
     seen, whole = {}, []
     for client in holding.clients.values():
         seen[client.name] = client.trained.x
@@ -340,9 +348,10 @@ def _find_answers(record: Record, holding: Holding, knowledge: Knowledge) -> dic
     for threat in THREATS.values():
         for name in threat.judges:
             where = ATTACKS[name].in_apps.truth
-            found = where and resolve_name(where)(held)
-            if found:
-                answers[threat.name] = found
+            with failing_alone(failed, name):
+                found = where and resolve_name(where)(held)
+                if found:
+                    answers[threat.name] = found
     return answers
 
 

@@ -49,6 +49,7 @@ class _StudyEntry(TypedDict, total=False):
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
     unanswered: _Text
+    left_out: list[_Text]
     controls: dict[_Text, _ControlEntry]
     attacks: list[_Text]
     settings: dict[_Text, _Value]

@@ -140,11 +140,11 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
         return [replace(one, truth=replace(one.truth, nodes={})) for one in found]
 
     monkeypatch.setattr(room.Asker, "plant", lambda *args: asked.append(args))
-    monkeypatch.setattr(room, "_headlines", lambda evidence, names: {"sia": headline(part, done.trusted)})
+    monkeypatch.setattr(room, "_headlines", lambda evidence, names, lost: {"sia": headline(part, done.trusted)})
     monkeypatch.setattr(room, "read_evidence", nobodys)
     lines = []
     watch = Watch(say=lambda *line: lines.append(line))
-    assert control(app, [part], [witnesses_of(part)], done.trusted, watch) == {}
+    assert control(app, [part], [witnesses_of(part)], done.trusted, watch, []) == {}
     assert asked == []
     ((kind, line),) = lines
     assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
@@ -161,7 +161,7 @@ def test_an_attack_is_judged_as_in_the_report_corrected_for_all_others(untrained
 
     monkeypatch.setattr(room, "read_evidence", with_another)
     monkeypatch.setattr(room, "judge_attacks", lambda evidence, **options: judged.append({*evidence[0].scores}) or [])
-    assert control(app, [part], [witnesses_of(part)], done.trusted, Watch()) == {}
+    assert control(app, [part], [witnesses_of(part)], done.trusted, Watch(), []) == {}
     assert judged == [{"sia", "plaintext"}]
 
 
@@ -176,7 +176,7 @@ def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monk
 
     monkeypatch.setattr(room.Asker, "plant", noted)
     monkeypatch.setattr(room, "PASSES", ((1, 64),))
-    control(app, [part], [witnesses_of(part)], done.trusted, Watch())
+    control(app, [part], [witnesses_of(part)], done.trusted, Watch(), [])
     ((owned, by_passes),) = planted
     assert [*by_passes] == [1, 64]
     once, most = by_passes[1], by_passes[64]
