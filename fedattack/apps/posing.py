@@ -1,6 +1,6 @@
 """The stage `pose` of an audit: what is asked of a run, what its attacker is assumed to know, and what is true."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import Any
@@ -20,13 +20,15 @@ from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.registry import THREATS
+from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.base.structured import fields, stack_examples
+from fedattack.base.structured import fields, finite, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.record.means import identical
 from fedattack.runs.watch import Watch
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
@@ -105,10 +107,20 @@ def pose(
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     computing = find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
+    if holding.incomplete:
+        is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
+        if not computing.tells(targets, is_incomplete):
+            left = holding.leave_out_incomplete("the clients' model gives no finite loss of them")
+            return pose(part, left, asked, most=most, notes=notes, app=app, watch=watch, check=check)
     mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
     if mods:
         notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
     notes = [*notes, *holding.notes, *reading.notes, *computing.notes]
+    if holding.incomplete:
+        notes.append(
+            "examples that hold a value that is not finite are asked about by their losses; attacks that compare or "
+            "rebuild numbers are judged without them"
+        )
     classes = _count_outputs(holding, computing.model)
     knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
     if ask is not None and "training" not in asked.without:
@@ -190,7 +202,7 @@ def _know(
     knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
     if "training" not in asked.without:
         knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
-    if len(holding.shape) == 3 and "limits" not in asked.without:
+    if len(holding.shape) == 3 and holding.complete and "limits" not in asked.without:
         knowledge = replace(knowledge, limits=_limits(holding))
     if chosen.auxiliary and "auxiliary" not in asked.without:
         knowledge = replace(knowledge, auxiliary=_examples(holding, chosen.auxiliary))
@@ -270,15 +282,34 @@ def _name_nodes(
     for node in strangers:
         note_node(part.truth, node=node, client=f"node {node}")
         names.append(f"node {node}")
-    if strangers:
+    idle = _name_idle(record, holding.witnesses, strangers)
+    if idle:
         notes.append(
-            f"{len(strangers)} of the record's nodes were not seen to train, such as {strangers[0]}; whether they hold "
+            f"{count_words(len(idle), 'client')} took part and trained on nothing: {short(', '.join(idle.values()), 200)}; "
+            "no example is its own"
+        )
+    if unknown := [node for node in strangers if node not in idle]:
+        notes.append(
+            f"{len(unknown)} of the record's nodes were not seen to train, such as {unknown[0]}; whether they hold "
             "examples is not known"
         )
     counts = count_classes(holding.clients, classes)
     if holding.kind == "f":
         counts[:, 0] = [client.trained.total for client in holding.clients.values()]
     return names, np.pad(counts, ((0, len(strangers)), (0, 0)))
+
+
+def _name_idle(record: Record, witnesses: Sequence[Witness], strangers: Collection[str]) -> dict[str, str]:
+    """Name, by node, the clients that were watched, answered, and sent back in each round the very model they got."""
+    names = {witness.node: witness.client or f"node {witness.node}" for witness in witnesses if witness.asked}
+    idle = {node: names[node] for node in strangers if node in names}
+    for round_ in record:
+        for reply in round_.observations:
+            if reply.node in idle and reply.arrays is not None:
+                received = reply.received
+                if received is None or not identical(dict(reply.arrays), dict(received)):
+                    del idle[reply.node]
+    return idle
 
 
 def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | None:
@@ -325,7 +356,7 @@ def _numbers_of(training: WitnessedTraining) -> tuple[Any, ...]:
 
 def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     """Return the least and the largest input of each channel."""
-    x = np.stack([x for x, _ in holding.examples.values()])
+    x = np.stack([x for x, _ in holding.complete.values()])
     lows, highs = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
 
@@ -336,13 +367,13 @@ def _find_answers(
     """Gather what the judges of attacks ask for besides, by the name of the threat; `failed` is told by attack."""
     seen, whole = {}, []
     for client in holding.clients.values():
-        seen[client.name] = client.trained.x
+        seen[client.name] = client.trained.x[finite(client.trained.x), ...]
         if len(client.trained) == client.trained.total:
             whole.append(client.name)
     examples = None
-    if not fields(holding.sample):
-        examples = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)
-    holders = [holding.holders.get(key, ()) for key in holding.examples]
+    if not fields(holding.sample) and holding.complete:
+        examples = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)
+    holders = [holding.holders.get(key, ()) for key in holding.complete]
     held = HeldByClients(knowledge, record, seen, whole, examples, holders)
     answers = {}
     for threat in THREATS.values():
@@ -361,7 +392,7 @@ def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
     owners: list[str] = []
     nodes: list[str] = []
     for client in holding.clients.values():
-        own = client.own(holding.examples)
+        own = client.own(holding.complete)
         if len(own) == client.trained.total <= FEW:
             keys += own
             owners += [client.name] * len(own)

@@ -112,19 +112,22 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
     Raises
     ------
     FedAttackError
-        If all of them fail: why the first one did.
+        If they fail and no attack has scores: why the first one did.
     """
     from fedattack.base.failures import Failure, failing_alone
     from fedattack.record.folder import find_parts, read_study, write_study
+    from fedattack.runs.checks import scored_attacks
     from fedattack.runs.pipeline import remove_scores
 
     failed: dict[str, Failure] = {}
     for attack in attacks:
         with failing_alone(failed, attack.name):
             attack_run(attack, folder, device=device, trusted=trusted)
+    parts = find_parts(folder)
+    for name in failed:
+        remove_scores(parts, name)
     for name, failure in failed.items():
-        remove_scores(find_parts(folder), name)
-        if len(failed) == len(attacks):
+        if not scored_attacks(parts):
             failure.end(f"{name} was not made")
         say("warning", f"{name} was not made: {failure.why}")
     left_out = [f"{name} was not made: {failure.why}" for name, failure in failed.items()]

@@ -65,6 +65,8 @@ def attack_folder(
         watch.say("note", f"{attack.name} is made here, not on --cluster: it takes less time than its data's way there")
     for place, part in enumerate(parts):
         record = Record(part.record, skip_damaged=skip_damaged, thinned=True)
+        for damage in record.damage:
+            watch.say("warning", f"{part.label}: left out as damaged: {damage}")
         known = knowledge(part)
         step = f"{attack.name} on {part.name or 'the record'}"
         watch.step(step, 0, len(record))

@@ -100,7 +100,7 @@ def test_attacks_on_tables_are_shown_trees_of_own_values(tmp_path, monkeypatch, 
         monkeypatch.setattr(
             planting, "plant", lambda reply, table, count: plant(reply, draw(size=table.shape).astype("f"), count)
         )
-    found = control(None, [Part(folder, "")], [[]], (), Watch())
+    found = control(None, [Part(folder, "")], [[]], (), Watch(), [])
     assert found == {"trees": Control(PLANTED, 1 if own else 64, own)}
     reason = with_controls([judged(folder)["columns"]], found)[0].reason
     assert reason.endswith(
