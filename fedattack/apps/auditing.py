@@ -33,19 +33,21 @@ from fedattack.apps.witnessing import has_arrays_of_queries, list_code, witness,
 from fedattack.attacks import ATTACKS, Attack
 from fedattack.attacks.needs import InApps
 from fedattack.attacks.registry import THREATS
+from fedattack.audit.control import Control
 from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED
 from fedattack.audit.finding import Finding
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
+from fedattack.base.failures import FAULT, Failure, failing_alone
 from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
-from fedattack.record.folder import Part, find_parts, read_study, write_study
+from fedattack.record.folder import LEFT_OUT, Part, find_parts, read_study, write_study
 from fedattack.record.marks import RecordMark
 from fedattack.report import read_run
 from fedattack.report.sent import list_readable
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
-from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored
+from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored, remove_scores
 from fedattack.runs.private import private_folder
 from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
@@ -104,11 +106,12 @@ class Attacked:
 
 @dataclass(frozen=True)
 class Judged:
-    """What an audit found, the file of its report, and what was asked of each run."""
+    """What an audit found, the file of its report, what was asked of each run, and parts of the page that failed."""
 
     findings: tuple[Finding, ...]
     page: Path
     posed: tuple[Posed, ...]
+    unmade: Mapping[str, Failure]
 
 
 def audit(order: Order, app: App, watch: Watch) -> Judged:
@@ -123,21 +126,25 @@ def audit(order: Order, app: App, watch: Watch) -> Judged:
         parts = run_app(
             app, order.out, order.seeds, on=order.on, command=order.command, options=order.options, watch=watch
         )
-    with explaining(order, watch), lock_folder(order.out):
+    trusted: set[str] = set()
+    with explaining(order, watch, trusted), lock_folder(order.out):
         # Witness, hold and pose, run by run.
         posed = tuple(pose_run(part, order.asked, app, watch) for part in parts)
         chosen = choose(parts, posed, order.make, watch)
         attacked = attack(parts, posed, chosen, order.device, watch)
+        trusted |= attacked.trusted
         control_all(app, parts, attacked, watch)
-    return judge(order, posed, attacked, watch)
+        return judge(order, posed, attacked, watch)
 
 
 def audit_gathered(order: Order, parts: Sequence[Part], posed: Sequence[Posed], watch: Watch) -> Judged:
     """Do the last three stages, of a run that was gathered."""
-    with explaining(order, watch):
+    trusted: set[str] = set()
+    with explaining(order, watch, trusted):
         chosen = choose(parts, posed, order.make, watch)
         attacked = attack(parts, posed, chosen, order.device, watch)
-    return judge(order, posed, attacked, watch)
+        trusted |= attacked.trusted
+        return judge(order, posed, attacked, watch)
 
 
 def pose_run(
@@ -203,8 +210,11 @@ def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device
     # The report begins with the first of them.
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": list_unasked(scored, failed, parts[0], posed)}
-    for key in (UNANSWERED, SENT, WITNESSED):
+    for key in (UNANSWERED, SENT, WITNESSED, LEFT_OUT):
         study.pop(key, None)
+    # What nobody foresaw keeps a report from being whole; a need that is not met does not.
+    if faults := [f"{name} was not made: {why}" for name, why in failed.items() if why.endswith(FAULT)]:
+        study[LEFT_OUT] = faults
     # Whoever attacks the run again does so likewise, and asks about the same clients.
     options: dict[str, str] = {}
     for name in scored:
@@ -229,17 +239,18 @@ def _make(attack: Attack, parts: Sequence[Part], trusted: Collection[str], devic
     """Attack all runs, unless that was done before the audit was stopped; returns why it cannot be done, if so."""
     if not list_unscored(parts, [attack.name]):
         return ""
-    try:
+    failed: dict[str, Failure] = {}
+    with failing_alone(failed, attack.name):
         if Record(parts[0].record, thinned=True).view in attack.needs.views:
             attack_folder(
                 attack, parts[0].folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch
             )
         else:
             _attack_sums(attack, parts, trusted, device, watch)
-    except FedAttackError as cause:
-        watch.say("warning", f"{attack.name} was not made: {short(str(cause), 300)}")
-        return str(cause)
-    return ""
+        return ""
+    remove_scores(parts, attack.name)
+    watch.say("warning", f"{attack.name} was not made: {failed[attack.name].why}")
+    return failed[attack.name].why
 
 
 def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> None:
@@ -264,28 +275,45 @@ def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watc
     study = read_study(parts[0].folder)
     if "controls" in study:
         return
-    found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch)
-    noted = {name: vars(one) for name, one in found.items()}
-    write_study(parts[0].folder, {**study, "controls": noted})
+    found: dict[str, Control] = {}
+    failed: dict[str, Failure] = {}
+    left_out = list(study.get(LEFT_OUT, ()))
+    with failing_alone(failed, "control"):
+        found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch, left_out)
+    for failure in failed.values():
+        watch.say("warning", f"there are no positive controls: {failure.why}")
+        left_out.append(f"the positive controls: {failure.why}")
+    study["controls"] = {name: vars(one) for name, one in found.items()}
+    if left_out:
+        study[LEFT_OUT] = left_out
+    write_study(parts[0].folder, study)
 
 
 def judge(order: Order, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Judged:
     """Judge all scores of a run folder, and write its page."""
-    findings, page = judge_folder(order.out, device=order.device, watch=watch, trusted=attacked.trusted)
-    return Judged(tuple(findings), page, tuple(posed))
+    unmade: dict[str, Failure] = {}
+    findings, page = judge_folder(order.out, device=order.device, watch=watch, trusted=attacked.trusted, unmade=unmade)
+    return Judged(tuple(findings), page, tuple(posed), unmade)
 
 
 @contextmanager
-def explaining(order: Order, watch: Watch) -> Iterator[None]:
-    """Write a page, too, where no question can be answered: it says what was tried, and what reached the server."""
+def explaining(order: Order, watch: Watch, trusted: Collection[str] = ()) -> Iterator[None]:
+    """Write a page, too, where no question can be answered: it says what was tried, and what reached the server.
+
+    `trusted` are import paths that the app itself gave, as far as they are known when that turns out.
+    """
     try:
         yield
-    except FedAttackError as cause:
-        if note_unanswered(order.out, str(cause)):
-            _, page = judge_folder(order.out, device=order.device, watch=watch)
-            watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
-            for line in list_readable(read_run(order.out)):
-                watch.say("note", line)
+    except Exception as cause:
+        failed: dict[str, Failure] = {}
+        with failing_alone(failed, "page"):
+            if note_unanswered(order.out, Failure.of(cause).why):
+                _, page = judge_folder(order.out, device=order.device, watch=watch, trusted=trusted, unmade={})
+                watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
+                for line in list_readable(read_run(order.out)):
+                    watch.say("note", line)
+        for failure in failed.values():
+            watch.say("warning", f"there is no page either: {failure.why}")
         raise
 
 
@@ -299,13 +327,17 @@ def note_unanswered(out: Path, why: str) -> bool:
         records = [Record(part.record, thinned=True) for part in parts]
     except FedAttackError:
         return False
+    study = read_study(out)
     untried = dict.fromkeys(THREATS, "no attack was made, for the reason above")
+    if study.get("attacks"):
+        # Attacks were made, and the study says why others were not.
+        untried = study.get("untried", {})
     if any(map(has_arrays_of_queries, records)):
         untried |= dict.fromkeys(
             _OF_QUERIES, "fedattack has no attack on what clients of vertical or split learning send"
         )
     noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(parts[0])
-    write_study(out, {**read_study(out), **noted})
+    write_study(out, {**study, **noted})
     return True
 
 

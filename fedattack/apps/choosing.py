@@ -14,6 +14,7 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth, read_truth
 from fedattack.audit.untried import VIEWS, lacking
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.runs.forecast import needed_of
@@ -29,7 +30,7 @@ _HEADLINES = 2
 class Chosen:
     """Attacks with their options, what the report begins with first; by attack, options that the caller did not choose.
 
-    ``refused`` says by attack why it is not made though its needs are met.
+    ``refused`` says by attack why it is not made though its needs are met, or why that cannot be said.
     """
 
     attacks: tuple[Attack, ...]
@@ -58,17 +59,24 @@ def choose(
 
 
 def _list_applying(record: Record, parts: Sequence[Part], posed: Sequence[Posed], refused: dict[str, str]) -> list[str]:
+    """List the attacks whose needs are met, and that are not `refused`, which is told why."""
     names: list[str] = []
+    failed: dict[str, Failure] = {}
     for threat in THREATS.values():
-        asked = [name for name in threat.judges if not _lacks(name, record, posed[0].knowledge)]
-        for name in asked:
-            if why := _why_refused(name, parts, posed):
-                refused[name] = why
-            else:
-                names.append(name)
+        asked = []
+        for name in threat.judges:
+            with failing_alone(failed, name):
+                if _lacks(name, record, posed[0].knowledge):
+                    continue
+                if why := _why_refused(name, parts, posed):
+                    refused[name] = why
+                else:
+                    names.append(name)
+                asked.append(name)
         if asked:
             # What is judged beside others has no question of its own.
             names += sorted({*threat.attacks} - {*threat.judges})
+    refused |= {name: failure.why for name, failure in failed.items()}
     return sorted(names, key=_place)
 
 

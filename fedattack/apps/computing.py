@@ -18,6 +18,8 @@ from fedattack.attacks.answers import Answers
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
+from fedattack.learning import losses_of_models, per_record_loss
+from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.threats.trees.replies import holds_trees
@@ -41,6 +43,28 @@ class Computing:
     frozen: Mapping[str, NDArray[Any]] | None = None
     answers: Answers | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+
+    def tells(self, targets: Targets, incomplete: NDArray[np.bool_]) -> bool:
+        """Say whether targets with values that are not finite, (n,), have finite losses, where losses are asked at all.
+
+        An app that trains on missing cells fills them in, or its models are not finite either.
+        """
+        if not incomplete.any():
+            return True
+        if self.answers is not None:
+            losses = self.answers.losses
+            usable = np.isfinite(losses[:, ~incomplete]).all(axis=1)
+            return bool(np.isfinite(losses[usable][:, incomplete]).all())
+        if self.model is None:
+            return True
+        rows = np.flatnonzero(incomplete)
+        try:
+            model = self.model.build()
+            loss = per_record_loss(trust_given(self.model.loss))
+            found = losses_of_models(model, [model.state_dict()], targets.x[rows], targets.y[rows], loss)
+        except FedAttackError:
+            return False
+        return bool(found.isfinite().all())
 
 
 def find_computing(

@@ -7,7 +7,7 @@ attacks on tables it sends trees that split by its own values. If nothing of tha
 anything here.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,9 @@ from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
-from fedattack.base.errors import DataError, FedAttackError, short
+from fedattack.base.errors import DataError, FedAttackError
+from fedattack.base.failures import FAULT, Failure, failing_alone
+from fedattack.base.structured import finite
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Round, rewrite_record
 from fedattack.record.folder import Part
@@ -51,39 +53,61 @@ def control(
     witnesses: Sequence[Sequence[Witness]],
     trusted: Collection[str],
     watch: Watch,
+    faults: list[str],
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
     Of all runs, attacked, ``witnesses`` say what clients did, and ``trusted`` are import paths that the app itself
-    gave. Returned is by attack; nothing of attacks that show a leak, or where nothing can be planted.
+    gave. Returned is by attack; nothing of attacks that show a leak, or where nothing can be planted. To ``faults`` is
+    added what nobody foresaw, and what it keeps from being controlled.
     """
-    evidence = read_evidence(Path(parts[0].folder), trusted=trusted)
+    evidence = read_evidence(Path(parts[0].folder), trusted=trusted, failed={})
     asker = Asker(app, watch)
-    shown = _headlines(evidence, [*evidence[0].scores])
+    # Of what cannot be judged there is nothing to control, and the report says why.
+    shown = _headlines(evidence, [*evidence[0].scores], {})
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
     found: dict[str, Control] = {}
-    given_up: set[str] = set()
+    given_up: set[tuple[str, str]] = set()
     if not unseen:
         return found
+    by_kind = {kind: [name for name in unseen if _takes(name, kind)] for kind in (TRAINED, STEPPED, WHOLE, PLANTED)}
     with private_folder(parts[0].folder) as folder:
-        tries: list[tuple[str, Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
-            *((TRAINED, passes, _train_further) for passes in PASSES),
-            (STEPPED, TOGETHER, partial(_step, folder)),
-            (WHOLE, (ALL,), partial(_step, folder)),
-            (PLANTED, VALUES, partial(_plant_rows, folder)),
+        tries: list[tuple[str, list[str], Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
+            *((TRAINED, by_kind[TRAINED], passes, _train_further) for passes in PASSES),
+            (STEPPED, by_kind[STEPPED], TOGETHER, partial(_step, folder)),
+            (WHOLE, by_kind[WHOLE], (ALL,), partial(_step, folder)),
+            # What gives rows away to one attack tells another nothing.
+            *((PLANTED, [name], VALUES, partial(_plant_rows, folder, name)) for name in by_kind[PLANTED]),
         ]
-        for kind, amounts, plant in tries:
-            left = [name for name in unseen if _takes(name, kind) and not (name in found and found[name].is_seen)]
-            if not left or kind in given_up:
+        for kind, names, amounts, plant in tries:
+            left = []
+            for name in names:
+                if (kind, name) not in given_up and not (name in found and found[name].is_seen):
+                    left.append(name)
+            if not left:
                 continue
-            try:
+            lost: dict[str, Failure] = {}
+            unplanted: dict[str, Failure] = {}
+            with failing_alone(unplanted, kind):
                 of_run = [plant(asker, one, seen, amounts) for one, seen in zip(evidence, witnesses, strict=True)]
-            except FedAttackError as cause:
-                watch.say("warning", f"no positive control of {', '.join(left)}: {short(str(cause), 300)}")
-                given_up.add(kind)
-                continue
-            found |= _look(left, kind, evidence, of_run, amounts, watch)
+                found |= _look(left, kind, evidence, of_run, amounts, watch, lost)
+            for failure in unplanted.values():
+                lost |= dict.fromkeys(left, failure)
+            given_up |= {(kind, name) for name in lost}
+            _say_lost(lost, watch, faults)
     return found
+
+
+def _say_lost(lost: Mapping[str, Failure], watch: Watch, faults: list[str]) -> None:
+    """Warn of attacks that have no positive control; those for a reason that nobody foresaw are added to `faults`."""
+    by_reason: dict[str, list[str]] = {}
+    for name, failure in lost.items():
+        by_reason.setdefault(failure.why, []).append(name)
+    for why, names in by_reason.items():
+        line = f"no positive control of {', '.join(names)}: {why}"
+        watch.say("warning", line)
+        if why.endswith(FAULT):
+            faults.append(line)
 
 
 def _takes(name: str, kind: str) -> bool:
@@ -105,33 +129,47 @@ def _look(
     planted: Sequence[Mapping[int, Evidence]],
     amounts: Sequence[int],
     watch: Watch,
+    lost: MutableMapping[str, Failure],
 ) -> dict[str, Control]:
-    """Make attacks of what is planted, and say from how much on each shows a leak."""
+    """Make attacks of what is planted, and say from how much on each shows a leak.
+
+    `lost` is told which cannot be made, or judged, so that nothing is known of them.
+    """
     found: dict[str, Control] = {}
     for done, amount in enumerate(amounts):
         watch.step("positive control", done, len(amounts))
-        left = [name for name in names if name not in found or not found[name].is_seen]
+        left = [name for name in names if name not in lost and not (name in found and found[name].is_seen)]
         if not left:
             break
-        attacked = [_attack(one, run[amount], left) for one, run in zip(evidence, planted, strict=True)]
-        shown = _headlines(attacked, left)
+        attacked = [_attack(one, run[amount], left, lost) for one, run in zip(evidence, planted, strict=True)]
+        shown = _headlines(attacked, left, lost)
         for name in left:
+            if name in lost:
+                found.pop(name, None)
+                continue
             is_seen = name in shown and shown[name].verdict == LEAK
             found[name] = Control(kind, amount, is_seen)
     return found
 
 
-def _attack(evidence: Evidence, planted: Evidence, names: Collection[str]) -> Evidence:
+def _attack(
+    evidence: Evidence, planted: Evidence, names: Collection[str], lost: MutableMapping[str, Failure]
+) -> Evidence:
     """Make attacks of a run in which something is planted; those that refuse it show nothing, and others stay."""
     scores = {name: one for name, one in evidence.scores.items() if name not in names}
     for name in names:
-        with suppress(FedAttackError):
+        with failing_alone(lost, name), suppress(FedAttackError):
             scores[name] = ATTACKS[name].run(planted.record, planted.knowledge, device="cpu")
     return replace(evidence, scores=scores)
 
 
-def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str, Finding]:
-    """Judge all attacks, as the report corrects them for each other, and return the headline of each of these."""
+def _headlines(
+    evidence: Sequence[Evidence], names: Collection[str], lost: MutableMapping[str, Failure]
+) -> dict[str, Finding]:
+    """Judge all attacks, as the report corrects them for each other, and return the headline of each of these.
+
+    ``lost`` is told which of these cannot be judged.
+    """
     common = [*evidence[0].scores]
     for run in evidence:
         common = [name for name in common if name in run.scores]
@@ -140,7 +178,9 @@ def _headlines(evidence: Sequence[Evidence], names: Collection[str]) -> dict[str
     runs = []
     for run in evidence:
         runs.append(replace(run, scores={name: run.scores[name] for name in common}))
-    findings = answering(judge_attacks(runs, setting={}, provenance={}))
+    failed: dict[str, Failure] = {}
+    findings = answering(judge_attacks(runs, setting={}, provenance={}, failed=failed))
+    lost.update({name: failure for name, failure in failed.items() if name in names})
     return {finding.attack: finding for finding in findings if finding.attack in names}
 
 
@@ -165,6 +205,9 @@ def _step(
     inquiry, owned = _inquire(evidence, witnesses)
     if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
         raise DataError("a plain step stands in the place of a single client's model alone")
+    # What is read off a step is compared with examples, number by number.
+    is_complete = finite(inquiry.targets.x)
+    owned = {node: [row for row in rows if is_complete[row]] for node, rows in owned.items()}
     records = asker.plant_steps(inquiry, owned, together, folder / (evidence.part.name or "run"))
     if together == (ALL,) and evidence.knowledge.training is not None:
         step = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)
@@ -173,10 +216,9 @@ def _step(
 
 
 def _plant_rows(
-    folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], values: Sequence[int]
+    folder: Path, name: str, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], values: Sequence[int]
 ) -> Mapping[int, Evidence]:
-    """Let clients send what gives some of their own rows away."""
-    (name,) = [name for name in evidence.scores if ATTACKS[name].in_apps.plants]
+    """Let clients send what gives some of their own rows away to the attack of that name."""
     plant, truth = resolve_name(ATTACKS[name].in_apps.plants), evidence.truth
     if truth is None or name not in truth.answers:
         raise DataError(f"of no client of {evidence.part.label} its rows are known")
@@ -193,7 +235,7 @@ def _plant_rows(
 
     found = {}
     for count in values:
-        out = folder / f"{evidence.part.name or 'run'}-{count}"
+        out = folder / f"{evidence.part.name or 'run'}-{name}-{count}"
         found[count] = replace(evidence, record=rewrite_record(evidence.record, out, partial(change, count)))
     return found
 

@@ -8,7 +8,8 @@ any other nobody knows whether a further client holds it, too.
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -88,6 +89,9 @@ class Holding:
         Why there is no example that nobody trained on; empty if there are some.
     notes
         What a reader must know.
+    incomplete
+        The hashes of those examples that hold a value that is not finite, such as a missing cell. What a model makes of
+        them it alone knows: nothing but its losses can be asked about them.
     """
 
     witnesses: Sequence[Witness]
@@ -99,6 +103,38 @@ class Holding:
     origins: Mapping[bytes, str]
     why_none: str = ""
     notes: Sequence[str] = ()
+    incomplete: frozenset[bytes] = frozenset()
+
+    @cached_property
+    def complete(self) -> Mapping[bytes, Example]:
+        """The examples all of whose values are finite: what can be compared, computed with or rebuilt."""
+        return {key: example for key, example in self.examples.items() if key not in self.incomplete}
+
+    def leave_out_incomplete(self, why: str) -> "Holding":
+        """Return the same without incomplete examples; ``why`` they are left out is noted.
+
+        Raises
+        ------
+        DataError
+            If no example that a client trained on is left.
+        """
+        if not {*self.complete} & {*self.holders}:
+            raise DataError(f"all training examples hold a value that is not finite, and {why}: no attack takes such")
+        origins = {key: name for key, name in self.origins.items() if key not in self.incomplete}
+        why_none = self.why_none
+        if not origins:
+            why_none = (
+                self.why_none or f"all examples that nobody trained on hold a value that is not finite, and {why}"
+            )
+        note = f"examples that hold a value that is not finite are asked nothing about: {why}"
+        return replace(
+            self,
+            examples=self.complete,
+            origins=origins,
+            why_none=why_none,
+            notes=(*self.notes, note),
+            incomplete=frozenset(),
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -126,6 +162,7 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     notes = list_witness_notes(witnesses)
     form = _ExampleForm.of_most(clients.values())
     notes += form.list_others(clients.values())
+    notes += _count_incomplete(form, clients.values())
     holders, examples = _find_trained(clients, form, notes)
     if not examples:
         raise DataError(_why_nothing(clients.values()))
@@ -143,7 +180,10 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
         why_none = _why_none(form, witnesses)
     if record is not None and record.view == "aggregate":
         _leave_out_unheard(clients, record, holders, examples, notes)
-    return Holding(witnesses, clients, form.kind, form.sample, examples, holders, origins, why_none, tuple(notes))
+    incomplete = frozenset(key for key, (x, _) in examples.items() if not finite(np.asarray(x)[None])[0])
+    return Holding(
+        witnesses, clients, form.kind, form.sample, examples, holders, origins, why_none, tuple(notes), incomplete
+    )
 
 
 @dataclass(frozen=True)
@@ -205,14 +245,17 @@ class _ExampleForm:
         """Say whether any of a client's training examples is of this form."""
         return any(True for witness in client.witnesses for _ in self.take(witness.trained))
 
+    def is_labelled(self, seen: SeenExamples) -> NDArray[np.bool_]:
+        """Say of each example whether it has a label: a class, or a finite number."""
+        if self.kind == "i":
+            return np.asarray((seen.y >= 0) & (seen.y < self.outputs))
+        return np.asarray(np.isfinite(seen.y) & _is_labelled(seen))
+
     def take(self, seen: SeenExamples) -> Iterator[tuple[bytes, Example]]:
-        """Yield by its hash each example of this form that is finite and has a label."""
+        """Yield by its hash each example of this form that has a label."""
         if not _fits(self.sample, seen.x) or seen.y.dtype.kind != self.kind:
             return
-        labelled = np.isfinite(seen.y) & _is_labelled(seen)
-        if self.kind == "i":
-            labelled = (seen.y >= 0) & (seen.y < self.outputs)
-        for row in np.flatnonzero(labelled & finite(seen.x)):
+        for row in np.flatnonzero(self.is_labelled(seen)):
             yield bytes(seen.hashes[row]), (seen.x[row, ...], seen.y[row].item())
 
 
@@ -290,6 +333,28 @@ def _find_trained(
         if not is_asked and form.takes(client):
             notes.append(f"client {client.name}: it is not certain of any of its examples who else holds it")
     return holders, examples
+
+
+def _count_incomplete(form: _ExampleForm, clients: Iterable[Client]) -> Iterator[str]:
+    """Say how many training examples of which clients lack a label, or a value that is finite."""
+    unlabelled, incomplete, all_seen = Counter[str](), Counter[str](), 0
+    for client in clients:
+        seen = client.trained
+        if not _fits(form.sample, seen.x) or seen.y.dtype.kind != form.kind:
+            continue
+        all_seen += len(seen)
+        unlabelled[client.name] = int((~form.is_labelled(seen)).sum())
+        incomplete[client.name] = int((~finite(seen.x)).sum())
+    for counts, what in (
+        (incomplete, "hold a value that is not finite, such as a missing cell"),
+        (unlabelled, "have no label that was seen, and are asked nothing about"),
+    ):
+        if counts.total():
+            whose = ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
+            yield (
+                f"{counts.total():,} of {all_seen:,} training examples that were seen {what} (by client, "
+                f"{short(whose, 200)})"
+            )
 
 
 def _take_one_a_place(seen: SeenExamples, form: _ExampleForm) -> Iterator[tuple[bytes, Example]]:
@@ -420,16 +485,12 @@ def _why_unseen(witnesses: Iterable[Witness]) -> str:
 
 def _why_nothing(clients: Iterable[Client]) -> str:
     """Say why no example that a client trained on can be asked about."""
-    seen = [client.trained for client in clients]
-    labelled = [each.x[np.flatnonzero(_is_labelled(each)), ...] for each in seen]
-    if not any(map(len, labelled)):
+    if not any(_is_labelled(client.trained).any() for client in clients):
         return (
             "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, y); "
             "where there is none, as of an autoencoder, state 0, and name by --model a model of the same arrays that "
             "returns its own loss, with --loss own"
         )
-    if not any(finite(x).any() for x in labelled):
-        return "the training examples hold numbers that are not finite, and no attack takes such"
     return (
         "of no training example with a label is it certain who trained on it: a witness lists a part of a large "
         "client's examples, and these parts must reach equally far"

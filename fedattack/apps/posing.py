@@ -1,6 +1,6 @@
 """The stage `pose` of an audit: what is asked of a run, what its attacker is assumed to know, and what is true."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import Any
@@ -20,12 +20,15 @@ from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.registry import THREATS
+from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, NeedsError, short
-from fedattack.base.structured import fields, stack_examples
+from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.structured import fields, finite, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.record.means import identical
 from fedattack.runs.watch import Watch
 from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
@@ -98,20 +101,25 @@ def pose(
     ask = None
     if app is not None:
         ask = Asker(app, watch)
-    reading = Reading()
-    # Trees are no arrays of a model: there is nothing to compare them with.
-    if not holds_trees(record):
-        reading = read_sends(witnesses)
-    if reading.predictions and asked.model is None:
-        raise NeedsError(_say_way_of_predictions(reading.predictions, holding))
+    reading = _read_arrays(record, holding, asked)
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     computing = find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
+    if holding.incomplete:
+        is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
+        if not computing.tells(targets, is_incomplete):
+            left = holding.leave_out_incomplete("the clients' model gives no finite loss of them")
+            return pose(part, left, asked, most=most, notes=notes, app=app, watch=watch, check=check)
     mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
     if mods:
         notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
     notes = [*notes, *holding.notes, *_note_public(holding), *reading.notes, *computing.notes]
+    if holding.incomplete:
+        notes.append(
+            "examples that hold a value that is not finite are asked about by their losses; attacks that compare or "
+            "rebuild numbers are judged without them"
+        )
     classes = _count_outputs(holding, computing.model)
     knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
     if ask is not None and "training" not in asked.without:
@@ -128,6 +136,8 @@ def pose(
     classes_named = ["all"]
     if holding.kind == "i":
         classes_named = list(map(str, range(classes)))
+    unanswered: dict[str, Failure] = {}
+    answers = _find_answers(record, holding, knowledge, unanswered)
     unread = reading.unread
     if computing.answers is not None and not reading.is_strange:
         unread = ""
@@ -148,11 +158,25 @@ def pose(
         sent=reading.rows,
         unread=unread,
         record=record.origin,
-        answers=_find_answers(record, holding, knowledge),
+        answers=answers,
         **compared,
         **further.true,
     )
-    return Posed(knowledge, few, tuple(notes), assumed, {**_find_unread(witnesses, record), **further.reasons})
+    reasons = {**_find_unread(witnesses, record), **further.reasons, **_find_unlike(record, knowledge)}
+    for name, failure in unanswered.items():
+        reasons[name] = f"what is true of it cannot be found out: {failure.why}"
+    return Posed(knowledge, few, tuple(notes), assumed, reasons)
+
+
+def _read_arrays(record: Record, holding: Holding, asked: Questions) -> Reading:
+    """Say what the arrays are that clients send; a :class:`NeedsError` if they are predictions alone."""
+    # Trees are no arrays of a model: there is nothing to compare them with.
+    if holds_trees(record):
+        return Reading()
+    reading = read_sends(holding.witnesses)
+    if reading.predictions and asked.model is None:
+        raise NeedsError(_say_way_of_predictions(reading.predictions, holding))
+    return reading
 
 
 def _note_public(holding: Holding) -> Iterator[str]:
@@ -186,6 +210,35 @@ def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]
     return unread
 
 
+def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
+    """Say of each attack that needs a model why replies give none, where these hold nothing that clients were sent."""
+    if knowledge.answers is not None:
+        return {}
+    why = ""
+    for round_ in record:
+        for reply in round_.observations:
+            if not reply.arrays or not reply.received:
+                continue
+            sent, received = _list_forms(reply.arrays), _list_forms(reply.received)
+            if sent.keys() & received.keys() or {*sent.values()} & {*received.values()}:
+                return {}
+            why = why or (
+                f"replies hold {_describe_forms(sent)}, and not the arrays that clients were sent, "
+                f"{_describe_forms(received)}: no attack reads a model out of them"
+            )
+    if not why:
+        return {}
+    return {name: why for name, attack in ATTACKS.items() if {"model", "losses"} & {*attack.needs.knowledge}}
+
+
+def _list_forms(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(array) for name, array in arrays.items()}
+
+
+def _describe_forms(forms: Mapping[str, tuple[int, ...]]) -> str:
+    return short(", ".join(f"{name} {shape}" for name, shape in forms.items()), 100)
+
+
 def _count_outputs(holding: Holding, model: ModelKnowledge | None) -> int:
     """Return how many classes there are; 1 for a regression."""
     if holding.kind != "i":
@@ -210,7 +263,7 @@ def _know(
     knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
     if "training" not in asked.without:
         knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
-    if len(holding.shape) == 3 and "limits" not in asked.without:
+    if len(holding.shape) == 3 and holding.complete and "limits" not in asked.without:
         knowledge = replace(knowledge, limits=_limits(holding))
     if chosen.auxiliary and "auxiliary" not in asked.without:
         knowledge = replace(knowledge, auxiliary=_examples(holding, chosen.auxiliary))
@@ -290,15 +343,34 @@ def _name_nodes(
     for node in strangers:
         note_node(part.truth, node=node, client=f"node {node}")
         names.append(f"node {node}")
-    if strangers:
+    idle = _name_idle(record, holding.witnesses, strangers)
+    if idle:
+        whose = short(", ".join(idle.values()), 200)
         notes.append(
-            f"{len(strangers)} of the record's nodes were not seen to train, such as {strangers[0]}; whether they hold "
+            f"{count_words(len(idle), 'client')} trained on nothing, and sent back the model as it came ({whose}): no "
+            "example is theirs"
+        )
+    if unknown := [node for node in strangers if node not in idle]:
+        notes.append(
+            f"{len(unknown)} of the record's nodes were not seen to train, such as {unknown[0]}; whether they hold "
             "examples is not known"
         )
     counts = count_classes(holding.clients, classes)
     if holding.kind == "f":
         counts[:, 0] = [client.trained.total for client in holding.clients.values()]
     return names, np.pad(counts, ((0, len(strangers)), (0, 0)))
+
+
+def _name_idle(record: Record, witnesses: Sequence[Witness], nodes: Collection[str]) -> dict[str, str]:
+    """Name, by node, clients that were watched, and that always sent back the very model that they were sent."""
+    names = {witness.node: witness.client or f"node {witness.node}" for witness in witnesses if witness.asked}
+    idle: dict[str, bool] = {}
+    for round_ in record:
+        for reply in round_.observations:
+            if reply.node in nodes and reply.node in names and reply.arrays is not None:
+                is_same = reply.received is not None and identical(dict(reply.arrays), dict(reply.received))
+                idle[reply.node] = is_same and idle.get(reply.node, True)
+    return {node: names[node] for node, is_idle in idle.items() if is_idle}
 
 
 def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | None:
@@ -345,33 +417,36 @@ def _numbers_of(training: WitnessedTraining) -> tuple[Any, ...]:
 
 def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     """Return the least and the largest input of each channel."""
-    x = np.stack([x for x, _ in holding.examples.values()])
+    x = np.stack([x for x, _ in holding.complete.values()])
     lows, highs = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
 
 
-def _find_answers(record: Record, holding: Holding, knowledge: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what the judges of attacks ask for besides, by the name of the threat."""
+def _find_answers(
+    record: Record, holding: Holding, knowledge: Knowledge, failed: MutableMapping[str, Failure]
+) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Gather what the judges of attacks ask for besides, by the name of the threat; `failed` is told by attack."""
     seen, whole = {}, []
     for client in holding.clients.values():
         # What is put together must be of one form; of the others a note tells.
         if not holding.fits(client.trained.x):
             continue
-        seen[client.name] = client.trained.x
+        seen[client.name] = client.trained.x[finite(client.trained.x), ...]
         if len(client.trained) == client.trained.total:
             whole.append(client.name)
     examples = None
-    if not fields(holding.sample):
-        examples = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)
-    holders = [holding.holders.get(key, ()) for key in holding.examples]
+    if not fields(holding.sample) and holding.complete:
+        examples = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)
+    holders = [holding.holders.get(key, ()) for key in holding.complete]
     held = HeldByClients(knowledge, record, seen, whole, examples, holders)
     answers = {}
     for threat in THREATS.values():
         for name in threat.judges:
             where = ATTACKS[name].in_apps.truth
-            found = where and resolve_name(where)(held)
-            if found:
-                answers[threat.name] = found
+            with failing_alone(failed, name):
+                found = where and resolve_name(where)(held)
+                if found:
+                    answers[threat.name] = found
     return answers
 
 
@@ -381,7 +456,7 @@ def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
     owners: list[str] = []
     nodes: list[str] = []
     for client in holding.clients.values():
-        own = client.own(holding.examples)
+        own = client.own(holding.complete)
         if len(own) == client.trained.total <= FEW:
             keys += own
             owners += [client.name] * len(own)

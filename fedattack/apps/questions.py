@@ -266,7 +266,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
 
 def _read_values(column: str, places: Sequence[int], holding: "Holding") -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the different values of a column, and how many examples have each."""
-    seen = np.array([x for x, _ in holding.examples.values()], dtype=np.float32)[:, places]
+    seen = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)[:, places]
     domain, counts = np.unique(seen, axis=0, return_counts=True)
     if len(domain) < 2:
         raise DataError(f"--sensitive: {column} is the same in all examples; take one that differs")
@@ -285,7 +285,7 @@ def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dic
     known: dict[str, list[bytes]] = {}
     whole: list[str] = []
     for client in clients:
-        own = client.own(scene.holding.examples)
+        own = client.own(scene.holding.complete)
         if own:
             known[client.name] = own
         if len(own) == client.trained.total:

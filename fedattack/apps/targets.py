@@ -42,7 +42,7 @@ def choose_targets(holding: Holding, *, most: int, seed: int, of_clients: bool =
     Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
 
     At most ``most`` are asked about; ``seed`` draws which, and their order. With ``of_clients`` the attacker's examples
-    come from the evaluation of one client each.
+    come from the evaluation of one client each. Examples that are not complete are asked about, and are nothing else.
     """
     rng = np.random.default_rng((seed, _CHOOSING))
     alone, shared = _split_held(holding)
@@ -58,7 +58,8 @@ def choose_targets(holding: Holding, *, most: int, seed: int, of_clients: bool =
     nobody = _draw([*free.values()], wanted, rng)
     asked = [*held, *several, *nobody]
     targets = [asked[index] for index in rng.permutation(len(asked))]
-    rest = _leave_out(chain.from_iterable(free.values()), nobody)
+    # Models are measured by, and shadows trained on, what anything can be computed with.
+    rest = _leave_out(chain.from_iterable(free.values()), {*nobody, *holding.incomplete})
     fits = rest
     if of_clients:
         fits = [key for key in rest if holding.origins[key] in holding.clients]

@@ -231,7 +231,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     entry = read_sealed(where, _ENTRY, DataError, _HINT)
     model = _read_model(entry["model"], where, trusted)
     verify_files(folder, entry.get("files", {}), DataError, where)
-    targets = _read_if_there(read_targets, folder / TARGETS, model)
+    targets = _read_if_there(_read_asked, folder / TARGETS, model)
     auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
     public = _read_if_there(read_public, folder / PUBLIC, model)
     partial = _read_if_there(read_partial, folder / PARTIAL, model)
@@ -409,12 +409,21 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     DataError
         If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
     """
+    return _read_labelled(path, model, incomplete=False)
+
+
+def _read_asked(path: Path, model: ModelKnowledge | None) -> Targets:
+    """Read the targets of a run: a model that fills in missing cells has losses of such examples, too."""
+    return _read_labelled(path, model, incomplete=True)
+
+
+def _read_labelled(path: Path, model: ModelKnowledge | None, *, incomplete: bool) -> Targets:
     x, y = _examples_in(path)
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or not y.size:
         raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
     if y.dtype.kind not in "iuf" or not np.isfinite(y).all():
         raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
-    _check_records(path, x, model, "target")
+    _check_records(path, x, model, "target", incomplete=incomplete)
     if model is not None and model.loss == "cross-entropy":
         _check_classes(path, y, model.classes)
     if not fields(x):
@@ -444,10 +453,12 @@ def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.f
     return np.ascontiguousarray(x, dtype=np.float32)
 
 
-def _check_records(path: Path, x: NDArray[Any], model: ModelKnowledge | None, what: str) -> None:
+def _check_records(
+    path: Path, x: NDArray[Any], model: ModelKnowledge | None, what: str, *, incomplete: bool = False
+) -> None:
     if wrong := fault(x):
         raise DataError(f"{path}: x holds {short(wrong, 200)}")
-    if not finite(x).all():
+    if not incomplete and not finite(x).all():
         raise DataError(f"{path}: x holds values that are not finite numbers (dtype {short(str(x.dtype), 100)})")
     if model is not None and x.shape[1:] != model.input_shape:
         raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")

@@ -217,6 +217,7 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
     for seed in evidence:
         notes += _notes_of_record(seed)
     notes += _once(list(map(_describe_unbound, evidence)))
+    notes += list_damage(evidence)
     notes += _notes_of_canaries(evidence[0])
     for seed in evidence:
         if seed.truth is not None and _are_exchanged(seed.record, seed.truth):
@@ -297,9 +298,15 @@ def _notes_of_record(seed: Evidence) -> list[str]:
     if record.silence:
         notes.append(record.silence)
     notes += record.gaps
-    for damage in record.damage:
-        notes.append(f"left out as damaged: {damage}")
     return _label_notes(seed, notes)
+
+
+def list_damage(evidence: Sequence[Evidence]) -> list[str]:
+    """List what of the records is damaged, so that nothing that was found speaks of it."""
+    lines: list[str] = []
+    for seed in evidence:
+        lines += _label_notes(seed, [f"left out as damaged: {damage}" for damage in seed.record.damage])
+    return lines
 
 
 def _label_notes(seed: Evidence, notes: Iterable[str]) -> list[str]:

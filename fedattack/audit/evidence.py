@@ -1,6 +1,6 @@
 """What an audit judges by: of each seed its record, what the attacker knew, what is true, and the attacks' scores."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from fedattack.attacks.replies import without_canaries
 from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import Truth, read_truth
 from fedattack.base.errors import DataError, RecordError, in_command, short
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.record import Record
 from fedattack.record.folder import HOLDINGS, KNOWLEDGE, Part, find_parts, read_study
 from fedattack.record.marks import explain_scores, explain_statement
@@ -62,13 +63,17 @@ class Evidence:
         return self.record.seed
 
 
-def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Evidence]:
+def read_evidence(
+    folder: Path, *, trusted: Collection[str] = (), failed: MutableMapping[str, Failure] | None = None
+) -> list[Evidence]:
     """Read all seeds of a run folder.
 
     Parameters
     ----------
     trusted
         What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
+    failed
+        Is told by attack why its scores cannot be read, while all others are; ``None`` to raise what went wrong.
 
     Returns
     -------
@@ -87,9 +92,14 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     attacks = _attacks_of(folder, parts)
     # A record that cannot be judged is refused before anything else is read.
     records = [_record_of(part, allow_empty=not attacks) for part in parts]
+    scores: dict[str, list[Scores]] = {}
+    for name in attacks:
+        with failing_alone(failed, name):
+            scores[name] = [ATTACKS[name].load_scores(part.scores(name)) for part in parts]
     evidence = []
     for index, (part, record) in enumerate(zip(parts, records, strict=True)):
-        evidence.append(_of_part(index, part, record, attacks, trusted))
+        of_part = {name: of_parts[index] for name, of_parts in scores.items()}
+        evidence.append(_of_part(index, part, record, of_part, trusted))
     return evidence
 
 
@@ -121,12 +131,14 @@ def _record_of(part: Part, *, allow_empty: bool) -> Record:
     return record
 
 
-def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
+def _of_part(
+    index: int, part: Part, record: Record, scores: Mapping[str, Scores], trusted: Collection[str]
+) -> Evidence:
     truth, knowledge, reached = None, Knowledge(), record
     if (part.truth / HOLDINGS).exists():
         truth = read_truth(part.truth)
     # Without attacks nobody knew anything.
-    if attacks:
+    if scores:
         knowledge = read_knowledge(part.knowledge, trusted=trusted)
     record = as_models(without_canaries(record, knowledge), knowledge)
     if truth is not None:
@@ -137,7 +149,6 @@ def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], tru
             record = complete_models(record, knowledge, "the judge")
         clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
         truth = replace(truth, nodes=clients_alone)
-    scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}
     _check_record(part, record, knowledge, truth, scores)
     return Evidence(part, index, record, knowledge, truth, scores, reached)
 

@@ -1,6 +1,6 @@
 """Judge all attacks on a run: each by its judge, on the same evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
 from fedattack.audit.significance import correct_findings
 from fedattack.base.errors import DataError
+from fedattack.base.failures import Failure, failing_alone
 
 
 def judge_attacks(
@@ -30,42 +31,70 @@ def judge_attacks(
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
     listings: list[Listing] | None = None,
+    failed: MutableMapping[str, Failure] | None = None,
+    check: Callable[[Sequence[Finding]], object] | None = None,
 ) -> list[Finding]:
     """State what every attack found, attack by attack, corrected for each other.
 
     What the judges list one by one is put into `listings`. Without the truth an attack has one finding, "not
     applicable": what it decided is in its scores, whether that is right cannot be known.
 
+    Parameters
+    ----------
+    failed
+        Is told by attack why it could not be judged, while all others are; ``None`` to raise what went wrong.
+    check
+        Raises an error where it is given findings of an attack that nobody could show.
+
     Raises
     ------
     DataError
-        If scores are about other target records than the truth, or do not fit it.
+        If scores are about other target records than the truth, or do not fit it, and `failed` is ``None``.
     """
     findings: list[Finding] = []
     # Who holds what is exchanged run by run. Of runs of one federation it was dealt once.
     anew = dealt_anew(evidence)
     for attack in evidence[0].scores:
-        judge = judge_of(attack)
-        if judge is None:
-            continue
-        cases = _cases(judge, attack, evidence)
-        if cases is None:
-            findings.append(_without_truth(judge, attack, evidence, setting, provenance))
-        else:
-            judging = judge(cases, setting=setting, provenance=provenance)
-            found = judging.findings()
-            if listings is not None:
-                listings += judging.listed()
-            if len(anew) < len(cases):
-                first = [cases[place] for place in anew]
-                tested = judge(first, setting=setting, provenance=provenance).findings()
-                found = _tested_on(found, tested)
+        with failing_alone(failed, attack):
+            found, listed = _judge_attack(attack, evidence, anew, setting, provenance, listed=listings is not None)
+            if check is not None:
+                check(found)
             findings += found
+            if listings is not None:
+                listings += listed
     findings = mark_below_guessing(correct_findings(findings))
     for seed in evidence:
         if seed.truth is not None and seed.truth.unread:
             return [_if_read(finding, seed.truth.unread) for finding in findings]
     return findings
+
+
+def _judge_attack(
+    attack: str,
+    evidence: Sequence[Evidence],
+    anew: Sequence[int],
+    setting: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    *,
+    listed: bool,
+) -> tuple[list[Finding], list[Listing]]:
+    """State what one attack found, and list it one by one if that is wanted; nothing of a baseline of others."""
+    judge = judge_of(attack)
+    if judge is None:
+        return [], []
+    cases = _cases(judge, attack, evidence)
+    if cases is None:
+        return [_without_truth(judge, attack, evidence, setting, provenance)], []
+    judging = judge(cases, setting=setting, provenance=provenance)
+    found = judging.findings()
+    listings: list[Listing] = []
+    if listed:
+        listings = judging.listed()
+    if len(anew) < len(cases):
+        first = [cases[place] for place in anew]
+        tested = judge(first, setting=setting, provenance=provenance).findings()
+        found = _tested_on(found, tested)
+    return found, listings
 
 
 def _if_read(finding: Finding, unread: str) -> Finding:

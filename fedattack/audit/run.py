@@ -1,7 +1,7 @@
 """Audit a run folder: scores and truth in, ``findings.json`` and ``run.json`` out."""
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from fedattack.audit.audited import audited_of, title_of
 from fedattack.audit.control import Control, with_controls
 from fedattack.audit.describe import (
     curves_of,
+    list_damage,
     means_of,
     notes_of,
     observed_of,
@@ -26,8 +27,9 @@ from fedattack.audit.listing import Listing
 from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.reached import reached_of
 from fedattack.audit.untried import untried_of
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_json, write_sealed
-from fedattack.record.folder import read_study
+from fedattack.record.folder import LEFT_OUT, read_study
 from fedattack.record.marks import RecordMark
 
 FINDINGS = "findings.json"
@@ -44,6 +46,8 @@ def audit_folder(
     progress: Progress | None = None,
     trusted: Collection[str] = (),
     listed: Callable[[Sequence[Listing]], object] | None = None,
+    failed: MutableMapping[str, Failure] | None = None,
+    check: Callable[[Sequence[Finding]], object] | None = None,
 ) -> list[Finding]:
     """Judge every attack that has scores in ``folder``, and write what was found.
 
@@ -58,35 +62,53 @@ def audit_folder(
         What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
     listed
         Is given what the judges list one by one, before the findings are written.
+    failed
+        Is told what fails alone, and why: an attack that cannot be judged, by its name, and other parts of the audit.
+        All else is written, with these reasons. ``None`` to raise the first one.
+    check
+        Raises an error where it is given findings that nobody could show.
 
     Raises
     ------
     TrustError
         If models are to be evaluated, and the folder names code for them that is not trusted.
+    FaultError
+        If no attack could be judged, and one of them failed in a way that nobody foresaw.
     DataError
-        If there are no scores, or the truth is damaged.
+        If there are no scores, none of them can be judged, or the truth is damaged.
     RecordError
         If a record is missing or damaged.
     """
     tell = progress or (lambda step, done, total: None)
-    evidence = read_evidence(folder, trusted=trusted)
+    evidence = read_evidence(folder, trusted=trusted, failed=failed)
     study = read_study(folder)
     setting = setting_of(study, evidence)
     provenance = provenance_of(study, evidence, setting)
     listings: list[Listing] = []
-    findings = judge_attacks(evidence, setting=setting, provenance=provenance, listings=listings)
+    findings = judge_attacks(
+        evidence, setting=setting, provenance=provenance, listings=listings, failed=failed, check=check
+    )
+    if failed and not findings and UNANSWERED not in study:
+        name, first = next(iter(failed.items()))
+        first.end(f"{name} could not be judged")
+    unjudged = dict(failed or {})
     controls = {attack: Control(**control) for attack, control in study.get("controls", {}).items()}
     findings = with_controls(findings, controls)
     if evidence[0].record.server == "isolating":
-        findings += judge_isolation(
-            evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")
-        )
+        with failing_alone(failed, "what isolation does to clients"):
+            findings += judge_isolation(
+                evidence,
+                setting=setting,
+                provenance=provenance,
+                device=device,
+                progress=partial(tell, "isolated models"),
+            )
     observed = observed_of(evidence)
     name, server = f"audit of {study.get('app', folder.name)}", evidence[0].record.server
     run = {
         "title": title_of(list(evidence[0].scores), setting, name, server=server),
         "audited": audited_of(study, evidence, setting),
-        "untried": untried_of(evidence, study.get("untried")),
+        "untried": untried_of(evidence, study.get("untried"), unjudged),
         "threat_model": threat_model_of(evidence),
         "means": means_of(evidence),
         "setting": setting,
@@ -96,21 +118,34 @@ def audit_folder(
         "notes": notes_of(evidence),
         "records": {one.part.place: vars(RecordMark.of(one.record)) for one in evidence},
     }
-    if not evidence[0].scores:
+    if not findings and UNANSWERED in study:
         run[UNANSWERED] = study[UNANSWERED]
         run["notes"] = list(dict.fromkeys([*study.get(WITNESSED, ()), *run["notes"]]))
         if SENT in study:
             run["sent"] = study[SENT]
-    run |= _truths(evidence, observed["in_plaintext"], device, tell)
     if listed is not None:
-        listed(listings)
+        with failing_alone(failed, "the tables for reviewers"):
+            listed(listings)
+    run |= _truths(evidence, observed["in_plaintext"], device, tell, failed)
+    left_out = [*list_damage(evidence), *study.get(LEFT_OUT, ())]
+    for what, failure in (failed or {}).items():
+        if what not in unjudged:
+            left_out.append(f"{what}: {failure.why}")
+    if left_out:
+        run[LEFT_OUT] = left_out
     write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
     run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
     write_sealed(folder / RUN, run)
     return findings
 
 
-def _truths(evidence: Sequence[Evidence], plaintext: Sequence[str], device: str, tell: Progress) -> Mapping[str, Any]:
+def _truths(
+    evidence: Sequence[Evidence],
+    plaintext: Sequence[str],
+    device: str,
+    tell: Progress,
+    failed: MutableMapping[str, Failure] | None,
+) -> Mapping[str, Any]:
     """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what."""
     facts: dict[str, Any] = {}
     quality, trained, private = [], [], []
@@ -121,12 +156,16 @@ def _truths(evidence: Sequence[Evidence], plaintext: Sequence[str], device: str,
             private.append(seed.truth.privacy)
         if seed.knowledge.asked() == seed.truth.targets:
             what, models = (seed.record, seed.knowledge, seed.truth), f"models of {seed.part.label}"
-            quality.append(measure_quality(*what, device=device, progress=partial(tell, models)))
-            trained.append(training_accuracy(*what, device=device))
-    if len(quality) == len(evidence):
+            # Whose replies are no models, may have no common one either; what clients send says so already.
+            expected = {} if seed.truth.unread else failed
+            with failing_alone(expected, f"how good the {models} are"):
+                quality.append(measure_quality(*what, device=device, progress=partial(tell, models)))
+                trained.append(training_accuracy(*what, device=device))
+    if len(quality) == len(trained) == len(evidence):
         facts |= curves_of(evidence, quality, trained)
     if len(private) == len(evidence):
-        facts["privacy"] = privacy_of(private, plaintext)
+        with failing_alone(failed, "what noise promises"):
+            facts["privacy"] = privacy_of(private, plaintext)
     truth = evidence[0].truth
     if truth is not None and truth.sent:
         facts["sent"] = {"arrays": list(map(dict, truth.sent)), "unread": truth.unread}

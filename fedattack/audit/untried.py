@@ -1,12 +1,14 @@
 """What an audit did not ask, and why: questions of other threats that this record, or this knowledge, cannot answer."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
 
@@ -27,20 +29,34 @@ _KNOWLEDGE = {
 }
 
 
-def untried_of(evidence: Sequence[Evidence], stated: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-    """List the questions that were not asked: ``question`` and ``why``, for each threat without scores.
+def untried_of(
+    evidence: Sequence[Evidence],
+    stated: Mapping[str, str] | None = None,
+    failed: Mapping[str, Failure] | None = None,
+) -> list[dict[str, Any]]:
+    """List the questions that were not asked, or not answered: ``question`` and ``why``, for each threat.
 
     Parameters
     ----------
     stated
         By the name of a threat, the reason that whoever ran the attacks gives; also by questions that no threat asks.
+    failed
+        By attack, why its scores could not be judged; such a question has ``failed``, too.
     """
-    asked = evidence[0].scores
-    found = []
+    unjudged = failed or {}
+    asked = {*evidence[0].scores} - {*unjudged}
+    found: list[dict[str, Any]] = []
     for threat in THREATS.values():
-        if not set(threat.attacks) & set(asked):
+        question, failures = threat.question, [name for name in threat.attacks if name in unjudged]
+        if asked & {*threat.judges} and failures:
+            # Another attack answers the question.
+            question += f" ({', '.join(failures)})"
+        if failures:
+            why = "; ".join(f"{name} could not be judged: {unjudged[name].why}" for name in failures)
+            found.append({"question": question, "why": why, "failed": True})
+        elif not asked & {*threat.attacks}:
             why = (stated or {}).get(threat.name) or _why(threat, evidence[0])
-            found.append({"question": threat.question, "why": why})
+            found.append({"question": question, "why": why})
     for question, why in (stated or {}).items():
         if question not in THREATS:
             found.append({"question": question, "why": why})
@@ -51,7 +67,12 @@ def _why(threat: Threat, evidence: Evidence) -> str:
     """Say what keeps the attack of a threat that lacks least from being tried."""
     fewest: list[str] | None = None
     for name in threat.judges:
-        missing = _missing(ATTACKS[name], evidence)
+        failed: dict[str, Failure] = {}
+        missing: list[str] = []
+        with failing_alone(failed, name):
+            missing = _missing(ATTACKS[name], evidence)
+        if failed:
+            missing = [f"{name} cannot say what it needs: {failed[name].why}"]
         if not missing:
             return f"`fedattack attack {name} DIR` asks it of this record"
         if fewest is None or len(missing) < len(fewest):

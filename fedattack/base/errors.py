@@ -50,6 +50,10 @@ class ReportError(FedAttackError):
     """Findings or facts of a run that are missing, or that do not fit the schema of the report."""
 
 
+class FaultError(FedAttackError):
+    """Something failed in a way that nobody foresaw: a fault of the program, and the one error that is no bad input."""
+
+
 MESSAGE = 300
 """Characters of the longest message."""
 

@@ -176,7 +176,7 @@ def _order(choices: AppWords, out: Path, command: str, device: str, gates: "step
 
 def _show(order: "Order", judged: "Judged", gates: "steps.Gates", as_json: bool) -> None:
     try:
-        steps.show_findings(order.out, judged.findings, judged.page, gates, as_json)
+        steps.show_findings(order.out, judged.findings, judged.page, gates, as_json, judged.unmade)
     finally:
         _say_beside(order.out, judged.posed[0].assumed)
 
@@ -212,4 +212,6 @@ def _say_beside(out: Path, assumed: Sequence[str]) -> None:
     for line in assumed:
         say_progress(f"note: {line}")
     for entry in run["untried"]:
+        if "failed" in entry:
+            continue
         say_progress(f"not asked: {entry['question']} {entry['why']}")

@@ -4,6 +4,7 @@ Folders that somebody else made are data: what they ask to import is refused unt
 """
 
 import html
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +13,12 @@ from fedattack.attacks import Knowledge, Scores
 from fedattack.attacks.knowledge_files import read_knowledge as read_knowledge_at
 from fedattack.audit.card import line_of, table_of
 from fedattack.audit.finding import Finding
+from fedattack.base.failures import Failure
 from fedattack.record import Record
 from fedattack.report import read_claim, read_run, render_html
 from fedattack.report import read_findings as read_file
 from fedattack.report.html import PAGE
+from fedattack.report.lacking import list_lacking
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder as attack_all
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -222,12 +225,20 @@ def judge(folder: Path | str, *, device: str = "auto", trusted: Collection[str] 
     trusted
         Import paths and paths of the folder that may be followed.
 
+    Warns
+    -----
+    UserWarning
+        Of each thing that the report leaves out, such as a damaged round, or an attack that cannot be judged.
+
     Raises
     ------
     DataError
-        If there are no scores, or the truth is damaged.
+        If there are no scores, none of them can be judged, or the truth is damaged.
     """
-    findings, _ = judge_folder(Path(folder), device=device, watch=Watch(), trusted=trusted)
+    unmade: dict[str, Failure] = {}
+    findings, _ = judge_folder(Path(folder), device=device, watch=Watch(), trusted=trusted, unmade=unmade)
+    for line in list_lacking(read_run(Path(folder)), unmade):
+        warnings.warn(line, stacklevel=2)
     return Findings(findings)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.audit.finding import Finding
     from fedattack.audit.gate import Condition
+    from fedattack.base.failures import Failure
     from fedattack.base.settings import Value
     from fedattack.learning.importing import Asked
     from fedattack.record.folder import Part
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 
 THRESHOLD_CROSSED = 3
+
+INCOMPLETE = 4
+"""All is done and written, but a part of it is damaged or failed, and what was written says so."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,36 @@ def attack_run(
         )
 
 
+def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trusted: Collection[str]) -> None:
+    """Make all attacks of a preset; the report says of those that fail why.
+
+    Raises
+    ------
+    FedAttackError
+        If they fail and no attack has scores: why the first one did.
+    """
+    from fedattack.base.failures import Failure, failing_alone
+    from fedattack.record.folder import LEFT_OUT, find_parts, read_study, write_study
+    from fedattack.runs.checks import scored_attacks
+    from fedattack.runs.pipeline import remove_scores
+
+    failed: dict[str, Failure] = {}
+    for attack in attacks:
+        with failing_alone(failed, attack.name):
+            attack_run(attack, folder, device=device, trusted=trusted)
+    parts = find_parts(folder)
+    for name in failed:
+        remove_scores(parts, name)
+    for name, failure in failed.items():
+        if not scored_attacks(parts):
+            failure.end(f"{name} was not made")
+        say("warning", f"{name} was not made: {failure.why}")
+    left_out = [f"{name} was not made: {failure.why}" for name, failure in failed.items()]
+    study = read_study(folder)
+    if left_out or LEFT_OUT in study:
+        write_study(folder, {**study, LEFT_OUT: left_out})
+
+
 def report_run(
     folder: Path,
     device: str,
@@ -115,28 +149,53 @@ def report_run(
     """Judge a run folder, show what was found, and hold it against gates."""
     from fedattack.runs.pipeline import judge_folder
 
+    unmade: dict[str, Failure] = {}
     with log_warnings(folder), watch_bars() as watch:
-        findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
-    show_findings(folder, findings, page, gates, as_json, pdf=pdf)
+        findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted, unmade=unmade)
+    show_findings(folder, findings, page, gates, as_json, unmade, pdf=pdf)
 
 
 def show_findings(
-    folder: Path, findings: Sequence["Finding"], page: Path, gates: Gates, as_json: bool, *, pdf: bool = False
+    folder: Path,
+    findings: Sequence["Finding"],
+    page: Path,
+    gates: Gates,
+    as_json: bool,
+    unmade: Mapping[str, "Failure"],
+    *,
+    pdf: bool = False,
 ) -> None:
-    """Show what was judged; then end the command if a condition holds."""
+    """Show what was judged and what is left out, as parts of the page are that are `unmade`; then end the command."""
     from fedattack.report import read_run, render_table
     from fedattack.report.junit import write_junit
+    from fedattack.report.lacking import list_lacking
 
+    run = read_run(folder)
     if gates.junit is not None:
-        write_junit(gates.junit, findings, read_run(folder), gates.conditions)
+        write_junit(gates.junit, findings, run, gates.conditions)
+    lacking = list_lacking(run, unmade)
     with gate_findings(gates.conditions, findings):
         if as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:
-            out_console.print(render_table(findings, read_run(folder)))
+            out_console.print(render_table(findings, run))
             show_page("Report", page)
         if pdf:
             print_page(page, as_json)
+        say_lacking(lacking)
+    end_incomplete(lacking)
+
+
+def say_lacking(lines: Sequence[str]) -> None:
+    """Warn of what a report leaves out."""
+    for line in lines:
+        say("warning", line)
+
+
+def end_incomplete(lines: Sequence[str]) -> None:
+    """End the command by the exit code that says so, if something is left out."""
+    if lines:
+        raise typer.Exit(INCOMPLETE)
 
 
 def read_options(options: Sequence[str] | None, memory: str | None, names: Sequence[str]) -> dict[str, str]:

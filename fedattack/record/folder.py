@@ -28,6 +28,9 @@ KNOWLEDGE = "knowledge.json"
 HOLDINGS = "holdings.json"
 DEALT = "dealt"
 
+LEFT_OUT = "left_out"
+"""Key of a study, and of ``run.json``: what the report leaves out since it failed."""
+
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 # Arrays, and notes of witnesses, of a run without an answer.
@@ -73,6 +76,7 @@ class _StudyEntry(TypedDict, total=False):
     unanswered: _Text
     sent: _StudySent
     witnessed: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]
+    left_out: list[_Text]
     controls: dict[_Text, _ControlEntry]
     attacks: list[_Text]
     settings: dict[_Text, _Value]

@@ -549,6 +549,11 @@ class Record:
     def _skip_damaged_rounds(self) -> None:
         self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
         self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
+        try:
+            for _ in (self.final or {}).values():
+                pass
+        except RecordError as damage:
+            self.damage.append(str(damage))
 
     def _check_signer(self) -> str | None:
         """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.

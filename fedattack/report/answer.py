@@ -1,6 +1,6 @@
 """What the first screen says of a headline: the question, the answer in words, why, how sure, and what to do next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedattack.audit.finding import (
     list_words,
     p_in_words,
 )
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.claims.finding import VERDICTS as CLAIM_VERDICTS
 from fedattack.report.claim_words import CLAIM_PAGE
 from fedattack.report.claim_words import short_of as short_of_claim
@@ -29,7 +30,16 @@ from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import by_guesses, section_of
 from fedattack.report.strip import strip
-from fedattack.report.words import NOTHING, count_words, end_sentence, interval, is_of_these_runs, level, shown
+from fedattack.report.words import (
+    NOTHING,
+    count_words,
+    end_sentence,
+    interval,
+    is_of_these_runs,
+    level,
+    shown,
+    verdict_in_words,
+)
 
 _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"
@@ -78,12 +88,40 @@ class Answer:
     next: list[Next]
 
 
-def answers_of(findings: Sequence[Finding], run: Mapping[str, Any]) -> list[Answer]:
-    """Answer the question of each headline."""
+def answers_of(
+    findings: Sequence[Finding], run: Mapping[str, Any], failed: MutableMapping[str, Failure] | None = None
+) -> list[Answer]:
+    """Answer the question of each headline.
+
+    `failed` is told whose section cannot say it; such an answer has its verdict and number alone.
+    """
     answers = []
     for place, (finding, found) in enumerate(_by_question(findings)):
-        answers.append(_answer_of(finding, found, run, f"answer-{place}"))
+        answer = _state_barely(finding)
+        with failing_alone(failed, f"what {finding.name} means"):
+            answer = _answer_of(finding, found, run, f"answer-{place}")
+        answers.append(answer)
     return answers
+
+
+def _state_barely(finding: Finding) -> Answer:
+    """Answer without any words of the attack's section."""
+    return Answer(
+        finding=finding,
+        question=_question_of_threat(finding.attack),
+        short=_short_barely(finding),
+        sentence=end_sentence(finding.reason),
+        strip=None,
+        why=[],
+        check="",
+        exposed="",
+        sure=[],
+        next=[],
+    )
+
+
+def _short_barely(finding: Finding) -> str:
+    return end_sentence(f"{verdict_in_words(finding)}: {shown(finding.value, finding.units)}")
 
 
 def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
@@ -92,10 +130,13 @@ def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
     asked = [question_of(finding.attack) for finding, _ in groups]
     answers = []
     for (finding, found), question in zip(groups, asked, strict=True):
-        explained = section_of(finding.attack).explained(found)
         if asked.count(question) > 1:
             question += f" ({finding.attack})"
-        answers.append((finding, question, short_of(finding, explained.short)))
+        short = _short_barely(finding)
+        # The page says where a section cannot say it.
+        with failing_alone({}, finding.name):
+            short = short_of(finding, section_of(finding.attack).explained(found).short)
+        answers.append((finding, question, short))
     return answers
 
 
@@ -135,10 +176,14 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
 
 def question_of(attack: str) -> str:
     """Return the question that an attack answers by yes or no."""
+    return section_of(attack).question or _question_of_threat(attack)
+
+
+def _question_of_threat(attack: str) -> str:
     threat = threat_of(attack)
     if threat is None:
         return f"What does {attack} find?"
-    return section_of(attack).question or threat.question
+    return threat.question
 
 
 def short_of(finding: Finding, explained: str) -> str:
@@ -359,7 +404,10 @@ def summary_of(lines: Sequence[Glance], run: Mapping[str, Any]) -> str:
         if count:
             parts.append(count_words(count, one, several))
     parts += [f"privacy claim {line.said}" for line in lines if line.said in CLAIM_VERDICTS]
-    untried = len(run.get("untried", ()))
+    failed = sum("failed" in entry for entry in run.get("untried", ()))
+    if failed:
+        parts.append(f"{count_words(failed, 'question')} asked and not answered")
+    untried = len(run.get("untried", ())) - failed
     if untried:
         parts.append(f"{count_words(untried, 'question')} not asked")
     if "unanswered" in run:

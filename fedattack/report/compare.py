@@ -20,6 +20,7 @@ from fedattack.base.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
 from fedattack.report.drawing import CHANCE, INK, Plot
 from fedattack.report.html import scalar, template
+from fedattack.report.lacking import list_lacking
 from fedattack.report.section import Table
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import interval, printable_all, shown
@@ -52,6 +53,11 @@ class Run:
     def names(self) -> list[str]:
         """Names of its findings."""
         return list(map(attrgetter("name"), self.findings))
+
+    @property
+    def lacking(self) -> list[str]:
+        """What its report leaves out."""
+        return list_lacking(self.facts)
 
     def values(self, keys: Iterable[str]) -> list[Any]:
         """Values of some of its settings."""
@@ -207,7 +213,10 @@ def facts_of(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     """Gather what ``compare.json`` says of a run."""
     findings = [dict(zip(_NUMBERS, attrgetter(*_NUMBERS)(finding), strict=True)) for finding in run.findings]
     settings = dict(zip(keys, run.values(keys), strict=True))
-    return {"run": run.name, "title": run.facts["title"], "settings": settings, "findings": findings}
+    facts = {"run": run.name, "title": run.facts["title"], "settings": settings, "findings": findings}
+    if run.lacking:
+        facts["left_out"] = run.lacking
+    return facts
 
 
 def to_markdown(title: str, tables: Sequence[Table]) -> str:

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedattack.audit.finding import Finding, p_in_words
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
@@ -17,6 +18,7 @@ from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot
 from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
+from fedattack.report.lacking import list_failures
 from fedattack.report.section import Table, section_of
 from fedattack.report.sent import reached_kind, sent_kind
 from fedattack.report.validate import (
@@ -52,12 +54,14 @@ _OBSERVED = {
 }
 
 
-def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
+def write_report(
+    folder: Path, files: Mapping[str, str] | None = None, unmade: MutableMapping[str, Failure] | None = None
+) -> Path:
     """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
-    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`. Where there is
-    a ``claim.json``, it says what became of the privacy claim, and links ``claim.html``, which is written anew: another
-    one may be in the folder.
+    The page replaces an older one only when it is complete. On ``files`` and ``unmade`` see :func:`render_html`. Where
+    there is a ``claim.json``, it says what became of the privacy claim, and links ``claim.html``, which is written
+    anew: another one may be in the folder.
     Its older print, ``report.pdf``, is deleted: it would show other findings.
 
     Raises
@@ -66,12 +70,17 @@ def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
         If one of the two files is missing, or one of the three is not JSON, or does not fit its schema.
     """
     page = Path(folder) / PAGE
-    claim = read_claim(folder)
-    content = render_html(read_findings(folder), read_run(folder), files, claim, read_filed(folder)).encode()
+    claim, filed = None, list[FiledWords]()
+    with failing_alone(unmade, "the privacy claim"):
+        claim = read_claim(folder)
+    with failing_alone(unmade, "what people added"):
+        filed = read_filed(folder)
     if claim is not None:
         from fedattack.report.claim import render_claim
 
-        write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
+        with failing_alone(unmade, "the page of the privacy claim"):
+            write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
+    content = render_html(read_findings(folder), read_run(folder), files, claim, filed, unmade).encode()
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)
     return page
@@ -83,12 +92,15 @@ def render_html(
     files: Mapping[str, str] | None = None,
     claim: Mapping[str, Any] | None = None,
     filed: Sequence[FiledWords] = (),
+    unmade: MutableMapping[str, Failure] | None = None,
 ) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
     The same input gives the same text. Findings are shown in their order; `run` is what ``run.schema.json`` describes.
     `files` are tables beside the page, by where they lie, with what each holds; see :mod:`fedattack.report.tables`.
-    `claim` is what ``claim.schema.json`` describes. `filed` is what people added, the oldest first.
+    `claim` is what ``claim.schema.json`` describes. `filed` is what people added, the oldest first. `unmade` is told
+    which parts of the page could not be made, and why; the page says so, and has all others. Where it is ``None``, the
+    first one is raised.
 
     Raises
     ------
@@ -97,12 +109,13 @@ def render_html(
     """
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
-    answers = answers_of(findings, run)
+    answers = answers_of(findings, run, unmade)
     answered = [answer.finding for answer in answers]
     if claim is not None:
         claim = readable(validate_claim(claim))
     overview = overview_of(answers, run, claim)
-    tables = _tables(findings)
+    tables, details, pictures = _tables(findings, unmade), _of_findings(findings, unmade), _of_run(run, unmade)
+    left_out = [*run.get("left_out", ()), *list_failures(unmade or {})]
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
     return template("template.html.j2").render(
@@ -115,11 +128,12 @@ def render_html(
         own_setting=lambda finding: _departures(finding.setting, run["setting"]),
         interval_title=interval_title(findings),
         findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
-        details=_of_findings(findings),
+        details=details,
         narrow=[table for table in tables if not table.wide],
         wide=[table for table in tables if table.wide],
         files=printable_all(dict(files or {})),
-        pictures=_of_run(run),
+        pictures=pictures,
+        left_out=printable_all(left_out),
         observed=observed,
         glossary=GLOSSARY,
         filed=printable_all(list(filed)),
@@ -161,46 +175,51 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
+def _of_findings(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[Plot]:
     """Draw the findings, attack by attack."""
     by_attack: dict[str, list[Plot]] = {}
     for i, finding in enumerate(findings):
         if finding.attack not in by_attack:
-            by_attack[finding.attack] = _together(findings, finding.attack)
+            by_attack[finding.attack] = _together(findings, finding.attack, failed)
         plots = by_attack[finding.attack]
         for name, draw in section_of(finding.attack).figures:
             if finding.series.get(name):
-                plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
-                if plot is not None:
-                    plots.append(plot)
+                with failing_alone(failed, f"a figure of {finding.name}, {name}"):
+                    plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
+                    if plot is not None:
+                        plots.append(plot)
     return list(chain.from_iterable(by_attack.values()))
 
 
-def _together(findings: Sequence[Finding], attack: str) -> list[Plot]:
+def _together(findings: Sequence[Finding], attack: str, failed: MutableMapping[str, Failure] | None) -> list[Plot]:
     """Draw what all findings of an attack show together."""
     plots = []
     for name, draw in section_of(attack).together:
         having = [finding for finding in findings if finding.attack == attack and finding.series.get(name)]
         if having:
-            plots.append(draw(having, f"{attack}-{draw.__name__.replace('_', '-')}"))
+            with failing_alone(failed, f"a figure of {attack}, {name}"):
+                plots.append(draw(having, f"{attack}-{draw.__name__.replace('_', '-')}"))
     return plots
 
 
-def _of_run(run: Mapping[str, Any]) -> list[Plot]:
+def _of_run(run: Mapping[str, Any], failed: MutableMapping[str, Failure] | None) -> list[Plot]:
     plots = []
     if "holdings" in run:
-        plots.append(figures.who_holds_what(run["holdings"], "holdings"))
+        with failing_alone(failed, "the figure of who holds what"):
+            plots.append(figures.who_holds_what(run["holdings"], "holdings"))
     if "accuracy" in run:
-        plots.append(figures.training(run["accuracy"], run.get("overfitting"), "training"))
+        with failing_alone(failed, "the figure of the training"):
+            plots.append(figures.training(run["accuracy"], run.get("overfitting"), "training"))
     return plots
 
 
-def _tables(findings: Sequence[Finding]) -> list[Table]:
+def _tables(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[Table]:
     tables = []
     for finding in findings:
         for name, make in section_of(finding.attack).tables:
             if finding.series.get(name):
-                tables.append(make(finding))
+                with failing_alone(failed, f"a table of {finding.name}, {name}"):
+                    tables.append(make(finding))
     return list(filter(None, tables))
 
 

@@ -17,8 +17,9 @@ def write_junit(
 ) -> None:
     """Write a test case for each question and for each gate into a file, anew.
 
-    A question that was asked passes, whatever its answer; one that was not is skipped, with the reason. A gate that is
-    crossed fails, and one that cannot be decided is an error.
+    A question that was asked passes, whatever its answer; one that was not is skipped, with the reason, and one that
+    could not be judged is an error. So is each thing that the report leaves out, such as a damaged round. A gate that
+    is crossed fails, and one that cannot be decided is an error.
 
     Raises
     ------
@@ -30,7 +31,10 @@ def write_junit(
         ElementTree.SubElement(_add_case(suite, "questions", question), "system-out").text = printable(answer)
     for entry in run.get("untried", ()):
         case = _add_case(suite, "questions", entry["question"])
-        ElementTree.SubElement(case, "skipped", message=printable(entry["why"]))
+        tag = "error" if "failed" in entry else "skipped"
+        ElementTree.SubElement(case, tag, message=printable(entry["why"]))
+    for line in run.get("left_out", ()):
+        ElementTree.SubElement(_add_case(suite, "left-out", line), "error", message=printable(line))
     for condition in conditions:
         case = _add_case(suite, "gates", condition.text)
         try:

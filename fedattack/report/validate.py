@@ -115,6 +115,11 @@ def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
     return list(map(Finding.from_dict, obj))
 
 
+def check_findings(findings: Sequence[Finding]) -> None:
+    """Refuse findings that could not be read again once they are written; a ReportError says why."""
+    validate_findings(list(map(Finding.to_dict, findings)))
+
+
 def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
     """Check what a ``run.json`` holds, and give it back.
 

@@ -1,6 +1,6 @@
 """Attack the records of a run folder, and judge what was found."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder
 from fedattack.base.cluster import chosen
 from fedattack.base.errors import ConfigError, ReportError
+from fedattack.base.failures import Failure
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, find_parts
 from fedattack.record.format import INDEX
@@ -68,6 +69,8 @@ def attack_folder(
         watch.say("note", f"{attack.name} is made here, not on --cluster: it takes less time than its data's way there")
     for place, part in enumerate(parts):
         record = Record(part.record, skip_damaged=skip_damaged, thinned=True)
+        for damage in record.damage:
+            watch.say("warning", f"{part.label}: left out as damaged: {damage}")
         known = knowledge(part)
         step = f"{attack.name} on {part.name or 'the record'}"
         watch.step(step, 0, len(record))
@@ -94,6 +97,12 @@ def list_unscored(parts: Sequence[Part], names: Sequence[str]) -> list[str]:
     return [name for name in names if not all(_has_scores(part, name) for part in parts)]
 
 
+def remove_scores(parts: Sequence[Part], name: str) -> None:
+    """Remove the scores of an attack that failed: of some records alone they are none, and no report takes them."""
+    for part in parts:
+        part.scores(name).unlink(missing_ok=True)
+
+
 def _has_scores(part: Part, name: str) -> bool:
     scores = part.scores(name)
     if not scores.exists():
@@ -106,22 +115,34 @@ def _has_scores(part: Part, name: str) -> bool:
 
 
 def judge_folder(
-    folder: Path, *, device: str = "auto", watch: Watch, trusted: Collection[str] = ()
+    folder: Path,
+    *,
+    device: str = "auto",
+    watch: Watch,
+    trusted: Collection[str] = (),
+    unmade: MutableMapping[str, Failure] | None = None,
 ) -> tuple[list[Finding], Path]:
     """Judge all scores in a run folder; returns the findings and the path of the report.
 
     The folder then has ``findings.json``, ``run.json``, ``report.html``, and ``tables`` for reviewers.
+
+    Parameters
+    ----------
+    unmade
+        Is told which parts of the page could not be made, and why. Then each attack fails alone, too: ``run.json`` says
+        which, and all else is written. ``None`` to raise what goes wrong first.
 
     Raises
     ------
     TrustError
         If a model is needed for that, and the folder names code for it that is not trusted.
     DataError
-        If there are no scores, some are gone, or the truth is damaged.
+        If there are no scores, some are gone, none can be judged, or the truth is damaged.
     """
     # Drawing takes a second to import, and most commands draw nothing.
     from fedattack.report import read_findings, write_report
     from fedattack.report.tables import write_tables
+    from fedattack.report.validate import check_findings
 
     sweep(folder)
     try:
@@ -134,5 +155,14 @@ def judge_folder(
     def list_scores(listings: Sequence[Listing]) -> None:
         written.update(write_tables(folder, listings))
 
-    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted, listed=list_scores)
-    return findings, write_report(folder, written)
+    failed = None if unmade is None else dict[str, Failure]()
+    findings = audit_folder(
+        folder,
+        device=device,
+        progress=watch.step,
+        trusted=trusted,
+        listed=list_scores,
+        failed=failed,
+        check=check_findings,
+    )
+    return findings, write_report(folder, written, unmade)

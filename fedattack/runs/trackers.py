@@ -16,6 +16,7 @@ from fedattack.base.files import make_private
 from fedattack.base.untrusted import read_text
 from fedattack.report.answer import in_short
 from fedattack.report.html import PAGE
+from fedattack.report.lacking import list_lacking
 from fedattack.report.validate import read_findings, read_run
 from fedattack.report.words import markdown
 
@@ -50,6 +51,8 @@ class TrackedReport:
         The questions with their answers, as Markdown.
     texts
         The page, and what it was made of, by the names of the files.
+    lacking
+        What the report leaves out.
     """
 
     folder: Path
@@ -58,6 +61,7 @@ class TrackedReport:
     settings: dict[str, str]
     answers: str
     texts: dict[str, str]
+    lacking: list[str]
 
 
 def check_trackers(mlflow: str | None, folder: Path | None) -> None:
@@ -98,7 +102,9 @@ def read_report(folder: Path) -> TrackedReport:
     verdicts = {finding.name: finding.verdict for finding in findings}
     settings = {key: short(str(value)) for key, value in run["setting"].items()}
     lines = [f"- {markdown(question)} **{markdown(answer)}**" for _, question, answer in in_short(findings)]
-    return TrackedReport(Path(folder), points, verdicts, settings, "\n".join(lines), texts)
+    lacking = list_lacking(run)
+    lines += [f"- left out: {markdown(line)}" for line in lacking]
+    return TrackedReport(Path(folder), points, verdicts, settings, "\n".join(lines), texts, lacking)
 
 
 def _list_points(finding: Finding) -> list[Point]:

@@ -5,7 +5,8 @@
 Each try takes a run folder, makes it hostile in a few ways, and runs a command on it as `fedattack` does, in a process
 of its own, without ``--trust``. Beside the folder lies a canary: a folder with a run of its own. On the path of modules
 lies a module that leaves a mark where it is imported, called or unpickled. No try may leave a mark, change the canary,
-open a file of it, start a program, or open a connection; each must end with exit code 0, 2 or 3.
+open a file of it, start a program, or open a connection; each must end with exit code 0, 2, 3 or 4, and without a fault
+of the program.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from fedattack.base.failures import FAULT
 from tests.fuzz import mutate
 from tests.fuzz.sandbox import ANSWER, in_child, side_by_side
 from tests.fuzz.worlds import STUDY, WORLDS
@@ -556,9 +558,9 @@ def _trouble(kind: str, told: Any) -> list[str]:
     if kind != ANSWER:
         return [f"{kind}: {str(told)[-700:]}"]
     trouble = [str(item) for item in told["noted"]]
-    if told["code"] not in (0, 2, 3):
+    if told["code"] not in (0, 2, 3, 4):
         trouble.append(f"exit code {told['code']}")
-    if "Traceback" in told["err"]:
+    if "Traceback" in told["err"] or FAULT in told["err"]:
         trouble.append(told["err"][-500:])
     trouble += [f"{len(line)} characters: {line[:80]}" for line in told["err"].splitlines() if len(line) > 320]
     return trouble

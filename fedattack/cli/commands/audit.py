@@ -28,7 +28,7 @@ from fedattack.cli.options import (
 )
 from fedattack.cli.steps import (
     Gates,
-    attack_run,
+    attack_each,
     choose_attacks_on,
     read_conditions,
     read_options,
@@ -128,6 +128,5 @@ def audit(
     check_cluster(study.attacks)
     chosen = choose_attacks_on(study.attacks, wanted, device)
     trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
-    for item in chosen:
-        attack_run(item, out, device=device, trusted=trusted)
+    attack_each(chosen, out, device=device, trusted=trusted)
     report_run(out, device, Gates(conditions, junit), as_json, trusted)

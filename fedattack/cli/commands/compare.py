@@ -10,7 +10,7 @@ from rich.markup import escape
 from fedattack.base.errors import ConfigError, in_command
 from fedattack.cli.console import err_console, out_console, say, show_page, tell
 from fedattack.cli.options import AsJson
-from fedattack.cli.steps import THRESHOLD_CROSSED
+from fedattack.cli.steps import THRESHOLD_CROSSED, end_incomplete, say_lacking
 
 if TYPE_CHECKING:
     from fedattack.report.worse import Change
@@ -45,7 +45,9 @@ def compare(
     for folder in folders:
         if not (folder / "findings.json").exists():
             raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {in_command(folder)}` first")
+    from fedattack.report import read_run
     from fedattack.report.compare import compare_runs, read_compared
+    from fedattack.report.lacking import list_lacking
     from fedattack.report.worse import find_changes
 
     changes = None
@@ -59,8 +61,13 @@ def compare(
         tell(told, "", as_json)
     else:
         show_page("Comparison", page)
+    lacking: list[str] = []
+    for folder in folders:
+        lacking += [f"{folder}: {line}" for line in list_lacking(read_run(folder))]
+    say_lacking(lacking)
     if changes is not None:
         _gate_changes(changes, as_json)
+    end_incomplete(lacking)
 
 
 def _gate_changes(changes: Sequence["Change"], as_json: bool) -> None:

@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from fedattack.cli.console import tell
 from fedattack.cli.options import AsJson
+from fedattack.cli.steps import end_incomplete, say_lacking
 
 
 def export(
@@ -42,3 +43,5 @@ def export(
         written["tensorboard"] = trackers.write_tensorboard(report, tensorboard)
     lines = [f"Exported to {name}: [bold]{escape(where)}[/bold]" for name, where in written.items()]
     tell(written, "\n".join(lines), as_json)
+    say_lacking(report.lacking)
+    end_incomplete(report.lacking)

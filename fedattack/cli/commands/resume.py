@@ -13,13 +13,15 @@ from fedattack.cli.console import log_warnings, out_console, show_page, watch_ba
 from fedattack.cli.options import AsJson, Cluster, Device, FailIf, Memory, Options, Quiet, Trust
 from fedattack.cli.steps import (
     Gates,
-    attack_run,
+    attack_each,
     choose_attacks_on,
     command_line,
+    end_incomplete,
     gate_findings,
     read_conditions,
     read_options,
     report_run,
+    say_lacking,
     tell_how_to_go_on,
     trust_asked,
     write_resume_command,
@@ -87,8 +89,7 @@ def resume(
     again = write_resume_command(folder, trust=bool(asked))
     with tell_how_to_go_on(folder, again), log_warnings(folder), watch_bars() as watch:
         go_on(folder, command=command_line(), watch=watch, trusted=trusted)
-    for item in chosen:
-        attack_run(item, folder, device=device, trusted=trusted)
+    attack_each(chosen, folder, device=device, trusted=trusted)
     report_run(folder, device, Gates(conditions), as_json, trusted)
 
 
@@ -123,9 +124,15 @@ def _read_report(folder: Path) -> "list[Finding] | None":
 
 def _finish(folder: Path, findings: Sequence["Finding"], conditions: Sequence["Condition"], as_json: bool) -> None:
     """Say that nothing is left to do; gates are held against the findings that are there."""
+    from fedattack.report.lacking import list_lacking
+    from fedattack.report.validate import read_run
+
+    lacking = list_lacking(read_run(folder))
     with gate_findings(conditions, findings):
         if as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:
             out_console.print(f"[bold]{escape(str(folder))}[/bold] is finished: nothing is left to do.", soft_wrap=True)
             show_page("Report", folder / "report.html")
+        say_lacking(lacking)
+    end_incomplete(lacking)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedattack.audit.judge import Case
 from fedattack.audit.truth import NOBODY, SEVERAL, has_examples
 from fedattack.base.errors import DataError
-from fedattack.base.structured import fields
+from fedattack.base.structured import fields, finite
 from fedattack.threats.plaintext.values import likeness, parts_of
 
 THREAT = "plaintext"
@@ -69,9 +69,12 @@ class PlaintextCase(Case):
         if targets is None or fields(targets.x) or len(targets) != len(self.truth.owners):
             return None
         rows, owners = self._list_holders()
-        if not {*owners} - {NOBODY}:
+        x = np.asarray(targets.x[rows]).reshape(len(rows), -1)
+        comparable = finite(x)
+        known = KnownExamples(x[comparable], np.array(owners)[comparable])
+        if not {*known.owners.tolist()} - {NOBODY}:
             return None
-        return KnownExamples(np.asarray(targets.x[rows]).reshape(len(rows), -1), np.array(owners))
+        return known
 
     def _list_holders(self) -> tuple[list[int], list[str]]:
         """Return each target once for each client that holds it: its row, and the client."""
