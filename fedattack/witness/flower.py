@@ -291,12 +291,15 @@ def _read_stated(reply: Message) -> int | None:
 
 def _read_lists(reply: Message) -> dict[str, NDArray[Any]]:
     """Return the lists of numbers in a reply, by their names."""
-    lists = {}
-    if reply.has_content():
-        for record in (*reply.content.metric_records.values(), *reply.content.config_records.values()):
-            for name, value in record.items():
-                if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
-                    lists[name] = np.array(value)
+    lists: dict[str, NDArray[Any]] = {}
+    if not reply.has_content():
+        return lists
+    content = reply.content
+    records: list[Mapping[str, Any]] = [*content.metric_records.values(), *content.config_records.values()]
+    for record in records:
+        for name, value in record.items():
+            if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
+                lists[name] = np.array(value)
     return lists
 
 
