@@ -4,24 +4,30 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fedattack.apps import control as room
+from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.auditing import control_all
-from fedattack.apps.control import PASSES, control
+from fedattack.apps.control import ALL, PASSES, control
+from fedattack.apps.player import STEPPING
 from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import ATTACKS
-from fedattack.audit.control import PLANTED, STEPPED, TRAINED, Control, with_controls
-from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
+from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control, with_controls
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
 from fedattack.base.errors import DataError
+from fedattack.record import Record
 from fedattack.record.folder import Part, read_study
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.threats.trees import planting
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import find_cuts
-from tests.apps.test_asking import here, run  # noqa: F401 - a fixture
+from tests.apps.projects import ASKED as PROJECT
+from tests.apps.test_asking import here, run, targets_of  # noqa: F401 - a fixture
 from tests.apps.worlds import attack_all, pose_all
 from tests.threats.trees.world import as_array, as_json, judged, write_trees_run
+from tests.witness.apps import load
 
 
 def attacked(part, kind, attack="sia", **config):
@@ -88,6 +94,48 @@ def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # no
     assert found.verdict == NO_EVIDENCE
     assert found.reason.endswith(f"step on {noted.amount} of their own targets, this attack shows a leak")
     assert not [*tmp_path.glob("planted-*")]
+
+
+@pytest.mark.slow
+def test_a_step_on_all_targets_is_the_mean_over_all(tmp_path, here):  # noqa: F811
+    """The app's batches are smaller: the step is the mean of several."""
+    part = Part(tmp_path / "run", "")
+    app, targets = run(part, "classifier"), targets_of(part)
+    nodes, rows = Record(part.record).nodes, list(range(48))
+    inquiry = Inquiry(part, witnesses_of(part), targets)
+    planted = Asker(app).plant_steps(inquiry, dict.fromkeys(nodes, rows), (ALL,), tmp_path / "planted")[ALL]
+    module = load(PROJECT, "client_app")
+    (reply, *_others) = planted.rounds[0].observations
+    model = module.make("classifier", len(reply.received["net.0.bias"]))
+    model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in reply.received.items()})
+    module.loss_of(
+        "classifier", model, torch.from_numpy(targets.x[rows]), torch.from_numpy(np.asarray(targets.y[rows]))
+    ).backward()
+    for name, parameter in model.named_parameters():
+        expected = (parameter - STEPPING * parameter.grad).detach().numpy()
+        np.testing.assert_allclose(reply.arrays[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_attacks_of_all_that_a_client_holds_are_shown_a_step_on_all_of_it():
+    of_few, of_all = (
+        [name for name in ("exact", "labels", "tokens", "dager") if room._takes(name, kind)]
+        for kind in (STEPPED, WHOLE)
+    )
+    assert (of_few, of_all) == (["exact", "dager"], ["labels", "tokens"])
+    assert Control(WHOLE, ALL, True).clients == "send one plain step on all of their own targets"
+
+
+@pytest.mark.slow
+def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, here):  # noqa: F811
+    part = Part(tmp_path, "")
+    app, done = attacked(part, "plain", "labels")
+    (evidence,) = room.read_evidence(tmp_path, trusted=done.trusted)
+    planted = room._step(tmp_path / "planted", Asker(app), evidence, witnesses_of(part), (ALL,))[ALL]
+    shown = room._headlines([room._attack(evidence, planted, ["labels"])], ["labels"])["labels"]
+    few = room._step(tmp_path / "few", Asker(app), evidence, witnesses_of(part), (4,))[4]
+    of_few = room._headlines([room._attack(evidence, few, ["labels"])], ["labels"])["labels"]
+    assert (shown.verdict, shown.value > 0.9) == (LEAK, True)
+    assert of_few.value < shown.value - 0.1
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -30,7 +30,7 @@ _AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
-class Held:
+class KnownHolders:
     """Who holds which of all known examples: one entry for each example and each of its holders.
 
     Attributes
@@ -93,7 +93,7 @@ class ExactCase(ClientsCase):
         return self._flatten(None if known is None else known.x)
 
     @cached_property
-    def known_examples(self) -> Held:
+    def known_examples(self) -> KnownHolders:
         """All known examples: of the clients that are asked about, of others, and of nobody."""
         x, whose = self.held
         parts, holders = [x, self.evaluation, self.auxiliary], [whose]
@@ -111,7 +111,7 @@ class ExactCase(ClientsCase):
             numbers.append(number)
         entries = np.stack([np.array(numbers, dtype=np.int64), np.concatenate([*holders, of_others])])
         entries = np.unique(entries, axis=1)
-        return Held(every[first].astype(np.float64), entries[0], entries[1])
+        return KnownHolders(every[first].astype(np.float64), entries[0], entries[1])
 
     def _list_targets_of_others(self) -> tuple[Floats, NDArray[np.int64]]:
         """Return the targets that clients hold of which not all examples are known, and who holds each."""

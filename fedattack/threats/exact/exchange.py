@@ -39,7 +39,7 @@ class MetExamples:
     ----------
     holders
         (entries,): of all known examples, each with each of its holders; see
-        :attr:`~fedattack.threats.exact.case.Held.holders`.
+        :attr:`~fedattack.threats.exact.case.KnownHolders.holders`.
     places
         (named,): for each example that was read off its entries, all one behind the other.
     starts

@@ -118,7 +118,7 @@ class LabelsCase(ClientsCase):
 
         The guess are the shares of the attacker's own examples, in whole numbers.
         """
-        right = (self.counted(self.rule) == self.true).all(axis=1)
+        right: NDArray[np.bool_] = (self.counted(self.rule) == self.true).all(axis=1)
         prior = self.scores.arrays["prior"]
         for place, true in enumerate(self.true):
             of_others = np.delete(self.true, place, axis=0)

@@ -156,9 +156,10 @@ def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
 
 def _may_be_certain(answers: Mapping[str, NDArray[Any]]) -> bool:
     """Say whether rows of one table that a client alone uses would be certain, were all of them named."""
+    owners = np.unique(answers["owners"], return_inverse=True)[1].reshape(-1)
     for table in np.unique(answers["tables"]).tolist():
         in_table = answers["tables"] == table
-        pairs = np.unique(np.stack([answers["rows"][in_table].astype(str), answers["owners"][in_table]]), axis=1)
+        pairs = np.unique(np.stack([answers["rows"][in_table], owners[in_table]]), axis=1)
         _, first, counts = np.unique(pairs[0], return_index=True, return_counts=True)
         _, held = np.unique(pairs[1, first[counts == 1]], return_counts=True)
         for own in held.tolist():
