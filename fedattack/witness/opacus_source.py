@@ -244,16 +244,17 @@ def _describe_sampler(sampler: Any) -> tuple[str, float] | None:
     if isinstance(sampler, BatchSplittingSampler):
         # Parts of a batch make one step together.
         sampler = sampler.sampler
-    if isinstance(sampler, _POISSON):
+    # A subclass may draw in another way.
+    if type(sampler) in _POISSON:
         return "poisson", float(sampler.sample_rate)
     if type(sampler) is not BatchSampler or not len(sampler):
         return None
     inner = sampler.sampler
-    share = 1 / len(sampler)
-    if sampler.drop_last:
-        share = sampler.batch_size / len(inner)
+    method = "shuffled"
     if type(inner) is SequentialSampler:
-        return "in-order", share
-    if type(inner) is RandomSampler and not inner.replacement and inner.num_samples <= len(inner.data_source):
-        return "shuffled", share
-    return None
+        method = "in-order"
+    elif type(inner) is not RandomSampler or inner.replacement or inner.num_samples > len(inner.data_source):
+        return None
+    if sampler.drop_last:
+        return method, sampler.batch_size / len(inner)
+    return method, 1 / len(sampler)

@@ -10,7 +10,7 @@ from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from fedattack.claims.check import check_claim
 from fedattack.claims.claim import make_claim
@@ -32,6 +32,13 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.two(torch.relu(self.one(x)))
+
+
+class FirstHalf(RandomSampler):
+    """Draws the same half twice."""
+
+    def __iter__(self):
+        return iter([*range(COUNT // 2)] * 2)
 
 
 def make(model, loader=None, *, accountant="prv", optimizer=torch.optim.SGD, **options):
@@ -149,8 +156,9 @@ def test_shuffled_batches_are_no_poisson_batches(tmp_path):
             {"loader": DataLoader(DATA, batch_size=SIZE, sampler=WeightedRandomSampler([1.0] * COUNT, COUNT))},
             {"sampling_method": "unknown"},
         ),
+        ({"loader": DataLoader(DATA, batch_size=SIZE, sampler=FirstHalf(DATA))}, {"sampling_method": "unknown"}),
     ],
-    ids=["in order", "left early", "rest dropped", "drawn with replacement"],
+    ids=["in order", "left early", "rest dropped", "drawn with replacement", "a sampler of its own"],
 )
 def test_batches_that_are_not_drawn_by_coins(tmp_path, options, expected):
     keys = private_of(lambda: fit(poisson_sampling=False, **options), tmp_path)
