@@ -180,7 +180,11 @@ class _ExampleForm:
         shape = sample.shape[1:]
         if not fields(sample) and (not shape or 0 in shape):
             raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
-        return cls(kinds.most_common(1)[0][0], sample, _count_outputs(clients))
+        kind = kinds.most_common(1)[0][0]
+        outputs = math.inf
+        if kind == "i":
+            outputs = _count_outputs(clients)
+        return cls(kind, sample, outputs)
 
     def list_others(self, clients: Iterable[Client]) -> Iterator[str]:
         """Name the clients of another form."""
@@ -211,8 +215,8 @@ class _ExampleForm:
             return
         labelled = np.isfinite(seen.y) & _is_labelled(seen)
         if self.kind == "i":
-            labelled = (seen.y >= 0) & (seen.y < self.outputs)
-        for row in np.flatnonzero(labelled & finite(seen.x)):
+            labelled = seen.y >= 0
+        for row in np.flatnonzero(labelled & (seen.y < self.outputs) & finite(seen.x)):
             yield bytes(seen.hashes[row]), (seen.x[row, ...], seen.y[row].item())
 
 
