@@ -220,7 +220,11 @@ class _ExampleForm:
         shape = sample.shape[1:]
         if not fields(sample) and (not shape or 0 in shape):
             raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
-        return cls(kinds.most_common(1)[0][0], sample, _count_outputs(clients))
+        kind = kinds.most_common(1)[0][0]
+        outputs = math.inf
+        if kind == "i":
+            outputs = _count_outputs(clients)
+        return cls(kind, sample, outputs)
 
     def list_others(self, clients: Iterable[Client]) -> Iterator[str]:
         """Name the clients of another form."""
@@ -247,9 +251,10 @@ class _ExampleForm:
 
     def is_labelled(self, seen: SeenExamples) -> NDArray[np.bool_]:
         """Say of each example whether it has a label: a class, or a finite number."""
+        labelled = np.isfinite(seen.y) & _is_labelled(seen)
         if self.kind == "i":
-            return np.asarray((seen.y >= 0) & (seen.y < self.outputs))
-        return np.asarray(np.isfinite(seen.y) & _is_labelled(seen))
+            labelled = seen.y >= 0
+        return np.asarray(labelled & (seen.y < self.outputs))
 
     def take(self, seen: SeenExamples) -> Iterator[tuple[bytes, Example]]:
         """Yield by its hash each example of this form that has a label."""

@@ -1,5 +1,6 @@
 """What attacks find in records that hold less than the server saw, and with weights that nobody trained."""
 
+import os
 import shutil
 from dataclasses import replace
 
@@ -280,3 +281,9 @@ def test_frozen_weights_come_from_a_file_or_from_how_the_model_is_made(tmp_path)
         return model
 
     assert initial_weights(build).keys() == {"0.weight"}
+
+
+def test_frozen_weights_that_are_a_pipe_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "frozen.safetensors")
+    with pytest.raises(DataError, match=r"frozen.safetensors cannot be read as .safetensors \(.*it is a pipe"):
+        read_frozen(tmp_path / "frozen.safetensors")
