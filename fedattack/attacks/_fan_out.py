@@ -1,5 +1,6 @@
 """Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures.process import BrokenProcessPool
@@ -12,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from fedattack.base.cluster import Pieces, chosen, connect
 from fedattack.base.errors import RunError
-from fedattack.base.machine import free_memory, usable_cpus
+from fedattack.base.machine import end_with_parent, free_memory, usable_cpus
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -118,13 +119,19 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
     # It takes as many again from the items when one is done.
     pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
     try:
-        yield from pieces(joblib.delayed(_alone)(work, item) for item in give_items())
+        yield from pieces(joblib.delayed(_in_worker)(os.getpid(), work, item) for item in give_items())
     except BrokenProcessPool:
         raise RunError(
             "a worker of the attack was killed, often for lack of memory; ask for fewer with the option workers"
         ) from None
     if failed:
         raise failed[0]
+
+
+def _in_worker(parent: int, work: Callable[[Item], Result], item: Item) -> Result:
+    # joblib's workers wait on for minutes when their parent was killed, and what they were given stays on disk.
+    end_with_parent(parent)
+    return _alone(work, item)
 
 
 def _alone(work: Callable[[Item], Result], item: Item) -> Result:
