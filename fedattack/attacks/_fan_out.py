@@ -1,5 +1,6 @@
 """Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -13,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from fedattack.base.cluster import Pieces, chosen, connect
 from fedattack.base.errors import RunError
-from fedattack.base.machine import free_memory, usable_cpus
+from fedattack.base.machine import end_with_parent, free_memory, usable_cpus
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -122,7 +123,7 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
     # It takes as many again from the items when one is done.
     pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
     try:
-        for result, warned in pieces(joblib.delayed(_with_warnings)(work, item) for item in give_items()):
+        for result, warned in pieces(joblib.delayed(_in_worker)(os.getpid(), work, item) for item in give_items()):
             for text, file, line in warned:
                 warnings.warn_explicit(text, UserWarning, file, line, registry=_WARNED)
             yield result
@@ -139,8 +140,10 @@ def _alone(work: Callable[[Item], Result], item: Item) -> Result:
         return work(item)
 
 
-def _with_warnings(work: Callable[[Item], Result], item: Item) -> tuple[Result, list[tuple[str, str, int]]]:
+def _in_worker(parent: int, work: Callable[[Item], Result], item: Item) -> tuple[Result, list[tuple[str, str, int]]]:
     """Do a piece in a worker; what is warned of there is said in the process that asked, as if it had done it."""
+    # joblib's workers wait on for minutes when their parent was killed, and what they were given stays on disk.
+    end_with_parent(parent)
     with warnings.catch_warnings(record=True) as caught:
         result = _alone(work, item)
     return result, [(f"{each.category.__name__}: {each.message}", each.filename, each.lineno) for each in caught]

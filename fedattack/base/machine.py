@@ -4,7 +4,10 @@ import ctypes
 import mmap
 import os
 import re
+import threading
+import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,9 @@ _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**
 _GROUPS = Path("/sys/fs/cgroup")
 _MMAP_THRESHOLD = -3
 _LARGE = 4 * 2**20
+
+# How often a process looks whether its parent is still there.
+_LOOK_SECONDS = 0.5
 
 
 def usable_cpus() -> int:
@@ -97,6 +103,18 @@ def let_go(array: NDArray[Any]) -> None:
         base = base.base if isinstance(base, np.ndarray) else base.obj
     if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
         base.madvise(mmap.MADV_DONTNEED)
+
+
+@cache
+def end_with_parent(parent: int) -> None:
+    """End this process soon after the one that started it, ``parent``, is gone, however that ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="fedattack-parent", daemon=True).start()
 
 
 def give_back_large_blocks() -> None:

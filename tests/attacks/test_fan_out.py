@@ -1,12 +1,19 @@
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
 
+import psutil
 import pytest
 import torch
 
 from fedattack.attacks import _fan_out
 from fedattack.attacks._fan_out import fan_out
 from fedattack.base.errors import MESSAGE, ConfigError, RunError
+from tests.runs.test_simulator import alive, wait_until
 
 
 def square(number):
@@ -23,6 +30,35 @@ def refuse(number):
 
 def die(number):
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for(number, array):
+    print(os.getpid(), array.filename, flush=True)
+    time.sleep(300)
+
+
+@pytest.mark.slow
+def test_workers_and_what_they_were_given_go_with_a_process_that_is_killed():
+    """joblib's own workers wait for more work for minutes, and large arrays stay in their files as long."""
+    script = dedent("""
+        from functools import partial
+        import numpy as np
+        from fedattack.attacks._fan_out import fan_out
+        from tests.attacks.test_fan_out import wait_for
+        list(fan_out(partial(wait_for, array=np.zeros(10**6)), range(4), workers=2, memory=1.0))
+    """)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert parent.stdout is not None
+    told = [parent.stdout.readline().split() for _ in range(2)]
+    workers = [psutil.Process(int(process)) for process, _ in told]
+    files = {Path(file) for _, file in told}
+    assert all(file.exists() for file in files)
+    parent.kill()
+    parent.wait()
+    assert wait_until(lambda: not any(map(alive, workers)), 20)
+    assert wait_until(lambda: not any(file.exists() for file in files), 20)
 
 
 @pytest.fixture

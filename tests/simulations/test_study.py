@@ -87,6 +87,11 @@ def prepared(tmp_path):
     return plan, *prepare_in(tmp_path, plan), tmp_path
 
 
+def test_knowledge_and_truth_name_the_record_that_is_to_come(tmp_path):
+    known, truth = prepare_in(tmp_path, study(clients=3, **{"record-id": "ab" * 16}))
+    assert known.record == truth.record == "ab" * 16
+
+
 def test_targets_belong_to_whom_the_truth_says(prepared):
     plan, known, truth, _ = prepared
     train = {record.tobytes(): index for index, record in enumerate(plan.data.x_train)}
