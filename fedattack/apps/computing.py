@@ -105,7 +105,9 @@ def find_computing(
         _refuse_personal(witnesses)
         built = _build_model(holding, record, asked, notes)
     except ConfigError as cause:
-        raise ConfigError(f"{cause}; {unanswered or _ASK_IT}") from None
+        # Why the app gives none comes first: it is the cause.
+        reasons = (unanswered, str(cause)) if unanswered else (str(cause), _ASK_IT)
+        raise ConfigError("; ".join(reasons)) from None
     except FedAttackError as cause:
         raise type(cause)("; ".join(filter(None, (str(cause), unanswered)))) from None
     if unanswered:

@@ -41,6 +41,7 @@ _INFO, _WARNING = 20, 30
 
 # By folder, as for Watch.by_steps: in a simulation each message comes to another copy of the app.
 _by_steps: dict[Path, dict[Any, tuple[str, ...]]] = {}
+_compared: dict[Path, set[Any]] = {}
 
 WITNESS_FOLDER = "FEDATTACK_WITNESS"
 """Environment variable that names the folder of a :class:`WitnessMod` that was given none."""
@@ -187,7 +188,10 @@ class _Calls:
         arrays = _models(message)
         known = known_rows(self._folder, node)
         by_steps = _by_steps.setdefault(self._folder, {})
-        watch = CallWatch(self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps)
+        compared = _compared.setdefault(self._folder, set())
+        watch = CallWatch(
+            self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps, compared=compared
+        )
         watch.notes |= dict.fromkeys(sources.install())
         asked = _read_asked(message) if trains else None
         watch.hold_out = self._hold_out if trains else None

@@ -731,7 +731,7 @@ def _lacks_labels(watch: CallWatch, begun: Pass, name: str, outputs: Tensor, tar
             f"{name} compares the outputs of {model.name} with each other, as contrastive losses do: its targets say "
             "which rows of a batch belong together, and are no labels"
         )
-        model.are_compared = True
+        watch.compared.add(model.kind)
     # A batch of sequences, say, of which the first axis is time.
     is_other = target.ndim > 0 and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence)
     return model.are_compared or is_other

@@ -220,8 +220,6 @@ class SeenModel:
         Which entries of its state training may change; all where nothing says so.
     stepwise
         Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
-    are_compared
-        Whether a loss holds its outputs against each other, so that an example has no label.
     """
 
     def __init__(self, watch: "CallWatch", model: object, name: str, signature: object) -> None:
@@ -238,7 +236,6 @@ class SeenModel:
         self._let_go: dict[int, set[bytes]] = {}
         self.own_loss: str | None = None
         self.stepwise = False
-        self.are_compared = False
         self._watch = watch
         self._has_labels = False
         self._start: State = []
@@ -257,6 +254,11 @@ class SeenModel:
     def kind(self) -> Any:
         """What models of the same kind have in common in all calls of a client, each with classes of its own."""
         return repr(self.signature)
+
+    @property
+    def are_compared(self) -> bool:
+        """Whether a loss holds its outputs against each other, so that an example has no label."""
+        return self.kind in self._watch.compared
 
     def _empty(self) -> None:
         """Begin without any example."""
@@ -631,6 +633,8 @@ class CallWatch:
     by_steps
         By the signature of a model whose labels are not seen, the places of what its training steps take; none yet
         where no step was read. It outlives the call.
+    compared
+        The signatures of models whose outputs a loss holds against each other. It outlives the call, too.
     hold_out
         What the client is kept from training on; ``None`` for nothing.
     datasets
@@ -649,6 +653,7 @@ class CallWatch:
     steps: int = 0
     private_by: dict[int, PrivateTraining] = field(default_factory=dict)
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
+    compared: set[Any] = field(default_factory=set)
     hold_out: HoldOut | None = None
     datasets: list[Any] = field(default_factory=list)
     fitted: dict[int, FittedEstimator] = field(default_factory=dict)

@@ -310,6 +310,18 @@ def handler_message(weights):
     return ArrayRecord({name: Array(np.array(value)) for name, value in weights.items()})
 
 
+@pytest.mark.slow
+def test_an_app_that_compares_the_examples_of_a_batch_is_refused_by_name(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(part, "contrastive")
+    witnesses = witnesses_of(part)
+    # Of several clients in one process the first shows it.
+    assert any("as contrastive losses do" in note for witness in witnesses for note in witness.notes)
+    assert {label for witness in witnesses for label in witness.trained.y} == {0}
+    with pytest.raises(FedAttackError, match=r"gives no losses: the loss of an example depends on the other examples"):
+        pose_all([part], app=app)
+
+
 def test_a_client_that_was_never_asked_to_train_cannot_be_asked(tmp_path, here):
     part = Part(tmp_path, "")
     with pytest.raises(DataError, match="no client was seen to be asked to train"):

@@ -62,6 +62,9 @@ def model_of(kind, record):
 def loss_of(kind, model, x, y):
     if kind in REBUILT:
         return F.mse_loss(model(x), x)
+    if kind == "contrastive":
+        one, other = F.normalize(model(x)), F.normalize(model(x + 0.1 * torch.randn_like(x)))
+        return F.cross_entropy(one @ other.T / 0.2, torch.arange(len(x)))
     if kind == "blind":
         return (model(x) * 0).sum() + 1
     return F.cross_entropy(model(x.bfloat16() if kind == "bits" else x).float(), y)
