@@ -21,7 +21,7 @@ from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import ConfigError, DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
-from fedattack.base.untrusted import parse_json, read_npz, validate
+from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, validate
 from fedattack.record import Record
 from fedattack.record.marks import MarkEntry, RecordMark, explain_statement
 
@@ -77,8 +77,8 @@ class Scores:
         DataError
             If the file is missing or is no such file.
         """
-        arrays = read_npz(path, DataError, _AGAIN, "facts")
-        arrays |= read_npz(path, DataError, _AGAIN, most=IN_MEMORY)
+        arrays = read_npz(path, DataError, _AGAIN, "facts", inflated=MAX_INFLATED)
+        arrays |= read_npz(path, DataError, _AGAIN, most=IN_MEMORY, inflated=MAX_INFLATED)
         try:
             value = parse_json(str(arrays.pop("facts")))
         except ValueError as cause:

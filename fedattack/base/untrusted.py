@@ -41,6 +41,9 @@ MAX_TOML = 2**22
 MAX_INFLATED = 256 * 2**20
 """Bytes that any file may take in memory; above it 20 times those that it has on the disk, and no more."""
 
+MAX_EXAMPLES_INFLATED = 64 * 2**20
+"""The same of files that tell of examples, of which whoever reads them makes several copies."""
+
 _RATIO = 20
 # How numpy writes the arrays of an .npz. Of what else there is, LZMA takes the memory that a few bytes ask for.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -306,18 +309,25 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
             raise error(f"{folder / name} is another file than was written; {hint}")
 
 
-def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = math.inf) -> dict[str, NDArray[Any]]:
+def read_npz(
+    path: Path,
+    error: Error,
+    hint: str,
+    *names: str,
+    most: float = math.inf,
+    inflated: int = MAX_EXAMPLES_INFLATED,
+) -> dict[str, NDArray[Any]]:
     """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line.
 
     ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much. An array of more
     than ``most`` bytes is put into a temporary file without a name, of which the system keeps as much in memory as it
-    can spare.
+    can spare. All may take ``inflated`` bytes and 20 times those on the disk.
     """
     try:
         with open_regular(path) as file:
             stored = _count_stored(file.fileno(), os.fstat(file.fileno()))
             archive = zipfile.ZipFile(file)
-            entries = _entries(archive, stored)
+            entries = _entries(archive, stored, inflated)
             lacking = [name for name in names if name not in entries]
             if lacking:
                 raise error(
@@ -338,7 +348,7 @@ def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = mat
         ) from None
 
 
-def _entries(archive: zipfile.ZipFile, stored: int) -> dict[str, zipfile.ZipInfo]:
+def _entries(archive: zipfile.ZipFile, stored: int, most: int) -> dict[str, zipfile.ZipInfo]:
     """Give an archive's arrays by name, if they are few enough and small enough to be what the file can hold."""
     entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     if len(entries) != len(archive.infolist()):
@@ -346,7 +356,7 @@ def _entries(archive: zipfile.ZipFile, stored: int) -> dict[str, zipfile.ZipInfo
     if any(entry.compress_type not in _COMPRESSIONS for entry in entries.values()):
         raise ValueError("an array is compressed otherwise than numpy does")
     inflated = sum(entry.file_size for entry in entries.values())
-    if inflated > MAX_INFLATED + _RATIO * stored:
+    if inflated > most + _RATIO * stored:
         raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {stored:,}")
     return entries
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError, short
-from fedattack.base.untrusted import read_npz
+from fedattack.base.untrusted import MAX_INFLATED, read_npz
 from fedattack.data.source import Pool
 
 
@@ -37,7 +37,7 @@ def _read_x_and_y(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read two arrays of numbers."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected an .npz file with arrays x and y")
-    arrays = read_npz(path, DataError, "save it again with numpy.savez(path, x=…, y=…)")
+    arrays = read_npz(path, DataError, "save it again with numpy.savez(path, x=…, y=…)", inflated=MAX_INFLATED)
     lacking = [key for key in ("x", "y") if key not in arrays]
     if lacking:
         raise DataError(

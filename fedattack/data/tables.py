@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import DataError, short
-from fedattack.base.untrusted import open_regular, read_npz, read_toml
+from fedattack.base.untrusted import MAX_INFLATED, open_regular, read_npz, read_toml
 from fedattack.data.columns import MAX_VALUES, Column, number_names
 from fedattack.data.source import Pool
 
@@ -239,7 +239,8 @@ def _number_columns(frame: pd.DataFrame, target: str, file: Path) -> pd.DataFram
 def _npz_frame(file: Path, declared: Declaration) -> pd.DataFrame:
     import pandas as pd
 
-    arrays = read_npz(file, DataError, "save it with numpy.savez(path, x=…, y=…)", "x", "y")
+    hint = "save it with numpy.savez(path, x=…, y=…)"
+    arrays = read_npz(file, DataError, hint, "x", "y", inflated=MAX_INFLATED)
     x, y = arrays["x"], arrays["y"]
     if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
         raise DataError(

@@ -166,6 +166,12 @@ def test_an_archive_that_inflates_is_not_inflated(tmp_path):
     refused("its arrays would take 320,000,128 bytes", read_npz, tmp_path / "x.npz", DataError, HINT)
 
 
+def test_examples_may_inflate_to_less_than_scores(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(10_000_000))
+    refused("its arrays would take 80,000,128 bytes", read_npz, tmp_path / "x.npz", DataError, HINT)
+    assert read_npz(tmp_path / "x.npz", DataError, HINT, inflated=MAX_INFLATED)["x"].size == 10_000_000
+
+
 def test_two_arrays_of_one_name_and_python_objects_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "twice.npz", "w") as archive:
         archive.writestr("x.npy", lying("(8,)"))

@@ -20,7 +20,7 @@ from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
 # Vectors that are kept of a client, and vectors and numbers in all: those of a run are looked at together.
-_MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**24
+_MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**23
 
 _MOST_KEYS = 200
 
