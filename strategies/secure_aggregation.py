@@ -236,6 +236,7 @@ def run_secure_aggregation(
     checkpoint: Checkpoint | None = None,
     make: Callable[..., SecureFedAvg] = SecureFedAvg,
     server: str = "passive",
+    record_id: str = "",
 ) -> None:
     """Run FedAvg over SecAgg+ and record what its server may see: sums, who took part, and what is in plaintext.
 
@@ -261,6 +262,8 @@ def run_secure_aggregation(
         Of a run that this one goes on with.
     make, server
         Makes the strategy, and what the record says of its server.
+    record_id
+        The record's id, which knowledge and truth name; drawn without.
 
     Raises
     ------
@@ -282,6 +285,7 @@ def run_secure_aggregation(
         facts=facts,
         aggregation=plan.describe(),
         resumed=checkpoint and checkpoint.names,
+        record_id=record_id,
     )
     legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=inner.exchanges), strategy=strategy)
     try:

@@ -45,6 +45,7 @@ def _serve(run: ServedRun) -> None:
             checkpoint=run.checkpoint,
             make=_strategy_of_sums(run),
             server=settings.server,
+            record_id=settings.record_id,
         )
     elif settings.server == "isolating":
         run.start(IsolatingFedAvg(run.sampling, victims=settings.victim_count), server="isolating")
