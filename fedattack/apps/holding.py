@@ -286,8 +286,8 @@ def _count_incomplete(clients: Iterable[Client]) -> Iterator[str]:
     if counts:
         whose = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
         yield (
-            f"{counts.total():,} of {all_seen:,} training examples that were seen hold a value that is not finite, such "
-            f"as a missing cell (by client, {short(whose, 200)})"
+            f"{counts.total():,} of {all_seen:,} training examples that were seen hold a value that is not finite, "
+            f"such as a missing cell (by client, {short(whose, 200)})"
         )
 
 

@@ -162,7 +162,7 @@ def pose(
         **compared,
         **further.true,
     )
-    reasons = {**_find_unread(witnesses, record), **further.reasons}
+    reasons = {**_find_unread(witnesses, record), **further.reasons, **_find_unlike(record, knowledge)}
     for name, failure in unanswered.items():
         reasons[name] = f"what is true of it cannot be found out: {failure.why}"
     return Posed(knowledge, few, tuple(notes), assumed, reasons)
@@ -176,6 +176,35 @@ def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]
         for line in attack.needs.unread(record, optimizers):
             unread.setdefault(name, line)
     return unread
+
+
+def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
+    """Say of each attack that needs a model why replies give none, where these hold nothing that clients were sent."""
+    if knowledge.answers is not None:
+        return {}
+    why = ""
+    for round_ in record:
+        for reply in round_.observations:
+            if not reply.arrays or not reply.received:
+                continue
+            sent, received = _list_forms(reply.arrays), _list_forms(reply.received)
+            if sent.keys() & received.keys() or {*sent.values()} & {*received.values()}:
+                return {}
+            why = why or (
+                f"replies hold {_describe_forms(sent)}, and not the arrays that clients were sent, "
+                f"{_describe_forms(received)}: no attack reads a model out of them"
+            )
+    if not why:
+        return {}
+    return {name: why for name, attack in ATTACKS.items() if {"model", "losses"} & {*attack.needs.knowledge}}
+
+
+def _list_forms(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(array) for name, array in arrays.items()}
+
+
+def _describe_forms(forms: Mapping[str, tuple[int, ...]]) -> str:
+    return short(", ".join(f"{name} {shape}" for name, shape in forms.items()), 100)
 
 
 def _count_outputs(holding: Holding, model: ModelKnowledge | None) -> int:
@@ -284,9 +313,10 @@ def _name_nodes(
         names.append(f"node {node}")
     idle = _name_idle(record, holding.witnesses, strangers)
     if idle:
+        whose = short(", ".join(idle.values()), 200)
         notes.append(
-            f"{count_words(len(idle), 'client')} took part and trained on nothing: {short(', '.join(idle.values()), 200)}; "
-            "no example is its own"
+            f"{count_words(len(idle), 'client')} trained on nothing, and sent back the model as it came ({whose}): no "
+            "example is theirs"
         )
     if unknown := [node for node in strangers if node not in idle]:
         notes.append(
@@ -299,17 +329,16 @@ def _name_nodes(
     return names, np.pad(counts, ((0, len(strangers)), (0, 0)))
 
 
-def _name_idle(record: Record, witnesses: Sequence[Witness], strangers: Collection[str]) -> dict[str, str]:
-    """Name, by node, the clients that were watched, answered, and sent back in each round the very model they got."""
+def _name_idle(record: Record, witnesses: Sequence[Witness], nodes: Collection[str]) -> dict[str, str]:
+    """Name, by node, clients that were watched, and that always sent back the very model that they were sent."""
     names = {witness.node: witness.client or f"node {witness.node}" for witness in witnesses if witness.asked}
-    idle = {node: names[node] for node in strangers if node in names}
+    idle: dict[str, bool] = {}
     for round_ in record:
         for reply in round_.observations:
-            if reply.node in idle and reply.arrays is not None:
-                received = reply.received
-                if received is None or not identical(dict(reply.arrays), dict(received)):
-                    del idle[reply.node]
-    return idle
+            if reply.node in nodes and reply.node in names and reply.arrays is not None:
+                is_same = reply.received is not None and identical(dict(reply.arrays), dict(reply.received))
+                idle[reply.node] = is_same and idle.get(reply.node, True)
+    return {node: names[node] for node, is_idle in idle.items() if is_idle}
 
 
 def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | None:

@@ -42,7 +42,7 @@ def choose_targets(holding: Holding, *, most: int, seed: int, of_clients: bool =
     Where there are none of nobody, all are of clients: then half of them stand for what a client did not train on.
 
     At most ``most`` are asked about; ``seed`` draws which, and their order. With ``of_clients`` the attacker's examples
-    come from the evaluation of one client each. Examples that are not complete may be asked about, and are nothing else.
+    come from the evaluation of one client each. Examples that are not complete are asked about, and are nothing else.
     """
     rng = np.random.default_rng((seed, _CHOOSING))
     alone, shared = _split_held(holding)

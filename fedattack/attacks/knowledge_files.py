@@ -393,18 +393,26 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     return attributes
 
 
-def read_targets(path: Path, model: ModelKnowledge | None = None, *, incomplete: bool = False) -> Targets:
+def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     """Read target records from an ``.npz`` with ``x`` (n, *shape) and ``y`` (n,).
 
     Where a model takes several tensors, each is an array ``x.PLACE``, such as ``x.input_ids``, or ``x`` is of
-    structured type; see :mod:`fedattack.base.structured`. ``incomplete``: whether examples may hold values that are not
-    finite, such as missing cells, as those of clients do whose model fills them in.
+    structured type; see :mod:`fedattack.base.structured`.
 
     Raises
     ------
     DataError
         If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
     """
+    return _read_labelled(path, model, incomplete=False)
+
+
+def _read_asked(path: Path, model: ModelKnowledge | None) -> Targets:
+    """Read the targets of a run: a model that fills in missing cells has losses of such examples, too."""
+    return _read_labelled(path, model, incomplete=True)
+
+
+def _read_labelled(path: Path, model: ModelKnowledge | None, *, incomplete: bool) -> Targets:
     x, y = _examples_in(path)
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or not y.size:
         raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
@@ -416,11 +424,6 @@ def read_targets(path: Path, model: ModelKnowledge | None = None, *, incomplete:
     if not fields(x):
         x = np.ascontiguousarray(x, dtype=np.float32)
     return Targets(x, y=_labels(y))
-
-
-def _read_asked(path: Path, model: ModelKnowledge | None) -> Targets:
-    """Read the targets of a run: a model that fills in missing cells has losses of such examples, too."""
-    return read_targets(path, model, incomplete=True)
 
 
 def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -140,7 +140,7 @@ def _write_any_text() -> None:
 
 
 def main() -> None:
-    """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
+    """Run the command line: one line and exit code 2 on bad input, 3 on a crossed gate, 4 if something is left out."""
     _write_any_text()
     try:
         code = app(prog_name="fedattack", standalone_mode=False)

@@ -176,10 +176,6 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([witness("0", rows((0, 0)), rows((0, 5)))], "no client's training was witnessed"),
         ([witness("0", (X[:5], np.full(5, -1)))], "no training example was seen with a label of one number"),
         (
-            [witness("0", (np.full((3, FEATURES), np.nan, np.float32) + np.arange(3)[:, None], Y[:3]))],
-            "training examples hold numbers that are not finite",
-        ),
-        (
             [witness("0", rows((0, 5))), replace(witness("1", rows((5, 9))), trained=seen(*rows((5, 9)), keep=0))],
             "of no training example with a label is it certain who trained on it",
         ),
@@ -231,3 +227,39 @@ def test_clients_whose_examples_are_of_another_form_are_named():
     assert holding.shape == (FEATURES,)
     assert f"client 3 trains on examples of shape (3,), and most clients on ({FEATURES},)" in "\n".join(holding.notes)
     assert "client 4 has labels of another kind than most" in "\n".join(holding.notes)
+
+
+HOLES = X.copy()
+HOLES[::2, 1] = np.nan
+
+
+def test_examples_with_a_missing_value_are_counted_and_may_be_asked_about_and_nothing_else():
+    """Half of all have one, held or not: that an example has one tells nothing of who trained on it."""
+    clients = [witness(str(each), (HOLES[60 * each :][:60], Y[60 * each :][:60])) for each in range(3)]
+    holding = hold([*clients, server((HOLES[200:], Y[200:]))])
+    assert (
+        "90 of 180 training examples that were seen hold a value that is not finite, such as a missing cell (by "
+        in (" ".join(holding.notes))
+    )
+    assert "0: 30, 1: 30, 2: 30" in " ".join(holding.notes)
+    chosen = choose(holding, most=160, seed=3)
+    for owned in (True, False):
+        asked = [key for key in chosen.targets if (key in holding.holders) == owned]
+        share = np.mean([key in holding.incomplete for key in asked])
+        assert 0.3 < share < 0.7
+    for key in (*chosen.evaluation, *chosen.auxiliary):
+        assert np.isfinite(holding.examples[key][0]).all()
+    assert len(chosen.evaluation)
+    assert len(chosen.auxiliary)
+    left = holding.leave_out_incomplete("nobody asks")
+    assert {*left.examples} == {*holding.complete}
+    assert all(np.isfinite(x).all() for x, _ in left.examples.values())
+    assert left.notes[-1].endswith("are asked nothing about: nobody asks")
+
+
+def test_where_all_training_examples_lack_a_value_that_cannot_be_asked_about_it_is_said():
+    empty = np.full((9, FEATURES), np.nan, np.float32)
+    empty[:, 0] = np.arange(9)
+    holding = hold([witness("0", (empty, Y[:9])), server(rows((20, 40)))])
+    with pytest.raises(DataError, match="all training examples hold a value that is not finite, and why: no attack"):
+        holding.leave_out_incomplete("why")

@@ -10,11 +10,23 @@ from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD
-from fedattack.record import Record
-from fedattack.record.folder import Part
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.folder import Part, read_study
 from fedattack.witness import WitnessedModel
-from tests.apps.test_holding import World, rows
-from tests.apps.worlds import CLASSES, FEATURES, MODEL, TRAINING, pose, server, witness, write_record
+from fedattack.witness.seen import AskedToTrain
+from tests.apps.test_holding import HOLES, World, Y, rows
+from tests.apps.worlds import (
+    CLASSES,
+    FEATURES,
+    MODEL,
+    TRAINING,
+    attack_all,
+    pose,
+    server,
+    train_record,
+    witness,
+    write_record,
+)
 
 
 @pytest.fixture
@@ -221,3 +233,97 @@ def test_what_reads_gradients_of_sgd_is_not_made_of_other_updates_whatever_else_
     assert {"dager", "exact", "labels", "inversion"} <= {*posed.reasons}
     assert "these clients train by AdamW" in posed.reasons["exact"]
     assert not pose(part, World.witnesses(10**6)).reasons
+
+
+def patients(model):
+    """Three hospitals, half of whose patients lack a value, and a server that evaluates on others alike."""
+    clients = [witness(str(each), (HOLES[60 * each :][:60], Y[60 * each :][:60]), model=model) for each in range(3)]
+    return [*clients, server((HOLES[200:], Y[200:]), model=model)]
+
+
+def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(tmp_path):
+    """Of clients that learn their few examples by heart those with a missing value are found as the others are."""
+    part, filling = Part(tmp_path, ""), replace(MODEL, spec="tests.apps.worlds:Filling")
+    witnesses = patients(filling)
+    data = {name: (HOLES[60 * each :][:60], Y[60 * each :][:60]) for each, name in enumerate("012")}
+    train_record(part.record, data, model=filling, training=LocalSGD(epochs=40, batch_size=6, lr=0.2), rounds=2)
+    posed = pose(part, witnesses, most=200)
+    assert any("are asked about by their losses" in note for note in posed.notes)
+    trusted = {filling.spec}
+    knowledge = read_knowledge(part.knowledge, trusted=trusted)
+    lacks = np.isnan(knowledge.targets.x).any(axis=1)
+    assert 60 < lacks.sum() < 140
+    assert np.isfinite(knowledge.auxiliary.x).all()
+    truth = read_truth(part.truth)
+    assert np.isfinite(truth.evaluation[0]).all()
+    assert np.isfinite(truth.answers["exact"]["x"]).all()
+    assert {*truth.answers["exact"]["owners"].tolist()} == {"0", "1", "2"}
+    found = judged(part, trusted)
+    assert found["sia.asr"].n == (truth.owners != "").sum()
+    assert found["sia.asr"].value > 1 / 3
+    scores = ATTACKS["sia"].load_scores(part.scores("sia"))
+    right = np.array([truth.nodes.get(node) for node in scores.facts["clients"]])[scores.arrays["decisions"][-1]]
+    hits = (right == truth.owners)[truth.owners != ""]
+    assert hits[lacks[truth.owners != ""]].mean() > 1 / 3
+
+
+def test_examples_of_which_the_model_gives_no_finite_loss_are_left_out_and_told(part):
+    posed = pose(part, patients(MODEL), most=200)
+    said = "are asked nothing about: the clients' model gives no finite loss of them"
+    assert any(said in note for note in posed.notes)
+    assert np.isfinite(posed.knowledge.targets.x).all()
+    assert len(posed.knowledge.targets)
+    assert judged(part)["sia.asr"].n > 0
+
+
+def test_a_client_that_trains_on_nothing_is_told_and_holds_nothing(part):
+    """A hospital without a patient sends back what it was sent, and says so; it is no client that nobody watched."""
+    idle = replace(witness("7", rows((0, 0)), node="107"), asked=AskedToTrain("train", {}, {}))
+    record = RecordWriter(part.folder / "with" / "record")
+    for round_ in Record(part.record):
+        replies = [Reply(seen.node, "ok", dict(seen.arrays), 10) for seen in round_.observations]
+        record.write(Exchange(round_.number, dict(round_.common), [*replies, Reply("107", "ok", round_.common, 0)]))
+    record.close()
+    whole = Part(part.folder / "with", "")
+    posed = pose(whole, [*World.witnesses(10**6), idle])
+    said = [note for note in posed.notes if "trained on nothing" in note]
+    assert said == ["1 client trained on nothing, and sent back the model as it came (7): no example is theirs"]
+    assert not any("were not seen to train" in note for note in posed.notes)
+    truth = read_truth(whole.truth)
+    assert truth.counts[-1].sum() == 0
+    assert truth.nodes["107"] not in truth.owners.tolist()
+    assert judged(whole)["sia.asr"].n > 0
+
+
+def test_replies_that_hold_nothing_that_was_sent_are_refused_by_name(tmp_path):
+    """The largest entries of an update, as indices and values: none of them is a weight."""
+    writer, rng = RecordWriter(tmp_path / "record"), np.random.default_rng(0)
+    for number in (1, 2):
+        replies = []
+        for node in ("100", "101", "102"):
+            sent = {"indices": rng.permutation(28)[:3], "values": rng.normal(size=3).astype(np.float32)}
+            replies.append(Reply(node, "ok", sent, 10))
+        writer.write(Exchange(number, {"weights": np.zeros(28, np.float32)}, replies))
+    writer.close()
+    part = Part(tmp_path, "")
+    posed = pose(part, World.witnesses(10**6))
+    done = attack_all([part], [posed])
+    assert done.scored == ("plaintext",)
+    for name in ("sia", "membership", "exact"):
+        assert done.failed[name] == (
+            "replies hold indices (3,), values (3,), and not the arrays that clients were sent, weights (28,): no "
+            "attack reads a model out of them"
+        )
+
+
+def test_the_truth_of_one_attack_that_cannot_be_found_out_takes_no_other(part, monkeypatch):
+    def fail(held):
+        raise IndexError("of a strange table")
+
+    monkeypatch.setattr("fedattack.attacks.held_examples.whole_examples", fail)
+    posed = pose(part, World.witnesses(10**6))
+    assert posed.reasons["exact"].startswith("what is true of it cannot be found out: IndexError: of a strange table")
+    done = attack_all([part], [posed])
+    assert "sia" in done.scored
+    assert "exact" in done.failed
+    assert any(line.startswith("exact was not made: ") for line in read_study(part.folder)["left_out"])

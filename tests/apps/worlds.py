@@ -93,6 +93,13 @@ def linear() -> nn.Module:
     return nn.Linear(FEATURES, CLASSES)
 
 
+class Filling(nn.Linear):
+    """A linear layer that takes 0 for what is missing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.nan_to_num(x))
+
+
 def train_record(
     folder, data, *, model: WitnessedModel, training, rounds: int, share: float = 1.0, seed: int = 0
 ) -> None:
