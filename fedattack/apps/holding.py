@@ -157,7 +157,7 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     notes = _list_notes(witnesses)
     form = _ExampleForm.of_most(clients.values())
     notes += form.list_others(clients.values())
-    notes += _count_incomplete(clients.values())
+    notes += _count_incomplete(form, clients.values())
     holders, examples = _find_trained(clients, form, notes)
     if not examples:
         raise DataError(_why_nothing(clients.values()))
@@ -220,14 +220,17 @@ class _ExampleForm:
                     f"client {client.name} has labels of another kind than most: it is asked about none of its examples"
                 )
 
+    def is_labelled(self, seen: SeenExamples) -> NDArray[np.bool_]:
+        """Say of each example whether it has a label: a class, or a finite number."""
+        if self.kind == "i":
+            return np.asarray(seen.y >= 0)
+        return np.asarray(np.isfinite(seen.y) & _is_labelled(seen))
+
     def take(self, seen: SeenExamples) -> Iterator[tuple[bytes, Example]]:
         """Yield by its hash each example of this form that has a label."""
         if not _fits(self.sample, seen.x) or seen.y.dtype.kind != self.kind:
             return
-        labelled = np.isfinite(seen.y) & _is_labelled(seen)
-        if self.kind == "i":
-            labelled = seen.y >= 0
-        for row in np.flatnonzero(labelled):
+        for row in np.flatnonzero(self.is_labelled(seen)):
             yield bytes(seen.hashes[row]), (seen.x[row, ...], seen.y[row].item())
 
 
@@ -275,20 +278,26 @@ def _find_trained(
     return holders, examples
 
 
-def _count_incomplete(clients: Iterable[Client]) -> Iterator[str]:
-    """Say how many examples of which clients hold a value that is not finite, such as a missing cell."""
-    counts, all_seen = Counter[str](), 0
+def _count_incomplete(form: _ExampleForm, clients: Iterable[Client]) -> Iterator[str]:
+    """Say how many training examples of which clients lack a label, or a value that is finite."""
+    unlabelled, incomplete, all_seen = Counter[str](), Counter[str](), 0
     for client in clients:
         seen = client.trained
+        if not _fits(form.sample, seen.x) or seen.y.dtype.kind != form.kind:
+            continue
         all_seen += len(seen)
-        if count := int((~finite(seen.x)).sum()):
-            counts[client.name] = count
-    if counts:
-        whose = ", ".join(f"{name}: {count:,}" for name, count in counts.items())
-        yield (
-            f"{counts.total():,} of {all_seen:,} training examples that were seen hold a value that is not finite, "
-            f"such as a missing cell (by client, {short(whose, 200)})"
-        )
+        unlabelled[client.name] = int((~form.is_labelled(seen)).sum())
+        incomplete[client.name] = int((~finite(seen.x)).sum())
+    for counts, what in (
+        (incomplete, "hold a value that is not finite, such as a missing cell"),
+        (unlabelled, "have no label that was seen, and are asked nothing about"),
+    ):
+        if counts.total():
+            whose = ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
+            yield (
+                f"{counts.total():,} of {all_seen:,} training examples that were seen {what} (by client, "
+                f"{short(whose, 200)})"
+            )
 
 
 def _take_one_a_place(seen: SeenExamples, form: _ExampleForm) -> Iterator[tuple[bytes, Example]]:

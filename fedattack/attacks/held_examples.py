@@ -26,11 +26,12 @@ class HeldByClients:
     knowledge, record
         Of the attacker.
     seen
-        By client, its training examples that are known, one of each.
+        By client, its training examples that are known, one of each, and of which all values are finite.
     whole
         Clients of which all are known.
     examples
-        (n, …): all examples of one array that are known; ``None`` where they are of several.
+        (n, …): all examples of one array that are known and of which all values are finite; ``None`` where they are of
+        several arrays, or there are none.
     holders
         (n,): who holds each, none for one of nobody.
     """

@@ -116,6 +116,9 @@ def audit_folder(
     }
     if not findings and UNANSWERED in study:
         run[UNANSWERED] = study[UNANSWERED]
+    if listed is not None:
+        with failing_alone(failed, "the tables for reviewers"):
+            listed(listings)
     run |= _truths(evidence, observed["in_plaintext"], device, tell, failed)
     left_out = [*list_damage(evidence), *study.get("left_out", ())]
     for what, failure in (failed or {}).items():
@@ -123,8 +126,6 @@ def audit_folder(
             left_out.append(f"{what}: {failure.why}")
     if left_out:
         run["left_out"] = left_out
-    if listed is not None:
-        listed(listings)
     write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
     run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
     write_sealed(folder / RUN, run)
@@ -156,7 +157,8 @@ def _truths(
     if len(quality) == len(trained) == len(evidence):
         facts |= curves_of(evidence, quality, trained)
     if len(private) == len(evidence):
-        facts["privacy"] = privacy_of(private, plaintext)
+        with failing_alone(failed, "what noise promises"):
+            facts["privacy"] = privacy_of(private, plaintext)
     truth = evidence[0].truth
     if truth is not None and truth.sent:
         facts["sent"] = {"arrays": list(map(dict, truth.sent)), "unread": truth.unread}

@@ -70,12 +70,17 @@ def write_report(
         If one of the two files is missing, or one of the three is not JSON, or does not fit its schema.
     """
     page = Path(folder) / PAGE
-    claim = read_claim(folder)
-    content = render_html(read_findings(folder), read_run(folder), files, claim, read_filed(folder), unmade).encode()
+    claim, filed = None, list[FiledWords]()
+    with failing_alone(unmade, "the privacy claim"):
+        claim = read_claim(folder)
+    with failing_alone(unmade, "what people added"):
+        filed = read_filed(folder)
     if claim is not None:
         from fedattack.report.claim import render_claim
 
-        write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
+        with failing_alone(unmade, "the page of the privacy claim"):
+            write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
+    content = render_html(read_findings(folder), read_run(folder), files, claim, filed, unmade).encode()
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)
     return page

@@ -9,6 +9,7 @@ from fedattack.apps import control as room
 from fedattack.apps.auditing import control_all
 from fedattack.apps.control import PASSES, control
 from fedattack.apps.witnessing import witnesses_of
+from fedattack.attacks import ATTACKS
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
 from fedattack.base.errors import DataError
@@ -107,6 +108,56 @@ def test_attacks_on_tables_are_shown_trees_of_own_values(tmp_path, monkeypatch, 
         "with clients that send trees that split by one of their own values of each column, this attack shows a leak"
         if own
         else "by 64 of their own values of each column, this attack shows no leak either: it cannot tell"
+    )
+
+
+@pytest.fixture
+def trees(tmp_path):
+    """A run of clients that send trees of other tables than the truth has."""
+    draw = np.random.default_rng(0).normal
+    folder = write_trees_run(tmp_path, clients=7, rounds=1, of_truth=lambda x: draw(size=x.shape).astype(np.float32))
+    assert judged(folder)["columns"].verdict == NO_EVIDENCE
+    return Part(folder, "")
+
+
+def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
+    """Of one no rows are known: that is its own reason, and takes no other attack's control."""
+    read, headlines = room.read_evidence, room._headlines
+    monkeypatch.setattr(type(ATTACKS["plaintext"]), "in_apps", ATTACKS["trees"].in_apps)
+
+    def with_another(*args, **kwargs):
+        return [replace(one, scores={**one.scores, "plaintext": one.scores["trees"]}) for one in read(*args, **kwargs)]
+
+    def show_another(evidence, names, lost):
+        shown = headlines(evidence, names, lost)
+        if "plaintext" in names:
+            shown["plaintext"] = replace(shown["trees"], attack="plaintext")
+        return shown
+
+    monkeypatch.setattr(room, "read_evidence", with_another)
+    monkeypatch.setattr(room, "_headlines", show_another)
+    lines, faults = [], []
+    found = control(None, [trees], [[]], (), Watch(say=lambda kind, line: lines.append(line)), faults)
+    assert found == {"trees": Control(PLANTED, 1, True)}
+    assert lines == ["no positive control of plaintext: of no client of the run its rows are known"]
+    assert faults == []
+
+
+@pytest.mark.parametrize("where", ["plant", "attack"])
+def test_a_control_that_fails_in_a_way_that_nobody_foresaw_is_told_and_none(trees, monkeypatch, where):
+    """It is no control that was not seen."""
+
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("of a strange reply")
+
+    if where == "plant":
+        monkeypatch.setattr(planting, "plant", fail)
+    else:
+        monkeypatch.setattr(type(ATTACKS["trees"]), "_run", fail)
+    faults = []
+    assert control(None, [trees], [[]], (), Watch(), faults) == {}
+    assert faults[0].startswith(
+        "no positive control of trees: ZeroDivisionError: of a strange reply (test_control.py, line"
     )
 
 

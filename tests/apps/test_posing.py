@@ -262,9 +262,10 @@ def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(
     assert found["sia.asr"].n == (truth.owners != "").sum()
     assert found["sia.asr"].value > 1 / 3
     scores = ATTACKS["sia"].load_scores(part.scores("sia"))
-    right = np.array([truth.nodes.get(node) for node in scores.facts["clients"]])[scores.arrays["decisions"][-1]]
-    hits = (right == truth.owners)[truth.owners != ""]
-    assert hits[lacks[truth.owners != ""]].mean() > 1 / 3
+    assert np.isfinite(scores.arrays["combined"][lacks]).all()
+    named = np.array([truth.nodes[node] for node in scores.facts["clients"]])[scores.arrays["decisions"]]
+    held = truth.owners != ""
+    assert (named == truth.owners)[held & lacks].mean() > 1 / 3
 
 
 def test_examples_of_which_the_model_gives_no_finite_loss_are_left_out_and_told(part):

@@ -112,7 +112,7 @@ def tables_in(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
     tables: list[tuple[str, NDArray[Any]]] = []
     for name, x in held.seen.items():
         if x.shape[1:] == held.examples.shape[1:]:
-            tables.append((name, x[np.isfinite(x).all(axis=1)]))
+            tables.append((name, x))
     return join_examples(tables)
 
 
