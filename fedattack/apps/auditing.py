@@ -41,7 +41,7 @@ from fedattack.base.failures import FAULT, Failure, failing_alone
 from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
-from fedattack.record.folder import Part, find_parts, read_study, write_study
+from fedattack.record.folder import LEFT_OUT, Part, find_parts, read_study, write_study
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
 from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored, remove_scores
@@ -204,8 +204,10 @@ def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": list_unasked(scored, failed, parts[0], posed)}
     study.pop(UNANSWERED, None)
+    study.pop(LEFT_OUT, None)
     # What nobody foresaw keeps a report from being whole; a need that is not met does not.
-    study["left_out"] = [f"{name} was not made: {why}" for name, why in failed.items() if why.endswith(FAULT)]
+    if faults := [f"{name} was not made: {why}" for name, why in failed.items() if why.endswith(FAULT)]:
+        study[LEFT_OUT] = faults
     # Whoever attacks the run again does so likewise, and asks about the same clients.
     options: dict[str, str] = {}
     for name in scored:
@@ -266,14 +268,16 @@ def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watc
         return
     found: dict[str, Control] = {}
     failed: dict[str, Failure] = {}
-    left_out = list(study.get("left_out", ()))
+    left_out = list(study.get(LEFT_OUT, ()))
     with failing_alone(failed, "control"):
         found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch, left_out)
     for failure in failed.values():
         watch.say("warning", f"there are no positive controls: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")
-    noted = {name: vars(one) for name, one in found.items()}
-    write_study(parts[0].folder, {**study, "controls": noted, "left_out": left_out})
+    study["controls"] = {name: vars(one) for name, one in found.items()}
+    if left_out:
+        study[LEFT_OUT] = left_out
+    write_study(parts[0].folder, study)
 
 
 def judge(order: Order, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Judged:

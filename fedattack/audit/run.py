@@ -28,7 +28,7 @@ from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.untried import untried_of
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_json, write_sealed
-from fedattack.record.folder import read_study
+from fedattack.record.folder import LEFT_OUT, read_study
 
 FINDINGS = "findings.json"
 RUN = "run.json"
@@ -120,12 +120,12 @@ def audit_folder(
         with failing_alone(failed, "the tables for reviewers"):
             listed(listings)
     run |= _truths(evidence, observed["in_plaintext"], device, tell, failed)
-    left_out = [*list_damage(evidence), *study.get("left_out", ())]
+    left_out = [*list_damage(evidence), *study.get(LEFT_OUT, ())]
     for what, failure in (failed or {}).items():
         if what not in unjudged:
             left_out.append(f"{what}: {failure.why}")
     if left_out:
-        run["left_out"] = left_out
+        run[LEFT_OUT] = left_out
     write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
     run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
     write_sealed(folder / RUN, run)

@@ -115,7 +115,7 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
         If they fail and no attack has scores: why the first one did.
     """
     from fedattack.base.failures import Failure, failing_alone
-    from fedattack.record.folder import find_parts, read_study, write_study
+    from fedattack.record.folder import LEFT_OUT, find_parts, read_study, write_study
     from fedattack.runs.checks import scored_attacks
     from fedattack.runs.pipeline import remove_scores
 
@@ -132,8 +132,8 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
         say("warning", f"{name} was not made: {failure.why}")
     left_out = [f"{name} was not made: {failure.why}" for name, failure in failed.items()]
     study = read_study(folder)
-    if left_out or "left_out" in study:
-        write_study(folder, {**study, "left_out": left_out})
+    if left_out or LEFT_OUT in study:
+        write_study(folder, {**study, LEFT_OUT: left_out})
 
 
 def report_run(

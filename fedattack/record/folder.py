@@ -26,6 +26,9 @@ from fedattack.record.index import without_manifest
 STUDY = "study.json"
 DEALT = "dealt"
 
+LEFT_OUT = "left_out"
+"""Key of a study, and of ``run.json``: what the report leaves out since it failed."""
+
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _Text = Annotated[str, StringConstraints(max_length=10_000)]

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedattack.base.failures import Failure
+from fedattack.record.folder import LEFT_OUT
 
 
 def list_lacking(run: Mapping[str, Any], unmade: Mapping[str, Failure] | None = None) -> list[str]:
     """List what `run`, the facts of ``run.json``, says is left out, and parts of the page that are `unmade`."""
-    lines = list(run.get("left_out", ()))
+    lines = list(run.get(LEFT_OUT, ()))
     for entry in run.get("untried", ()):
         if "failed" in entry:
             lines.append(f"{entry['question']} {entry['why']}")

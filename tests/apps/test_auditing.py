@@ -14,10 +14,11 @@ from fedattack.apps import auditing, running
 from fedattack.apps.app import App
 from fedattack.apps.auditing import importable
 from fedattack.apps.choosing import describe_too_few, find_remedy
+from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
-from fedattack.base.errors import NeedsError, RunError
+from fedattack.base.errors import FaultError, NeedsError, RunError
 from fedattack.base.structured import pack
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study, write_study
@@ -194,6 +195,47 @@ def test_scores_that_come_later_are_judged(part):
     findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)
     assert findings
     assert "unanswered" not in read_run(part.folder)
+
+
+def fail(*args, **kwargs):
+    raise ZeroDivisionError("of strange numbers")
+
+
+def order(part: Part) -> auditing.Order:
+    return auditing.Order(part.folder, NOTHING_BESIDES, {}, choose, "cpu")
+
+
+def test_what_no_judge_can_judge_leaves_a_page_all_the_same(part, monkeypatch):
+    """It says of each question that was asked why, and why the others were not."""
+    (posed,) = pose_all([part])
+    monkeypatch.setattr("fedattack.threats.source.judge.SourceJudge.findings", fail)
+    attacked = attack_all([part], [posed], lambda names: choose(["sia"]))
+    failing = pytest.raises(FaultError, match="sia could not be judged: ZeroDivisionError")
+    with failing, auditing.explaining(order(part), Watch(), attacked.trusted):
+        auditing.judge(order(part), [posed], attacked, Watch())
+    run, text = read_run(part.folder), (part.folder / "report.html").read_text()
+    assert "ZeroDivisionError: of strange numbers" in run["unanswered"]
+    failed = [entry for entry in run["untried"] if "failed" in entry]
+    assert [entry["why"].startswith("sia could not be judged: ZeroDivisionError") for entry in failed] == [True]
+    assert not any("for the reason above" in entry["why"] for entry in run["untried"])
+    assert "No attack could be judged." in text
+    assert "No question was answered" in text
+
+
+def test_an_attack_that_fails_in_a_way_that_nobody_foresaw_is_told_apart(part, monkeypatch):
+    """A need that is not met leaves nothing out; a fault does."""
+    (posed,) = pose_all([part])
+    monkeypatch.setattr(SourceInference, "_run", fail)
+    attacked = attack_all([part], [posed], lambda names: choose(["sia", "plaintext"]))
+    assert attacked.scored == ("plaintext",)
+    judged = auditing.judge(order(part), [posed], attacked, Watch())
+    assert judged.unmade == {}
+    (line,) = read_run(part.folder)["left_out"]
+    assert line.startswith("sia was not made: ZeroDivisionError: of strange numbers (test_auditing.py, line ")
+    assert line in html.unescape(judged.page.read_text()).replace("Sia was", "sia was")
+    monkeypatch.undo()
+    attack_all([part], [posed], lambda names: choose(["sia", "plaintext"]))
+    assert "left_out" not in read_study(part.folder)
 
 
 def remedies_of(knowledge: Knowledge) -> dict[str, str]:
