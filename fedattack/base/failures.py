@@ -1,5 +1,6 @@
 """One of several things fails alone: why, in one line, while the others go on."""
 
+import re
 import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -7,12 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fedattack.base.errors import FaultError, FedAttackError, TrustError, short
+from fedattack.base.errors import FaultError, FedAttackError, RunError, TrustError, short
 
 FAULT = "this is a fault of the program, please report it"
 """How the reason of a failure ends that nobody foresaw."""
 
 _LONGEST = 200
+
+# What the system's loader, torch and Python say where there is too little of it.
+_OF_MEMORY = re.compile(
+    "failed to map segment|cannot allocate|can't allocate|out of memory|can't start new thread", re.I
+)
+
+
+def is_of_memory(problem: BaseException) -> bool:
+    """Say whether there was too little memory, which is no fault of the program."""
+    return isinstance(problem, MemoryError) or bool(_OF_MEMORY.search(str(problem)))
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Failure:
         """Say in one line what went wrong, and where, if nobody foresaw it."""
         if isinstance(cause, FedAttackError):
             return cls(short(str(cause)), cause)
-        if isinstance(cause, MemoryError):
+        if is_of_memory(cause):
             return cls("there is not enough memory for it", cause)
         said = short(f"{type(cause).__name__}: {cause}", _LONGEST)
         *_, last = traceback.extract_tb(cause.__traceback__) or [None]
@@ -48,7 +59,8 @@ class Failure:
         """Raise what went wrong, since nothing is left that could go on; `what` names what failed."""
         if isinstance(self.cause, FedAttackError):
             raise self.cause
-        raise FaultError(f"{what}: {self.why}") from self.cause
+        kind = FaultError if self.why.endswith(FAULT) else RunError
+        raise kind(f"{what}: {self.why}") from self.cause
 
 
 @contextmanager

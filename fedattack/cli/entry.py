@@ -1,7 +1,6 @@
 """The command line: all commands, and one line for whatever goes wrong."""
 
 import io
-import re
 import sys
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedattack.base.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.base.extra import what_to_install
+from fedattack.base.failures import is_of_memory
 from fedattack.base.version import __version__
 from fedattack.cli.commands.attack import attack
 from fedattack.cli.commands.audit import audit
@@ -102,12 +102,6 @@ def _root(
     pass
 
 
-# What the system's loader, torch and Python say where there is too little of it.
-_OF_MEMORY = re.compile(
-    "failed to map segment|cannot allocate|can't allocate|out of memory|can't start new thread", re.I
-)
-
-
 def _limit_met(problem: Exception) -> str:
     """Say which limit of this machine, and no fault of the program, ended a command; empty if it was none."""
     if isinstance(problem, ModuleNotFoundError):
@@ -117,7 +111,7 @@ def _limit_met(problem: Exception) -> str:
     if isinstance(problem, UnicodeEncodeError):
         text = problem.object[problem.start : problem.end]
         return f"{text!a} cannot be written as {problem.encoding}; rename what has it in its name"
-    if isinstance(problem, MemoryError) or _OF_MEMORY.search(str(problem)):
+    if is_of_memory(problem):
         reason = short(str(problem), 120) or "nothing more could be had"
         return f"there is not enough memory for this ({reason}); end other programs, or raise the limit (ulimit -v)"
     return ""

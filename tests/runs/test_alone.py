@@ -242,6 +242,9 @@ def test_only_the_caller_can_trust():
     with failing_alone(failed, "two"):
         raise MemoryError
     assert failed["two"].why == "there is not enough memory for it"
+    with failing_alone(failed, "two"):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+    assert failed["two"].why == "there is not enough memory for it"
     with pytest.raises(TrustError), failing_alone(failed, "three"):
         raise TrustError("it asks for code")
     with pytest.raises(KeyError), failing_alone(None, "four"):
