@@ -25,6 +25,7 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import DataError, FedAttackError
 from fedattack.base.failures import FAULT, Failure, failing_alone
+from fedattack.base.structured import finite
 from fedattack.record import Exchange, Round, rewrite_record
 from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
@@ -193,6 +194,9 @@ def _step(
     inquiry, owned = _inquire(evidence, witnesses)
     if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
         raise DataError("a plain step stands in the place of a single client's model alone")
+    # What is read off a step is compared with examples, number by number.
+    is_complete = finite(inquiry.targets.x)
+    owned = {node: [row for row in rows if is_complete[row]] for node, rows in owned.items()}
     records = asker.plant_steps(inquiry, owned, together, folder / (evidence.part.name or "run"))
     return {count: replace(evidence, record=record) for count, record in records.items()}
 
