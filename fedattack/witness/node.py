@@ -22,7 +22,7 @@ from fedattack.witness.sample import Examples
 from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
-from fedattack.witness.watch import Arrays, CallWatch, SeenModel, places_in
+from fedattack.witness.watch import Arrays, CallWatch, SeenModel, places_in, same
 
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
@@ -309,7 +309,8 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         # An example that was known in one role may have been seen in the other.
         known.trained.take_rows(known.evaluated)
         known.evaluated.take_rows(known.trained)
-    if call.trains and call.sent and not watch.fitted and not len(known.trained.labels):
+    is_silent = call.trains and not watch.fitted and not len(known.trained.labels)
+    if is_silent and any(not _is_received(watch, arrays) for arrays in call.sent):
         watch.note(
             "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
         )
@@ -320,6 +321,11 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
     if trained or known.model is None:
         _describe_model(known, watch, call, [*trained, *shared], folder)
     return news
+
+
+def _is_received(watch: CallWatch, arrays: Arrays) -> bool:
+    """Say whether a client that replies these arrays sends back what it got, as one without examples does."""
+    return any(same(arrays, state) for state in watch.received())
 
 
 def _note_labels(watch: CallWatch, call: Call) -> None:

@@ -897,6 +897,14 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
     assert "no step of its training was read" in odd.notes[0]
 
 
+def test_a_client_that_sends_back_what_it_got_is_not_said_to_train_unseen(tmp_path):
+    model = Net()
+    idle = witness_of(lambda: None, tmp_path, node="1", received=[model], sent=[model], stated=0)
+    assert not any("no training was seen" in note for note in idle.notes)
+    moved = witness_of(lambda: None, tmp_path, node="2", received=[model], sent=[Net()], stated=5)
+    assert any("no training was seen" in note for note in moved.notes)
+
+
 def test_a_source_that_fails_does_not_disturb_the_run(tmp_path, monkeypatch):
     from fedattack.witness import watch
 
