@@ -1,6 +1,7 @@
 """One seed's plaintext beside the examples that clients hold: what could be an example, and whose is nearest."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +23,9 @@ _MOST_EXAMPLES, _MOST_NUMBERS = 2**20, 2**25
 _MOST_CANDIDATES, _MOST_PAIRS, _AT_ONCE = 50_000, 2**31, 2**25
 
 Floats = NDArray[np.float64]
+
+Candidate = tuple[str, str, Floats]
+"""A vector, or a part of one, as long as an example: its client, its name, and its numbers."""
 
 # Rounding of a likeness; by how much farther from being alike all others are than an own example that is sure; and
 # different numbers that such a vector has. Each number beyond the first three is then met by an accident about once in
@@ -102,7 +106,7 @@ class PlaintextCase(Case):
         return found
 
     @cached_property
-    def candidates(self) -> list[tuple[str, str, NDArray[np.float64]]]:
+    def candidates(self) -> list[Candidate]:
         """The vectors, and parts of vectors, that are as long as an example and not the same throughout.
 
         Of more than can be compared the first ones of each client are taken, as many of each.
@@ -135,42 +139,52 @@ class PlaintextCase(Case):
     @cached_property
     def nearest(self) -> list[tuple[str, str, dict[str, float], float]]:
         """For each candidate its client, its name, whose example is nearest with shares, and how alike they are."""
-        examples = self.examples
-        if examples is None or not self.candidates:
+        if self.examples is None:
             return []
-        found = []
-        at_once = max(64, _AT_ONCE // len(examples.x))
-        for start in range(0, len(self.candidates), at_once):
-            block = self.candidates[start : start + at_once]
-            alike = likeness(np.stack([part for _, _, part in block]), examples.x)
-            for (client, name, _), row in zip(block, alike, strict=True):
-                best = float(row.max())
-                holders = sorted({*examples.owners[row >= best - 1e-6].tolist()})
-                found.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
+        owners, found = self.examples.owners, []
+        for (client, name, _), row in self._compare(self.candidates):
+            best = float(row.max())
+            holders = sorted({*owners[row >= best - _ROUNDING].tolist()})
+            found.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
         return found
+
+    def _compare(self, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, NDArray[np.float32]]]:
+        """Yield each candidate, and how alike it is to each example (examples,); some are compared at once."""
+        if self.examples is None:
+            return
+        at_once = max(64, _AT_ONCE // len(self.examples.x))
+        for start in range(0, len(candidates), at_once):
+            block = candidates[start : start + at_once]
+            alike = likeness(np.stack([part for _, _, part in block]), self.examples.x)
+            yield from zip(block, alike, strict=True)
 
     def count_certain(self, equal: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count for each sender (senders,) which of its vectors are an example of its own, and which are so for sure.
 
         A vector is one from this likeness on. It is so for sure if it has enough different numbers, and if its example
-        is far nearer than any that another client or nobody holds.
+        is far nearer than any that another client or nobody holds. Each example counts once.
         """
         right, certain = (np.zeros(len(self.senders), dtype=np.int64) for _ in range(2))
-        examples = self.examples
-        if examples is None or not self.candidates:
+        if self.examples is None:
             return right, certain
-        alike = likeness(np.stack([part for _, _, part in self.candidates]), examples.x).astype(np.float64)
-        seen: set[tuple[str, bytes]] = set()
-        for (client, _, part), row in zip(self.candidates, alike, strict=True):
-            is_own = examples.owners == client
-            own, other = row[is_own].max(initial=0), row[~is_own].max(initial=0)
-            example = examples.x[is_own][row[is_own].argmax()].tobytes() if is_own.any() else b""
-            if own < equal or own < other or (client, example) in seen:
+        own_vectors = []
+        for candidate, (client, _, holders, best) in zip(self.candidates, self.nearest, strict=True):
+            if best >= equal and client in holders:
+                own_vectors.append(candidate)
+        places = {client: place for place, client in enumerate(self.senders)}
+        owners = np.array([places.get(owner, -1) for owner in self.examples.owners.tolist()])
+        seen: set[tuple[int, bytes]] = set()
+        for (client, _, part), row in self._compare(own_vectors):
+            place = places[client]
+            rows = np.flatnonzero(owners == place)
+            nearest = rows[row[rows].argmax()]
+            example = self.examples.x[nearest].tobytes()
+            if (place, example) in seen:
                 continue
-            seen.add((client, example))
-            place = self.senders.index(client)
+            seen.add((place, example))
             right[place] += 1
-            is_far = 1 - other >= _FARTHER * max(1 - own, _ROUNDING)
+            other = float(row[owners != place].max(initial=0))
+            is_far = 1 - other >= _FARTHER * max(1 - float(row[nearest]), _ROUNDING)
             certain[place] += is_far and len(np.unique(part)) >= _DIFFERENT
         return right, certain
 

@@ -11,6 +11,7 @@ from fedattack.base.errors import DataError
 from fedattack.threats.plaintext import case
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.section import _apart, _beside, _explain, _vectors
+from fedattack.threats.plaintext.values import likeness
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
 from tests.worlds.attacked import rewrite_truth
 
@@ -122,6 +123,23 @@ def test_examples_are_certain_where_three_clients_are_too_few_for_a_test(tmp_pat
     assert finding.p_least == pytest.approx(1 / 6)
     assert finding.series["vectors"][0]["equal"] == 9
     assert finding.read_off == {"what": "example", "right": 3, "certain": 3, "clients": 3}
+
+
+def test_few_vectors_are_compared_at_once(tmp_path, monkeypatch):
+    """Each client sends all of its examples in each round: each counts once, however often it is compared."""
+    sizes = []
+
+    def note_size(vectors, examples):
+        sizes.append(len(vectors))
+        return likeness(vectors, examples)
+
+    monkeypatch.setattr(case, "likeness", note_size)
+    monkeypatch.setattr(case, "_AT_ONCE", 1)
+    finding = judged(write_plain_run(tmp_path, lambda client, number, x: {"all": x.ravel().tolist()}))
+    every = CLIENTS * EACH
+    assert finding.read_off == {"what": "example", "right": every, "certain": every, "clients": CLIENTS}
+    assert sum(sizes) >= every * ROUNDS
+    assert max(sizes) == 64
 
 
 def test_what_is_near_to_an_example_of_three_clients_is_too_little(tmp_path):
