@@ -84,7 +84,8 @@ def read_evidence(
     Raises
     ------
     DataError
-        If there are no scores, the truth is damaged, or something is of another record than lies beside it.
+        If there are no scores, the truth is damaged, or something is of another record than lies beside it. Scores of
+        another record fail alone, as those that cannot be read.
     RecordError
         If a record is missing, is damaged, is not that of its seed, or holds no round.
     """
@@ -95,11 +96,11 @@ def read_evidence(
     scores: dict[str, list[Scores]] = {}
     for name in attacks:
         with failing_alone(failed, name):
-            scores[name] = [ATTACKS[name].load_scores(part.scores(name)) for part in parts]
+            scores[name] = [_load_scores(name, part, record) for part, record in zip(parts, records, strict=True)]
     evidence = []
     for index, (part, record) in enumerate(zip(parts, records, strict=True)):
         of_part = {name: of_parts[index] for name, of_parts in scores.items()}
-        evidence.append(_of_part(index, part, record, of_part, trusted))
+        evidence.append(_of_part(index, part, record, of_part, trusted, attacked=bool(attacks)))
     return evidence
 
 
@@ -131,14 +132,29 @@ def _record_of(part: Part, *, allow_empty: bool) -> Record:
     return record
 
 
+def _load_scores(attack: str, part: Part, record: Record) -> Scores:
+    """Read the scores of one seed, and refuse those of another record than lies beside them."""
+    scores = ATTACKS[attack].load_scores(part.scores(attack))
+    fault = explain_scores(part.scores(attack), scores.record, record)
+    if fault:
+        raise DataError(fault)
+    return scores
+
+
 def _of_part(
-    index: int, part: Part, record: Record, scores: Mapping[str, Scores], trusted: Collection[str]
+    index: int,
+    part: Part,
+    record: Record,
+    scores: Mapping[str, Scores],
+    trusted: Collection[str],
+    *,
+    attacked: bool,
 ) -> Evidence:
     truth, knowledge, reached = None, Knowledge(), record
     if (part.truth / HOLDINGS).exists():
         truth = read_truth(part.truth)
-    # Without attacks nobody knew anything.
-    if scores:
+    # Without attacks nobody knew anything. All of their scores may have failed.
+    if attacked:
         knowledge = read_knowledge(part.knowledge, trusted=trusted)
     record = as_models(without_canaries(record, knowledge), knowledge)
     if truth is not None:
@@ -149,19 +165,15 @@ def _of_part(
             record = complete_models(record, knowledge, "the judge")
         clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
         truth = replace(truth, nodes=clients_alone)
-    _check_record(part, record, knowledge, truth, scores)
+    _check_record(part, record, knowledge, truth)
     return Evidence(part, index, record, knowledge, truth, scores, reached)
 
 
-def _check_record(
-    part: Part, record: Record, knowledge: Knowledge, truth: Truth | None, scores: Mapping[str, Scores]
-) -> None:
-    """Refuse scores, knowledge and truth of another record than lies beside them."""
+def _check_record(part: Part, record: Record, knowledge: Knowledge, truth: Truth | None) -> None:
+    """Refuse knowledge and truth of another record than lies beside them."""
     faults = [explain_statement(part.knowledge / KNOWLEDGE, knowledge.record, record)]
     if truth is not None:
         faults.append(explain_statement(part.truth / HOLDINGS, truth.record, record))
-    for name, made in scores.items():
-        faults.append(explain_scores(part.scores(name), made.record, record))
     for fault in filter(None, faults):
         raise DataError(fault)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fedattack.audit.listing import Listing
 from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.reached import reached_of
 from fedattack.audit.untried import untried_of
+from fedattack.base.errors import DataError, FedAttackError, ModelError, NeedsError, RecordError
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_json, write_sealed
 from fedattack.record.folder import LEFT_OUT, read_study
@@ -114,7 +116,7 @@ def audit_folder(
         "setting": setting,
         "provenance": provenance,
         "observed": observed,
-        "reached": reached_of(evidence[0].reached or evidence[0].record),
+        "reached": reached_of(evidence[0].record if evidence[0].reached is None else evidence[0].reached),
         "notes": notes_of(evidence),
         "records": {one.part.place: vars(RecordMark.of(one.record)) for one in evidence},
     }
@@ -157,8 +159,10 @@ def _truths(
         if seed.knowledge.asked() == seed.truth.targets:
             what, models = (seed.record, seed.knowledge, seed.truth), f"models of {seed.part.label}"
             # Whose replies are no models, may have no common one either; what clients send says so already.
-            expected = {} if seed.truth.unread else failed
-            with failing_alone(expected, f"how good the {models} are"):
+            expected: tuple[type[FedAttackError], ...] = ()
+            if seed.truth.unread:
+                expected = (DataError, ModelError, NeedsError, RecordError)
+            with failing_alone(failed, f"how good the {models} are"), suppress(*expected):
                 quality.append(measure_quality(*what, device=device, progress=partial(tell, models)))
                 trained.append(training_accuracy(*what, device=device))
     if len(quality) == len(trained) == len(evidence):

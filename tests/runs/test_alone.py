@@ -9,18 +9,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, Scores, read_knowledge
 from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import DataError, FaultError, TrustError
 from fedattack.base.failures import FAULT, Failure, failing_alone
 from fedattack.cli.steps import attack_each
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.record.folder import Part, find_parts
+from fedattack.record.folder import HOLDINGS, Part, find_parts
 from fedattack.report import read_run
 from fedattack.report.section import section_of
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from tests.worlds.federation import write_run
+from tests.worlds.sealed import edit
 
 TOY = Path(__file__).parents[1] / "attacks" / "toy"
 
@@ -102,6 +103,34 @@ def test_scores_that_cannot_be_read_take_no_other_finding(toy, tmp_path, call):
     code, _, err = call("report", folder, "--device", "cpu")
     assert (code, "toy could not be judged" in err) == (4, True)
     assert {*found_in(folder)} == {"sia"}
+
+
+def test_scores_of_another_record_take_no_other_finding(toy, tmp_path, call):
+    folder = attacked(tmp_path)
+    path = folder / "scores" / "toy.npz"
+    scores = Scores.load(path)
+    replace(scores, record=replace(scores.record, id="0" * len(scores.record.id))).save(path)
+    code, _, err = call("report", folder, "--device", "cpu")
+    assert (code, "toy could not be judged" in err) == (4, True)
+    assert {*found_in(folder)} == {"sia"}
+    (entry,) = [entry for entry in read_run(folder)["untried"] if "failed" in entry]
+    assert "made of another record" in entry["why"]
+    (folder / "scores" / "sia.npz").write_text("PK\x03\x04 cut")
+    assert call("report", folder, "--device", "cpu")[0] == 2
+
+
+@pytest.mark.parametrize("cause", [KeyError("odd"), DataError("no model")])
+def test_of_replies_that_are_not_understood_a_fault_is_told_and_no_missing_model(toy, tmp_path, monkeypatch, cause):
+    folder = attacked(tmp_path)
+    edit(folder / "truth" / HOLDINGS, lambda holdings: holdings.update(unread="2 of 3 clients send bytes"))
+
+    def fail(*args, **kwargs):
+        raise cause
+
+    monkeypatch.setattr("fedattack.audit.run.measure_quality", fail)
+    judge_folder(folder, device="cpu", watch=Watch(), unmade={})
+    left_out = read_run(folder).get("left_out", [])
+    assert bool(left_out) == isinstance(cause, KeyError)
 
 
 def test_where_no_attack_can_be_judged_the_first_reason_is_raised(toy, tmp_path, monkeypatch, call):
