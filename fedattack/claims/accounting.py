@@ -71,17 +71,24 @@ def bound_by_multiplier(claim: Claim, multiplier: float, rounds: int) -> Epsilon
     """Bound the ε of so many rounds of a claim, with another noise multiplier than it has."""
     if claim.mechanism == "laplace":
         return laplace_epsilon(multiplier, claim.relation, rounds, claim.delta, claim.entries)
-    count = claim.uses * rounds
+    bounds = _bound_steps(claim, multiplier, claim.uses * rounds)
+    if claim.skipped:
+        # Whoever sees that a step is missing learns something that no noise hides, however batches are drawn.
+        return Epsilon(bounds.low, math.inf)
+    return bounds
+
+
+def _bound_steps(claim: Claim, multiplier: float, count: int) -> Epsilon:
+    """Bound the ε of so many uses of Gaussian noise, by the way in which units are drawn."""
+    relation, delta, rate = claim.relation, claim.delta, claim.sampling
     if claim.sampling_method == "in-order":
-        return gaussian_epsilon(multiplier, claim.relation, count, claim.delta)
+        return gaussian_epsilon(multiplier, relation, count, delta)
     if claim.sampling_method == "shuffled":
-        return shuffled_epsilon(multiplier, claim.relation, count, claim.delta, rate=claim.sampling)
+        return shuffled_epsilon(multiplier, relation, count, delta, rate=rate)
     if claim.sampling_method == "unknown":
         # A unit may take part in all steps, or in none.
-        return Epsilon(0.0, gaussian_epsilon(multiplier, claim.relation, count, claim.delta).high)
-    method, rate = claim.sampling_method, claim.sampling
-    bounds = gaussian_epsilon(multiplier, claim.relation, count, claim.delta, rate=rate, method=method)
-    return Epsilon(bounds.low, math.inf) if claim.skipped else bounds
+        return Epsilon(0.0, gaussian_epsilon(multiplier, relation, count, delta).high)
+    return gaussian_epsilon(multiplier, relation, count, delta, rate=rate, method=claim.sampling_method)
 
 
 def _require_multiplier(claim: Claim) -> float:
@@ -104,7 +111,11 @@ def _bound_multipliers(claim: Claim) -> tuple[float, float]:
             worst = float(claim.clients)
     most, least = multiplier / best, multiplier / worst
     if claim.mechanism == "central-adaptive":
-        least *= (claim.clip_falls or 0.0) if claim.count_noise is not None else 0.0
+        if claim.clip_falls is None or claim.count_noise is None:
+            # What the claim does not say may be as bad as can be.
+            least = 0.0
+        else:
+            least *= claim.clip_falls
     if claim.count_noise is not None:
         most, least = (with_count(each, claim.count_noise, claim.relation) for each in (most, least))
     return most, least
@@ -153,8 +164,8 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
         ),
         (
             bool(claim.skipped),
-            f"batches of a round that were drawn and made no step: {claim.skipped}; no noise hides that they were "
-            "empty, and an accountant that counts the steps that were made is not that of this mechanism",
+            f"batches of a round that were drawn and made no step: {claim.skipped}; no noise hides that they are "
+            "missing, and an accountant that counts the steps that were made is not that of this mechanism",
         ),
         (
             claim.central and claim.weights is None and claim.largest_share is None,

@@ -255,8 +255,10 @@ class Claim(BaseModel):
     @property
     def draws(self) -> bool:
         """Whether chance decides in which steps a unit takes part."""
-        if self.sampling_method in ("in-order", "unknown"):
-            return self.sampling_method == "unknown"
+        if self.sampling_method == "unknown":
+            return True
+        if self.sampling_method == "in-order":
+            return False
         return self.sampling < 1
 
     @property
