@@ -78,8 +78,14 @@ def write_report(
     if claim is not None:
         from fedattack.report.claim import render_claim
 
+        is_written = False
         with failing_alone(unmade, "the page of the privacy claim"):
             write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
+            is_written = True
+        if not is_written:
+            # An older page may be of another claim.
+            claim = None
+            page.with_name(CLAIM_PAGE).unlink(missing_ok=True)
     content = render_html(read_findings(folder), read_run(folder), files, claim, filed, unmade).encode()
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)

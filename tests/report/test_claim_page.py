@@ -278,6 +278,22 @@ def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
     assert html == render_html(example.findings(), example.run(), claim=sheet)
 
 
+def test_a_claim_that_cannot_be_shown_leaves_no_page_of_another_one(folder, sheet, monkeypatch):
+    write_claim(folder, sheet)
+    (folder / "claim.html").write_text("another claim's")
+
+    def fail(sheet):
+        raise KeyError("nothing of the kind")
+
+    monkeypatch.setattr("fedattack.report.claim.render_claim", fail)
+    unmade = {}
+    html = write_report(folder, unmade=unmade).read_text()
+    assert [*unmade] == ["the page of the privacy claim"]
+    assert not (folder / "claim.html").exists()
+    assert 'href="claim.html"' not in html
+    assert "The page of the privacy claim: KeyError" in Page(html).text
+
+
 def test_a_record_of_many_clients_says_how_many_are_left_out(tmp_path):
     answer = claims.platform()
     client = claims.recorded()["clients"][0]
