@@ -57,7 +57,8 @@ class Null(TypedDict):
 class ReadOff(TypedDict):
     """What was read off, one by one: what one is called, how many are right, how many are certain, of how many clients.
 
-    What is certain leaves no doubt, however few there are; see :mod:`fedattack.audit.readoff`.
+    Each run counts its own clients. What is certain leaves no doubt, however few there are; see
+    :mod:`fedattack.audit.readoff`.
     """
 
     what: str
@@ -203,6 +204,11 @@ class Finding:
         """Whether something that was read off is right."""
         return self.read_off is not None and self.read_off["right"] > 0
 
+    @property
+    def may_be_accident(self) -> bool:
+        """Whether no test, corrected for the other findings, says that so much is hardly found by accident."""
+        return self.p_adjusted is None or self.p_adjusted > ERROR
+
     def __repr__(self) -> str:
         # How findings look is made of their parts, and this module has none of it.
         from fedattack.audit.card import line_of
@@ -328,13 +334,16 @@ def verdict(
     return LEAK, f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and hardly by accident: {by_test}"
 
 
-def certain_in_words(read_off: ReadOff) -> str:
-    """Say how much was read off beyond doubt: ``13 examples of 7 clients``."""
+def certain_in_words(read_off: ReadOff, runs: int) -> str:
+    """Say how much was read off beyond doubt: ``13 examples of 7 clients``; each of several runs counts its own."""
     parts = []
     for count, what in ((read_off["certain"], read_off["what"]), (read_off["clients"], "client")):
         ending = "" if count == 1 else "s"
         parts.append(f"{count:,} {what}{ending}")
-    return " of ".join(parts)
+    words = " of ".join(parts)
+    if runs > 1:
+        words += f" in {runs} runs"
+    return words
 
 
 def p_in_words(p: float) -> str:

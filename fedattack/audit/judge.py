@@ -260,7 +260,7 @@ class Judge(Generic[C]):
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
             reason = f"{reason}: {why}"
         if found.read_off is not None and found.read_off["certain"]:
-            words, reason = LEAK, f"{found.reason}: {_why_certain(found.read_off)}"
+            words, reason = LEAK, f"{found.reason}: {_why_certain(found.read_off, len(self.cases))}"
         spread = {}
         if found.by_seed:
             spread["seed_mean"] = fmean(found.by_seed)
@@ -357,10 +357,10 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
     return judge
 
 
-def _why_certain(read_off: ReadOff) -> str:
+def _why_certain(read_off: ReadOff, runs: int) -> str:
     """Say why a leak is one, where what was read off leaves no doubt."""
     verb = "is" if read_off["certain"] == 1 else "are"
-    return f"{certain_in_words(read_off)} {verb} certain: an accident gives that less than once in 10¹² times"
+    return f"{certain_in_words(read_off, runs)} {verb} certain: an accident gives that less than once in 10¹² times"
 
 
 def _view_of(case: Case) -> str:

@@ -229,9 +229,13 @@ def _short_of_read_off(finding: Finding) -> str:
             template = _BESIDE_GUESSING
         if finding.chance is None:
             template = "{value}"
-        return f"Yes: {certain_in_words(finding.read_off)} {verb} certain; {_fill(template, finding)}."
+        return (
+            f"Yes: {certain_in_words(finding.read_off, len(finding.seeds))} {verb} certain; {_fill(template, finding)}."
+        )
     right = count_words(finding.read_off["right"], finding.read_off["what"])
     verb = "is" if finding.read_off["right"] == 1 else "are"
+    if not finding.may_be_accident:
+        return f"{right} {verb} right, and the number is not above guessing or a baseline."
     return f"{right} {verb} right, and that may be an accident."
 
 

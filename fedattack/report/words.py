@@ -67,7 +67,7 @@ def verdict_in_words(finding: Finding) -> str:
         return "leak in these runs"
     if is_by_its_test_alone(finding):
         return "leak by its test alone"
-    if finding.verdict == NO_EVIDENCE and finding.is_right_in_part:
+    if finding.verdict == NO_EVIDENCE and finding.is_right_in_part and finding.may_be_accident:
         return "may be an accident"
     return _VERDICTS[finding.verdict]
 

@@ -38,8 +38,19 @@ def test_what_is_certain_or_right_is_neither_denied_nor_said_to_be_by_a_test():
     (answer,) = answers_of([certain], RUN)
     assert "No test decides: what is certain is so whatever else was found." in answer.sure
     assert verdict_in_words(certain) == "leak shown"
-    assert verdict_in_words(asr(read_off=read(1, 0), verdict="no evidence")) == "may be an accident"
+    right = asr(read_off=read(1, 0), verdict="no evidence")
+    assert verdict_in_words(replace(right, p_adjusted=0.2)) == "may be an accident"
     assert verdict_in_words(asr(read_off=read(0, 0), verdict="no evidence")) == "not shown"
+
+
+def test_what_is_right_and_hardly_an_accident_is_not_said_to_be_one():
+    """Guessing, or a baseline, gives as much."""
+    right = asr(read_off=read(3, 0), verdict="no evidence")
+    assert right.p_adjusted <= 0.05
+    assert verdict_in_words(right) == "not shown"
+    (answer,) = answers_of([right], RUN)
+    assert answer.short == "3 examples are right, and the number is not above guessing or a baseline."
+    assert any(words.startswith("No accident, but not above guessing or a baseline") for words in answer.sure)
 
 
 def with_parts(*points):
@@ -66,7 +77,7 @@ def with_parts(*points):
             "Cannot be told: this attack would not have seen a leak here.",
         ),
         ({"chance": 0.0, "value": 1.0, "high": 1.0}, "Yes: 100%; guessing gives 0%."),
-        ({"read_off": read(7, 1)}, "Yes: 1 example of 2 clients is certain; 5.8 times as often as guessing."),
+        ({"read_off": read(7, 1)}, "Yes: 1 example of 2 clients in 3 runs is certain; 5.8 times as often as guessing."),
         (
             {
                 "read_off": read(7, 7),
@@ -76,12 +87,18 @@ def with_parts(*points):
                 "chance": 0.0,
                 "low": 0.0,
             },
-            "Yes: 7 examples of 2 clients are certain; 1.0% of the training examples were read off exactly, where "
-            "guessing gives 0%.",
+            "Yes: 7 examples of 2 clients in 3 runs are certain; 1.0% of the training examples were read off exactly, "
+            "where guessing gives 0%.",
         ),
-        ({"read_off": read(7, 7), "chance": None}, "Yes: 7 examples of 2 clients are certain; 58.1%."),
-        ({"read_off": read(2, 0), "verdict": "no evidence"}, "2 examples are right, and that may be an accident."),
-        ({"read_off": read(1, 0), "verdict": "too few to tell"}, "1 example is right, and that may be an accident."),
+        ({"read_off": read(7, 7), "chance": None}, "Yes: 7 examples of 2 clients in 3 runs are certain; 58.1%."),
+        (
+            {"read_off": read(2, 0), "verdict": "no evidence", "p_adjusted": 0.2},
+            "2 examples are right, and that may be an accident.",
+        ),
+        (
+            {"read_off": read(1, 0), "verdict": "too few to tell", "p_adjusted": None},
+            "1 example is right, and that may be an accident.",
+        ),
         ({"read_off": read(0, 0), "verdict": "too few to tell"}, "Too few targets or clients to tell."),
         ({"verdict": "not applicable"}, "58.1%; there is nothing to hold that against."),
         ({"attack": "unheard-of"}, "Yes: 5.8 times what guessing gives."),
@@ -174,6 +191,11 @@ def test_nothing_that_is_not_shown_explains_a_leak(headline, hardest):
         "It is not shown to be more than labels and site give, and not shown to be no more: "
     )
     assert "site explain it" not in " ".join(answer.why)
+
+
+def test_where_the_null_is_above_the_success_nothing_is_left():
+    (answer,) = answers_of([asr(), beside("asr-beyond-site", "no evidence", 0.7)], RUN)
+    assert answer.short.endswith("; labels and site explain it but for at most 0.0 points.")
 
 
 def test_parts_that_agree_leave_the_explanation():

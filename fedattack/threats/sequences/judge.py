@@ -111,6 +111,8 @@ class SequencesCase(ClientsCase):
         counts = np.zeros(len(self.asked), dtype=np.int64)
         for place, client in enumerate(self.asked):
             right = sorted({*self.found[place]} & {*self.true[place]})
+            if not right:
+                continue
             others = [tokens for owner, own in of_owner.items() if owner != client for tokens in own]
             counts[place] = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
         return counts

@@ -135,11 +135,13 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     left = _find_left(finding)
     is_explained = headline.verdict == LEAK and finding.verdict == NO_EVIDENCE and _is_small(left, finding, explained)
     if is_explained:
+        # Where the hardest null is above the success, nothing is left.
+        explains = f"{name} explain it but for at most {_points(max(0.0, left[1]))} points"
         words.append(
-            f"{name[:1].upper()}{name[1:]} explain it but for at most {_points(left[1])} points "
-            f"({level(finding.level)} interval): the server learns who holds which kind of example, hardly which one."
+            f"{explains[:1].upper()}{explains[1:]} ({level(finding.level)} interval): the server learns who holds "
+            "which kind of example, hardly which one."
         )
-        return Explained(rows, words, short=f"{name} explain it but for at most {_points(left[1])} points")
+        return Explained(rows, words, short=explains)
     decided = _say_beyond(headline, finding, name, left)
     if decided:
         words.append(decided)

@@ -156,7 +156,11 @@ def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
 
 def _may_be_certain(answers: Mapping[str, NDArray[Any]]) -> bool:
     """Say whether rows of one table that a client alone uses would be certain, were all of them named."""
-    owners = np.unique(answers["owners"], return_inverse=True)[1].reshape(-1)
+    names, owners = np.unique(answers["owners"], return_inverse=True)
+    if len(names) == 1:
+        # Those of a single client are held against all rows of the table, and nobody counted these yet.
+        return True
+    owners = owners.reshape(-1)
     for table in np.unique(answers["tables"]).tolist():
         in_table = answers["tables"] == table
         pairs = np.unique(np.stack([answers["rows"][in_table], owners[in_table]]), axis=1)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.structured import pack
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
+from fedattack.threats.tokens.judge import TokensJudge
 from fedattack.threats.tokens.section import _clients, _count_exposed, _tables
 from tests.threats.tokens.world import (
     CLIENTS,
@@ -191,3 +193,17 @@ def test_scores_that_name_what_they_do_not_list_are_refused(tmp_path):
         replace(scores, arrays=altered).save(folder / "scores" / "tokens.npz")
         with pytest.raises(DataError, match=f"seed 0: {name} of the scores names"):
             judge(folder)
+
+
+@pytest.mark.parametrize(("clients", "known"), [(1, False), (2, True)])
+def test_of_a_single_client_nothing_is_said_before_the_run(clients, known):
+    """Its rows are held against those that nobody uses. Two that use three rows each are too few for anything."""
+    rows = np.arange(3 * clients)
+    answers = {
+        "rows": rows,
+        "tables": np.zeros_like(rows),
+        "owners": (rows // 3).astype(str),
+        "whole": np.arange(clients).astype(str),
+    }
+    run = SimpleNamespace(truth=SimpleNamespace(answers={"tokens": answers}))
+    assert (TokensJudge.reach([run], 0.05) is not None) == known
