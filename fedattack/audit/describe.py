@@ -217,7 +217,6 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
     for seed in evidence:
         notes += _notes_of_record(seed)
     notes += _once(list(map(_describe_unbound, evidence)))
-    notes += list_damage(evidence)
     notes += _notes_of_canaries(evidence[0])
     for seed in evidence:
         if seed.truth is not None and _are_exchanged(seed.record, seed.truth):

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from fedattack.audit.finding import Finding, p_in_words
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_atomically
+from fedattack.record.folder import LEFT_OUT
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.claim_words import CLAIM_PAGE, readable
@@ -121,7 +122,7 @@ def render_html(
         claim = readable(validate_claim(claim))
     overview = overview_of(answers, run, claim)
     tables, details, pictures = _tables(findings, unmade), _of_findings(findings, unmade), _of_run(run, unmade)
-    left_out = [*run.get("left_out", ()), *list_failures(unmade or {})]
+    left_out = [*run.get(LEFT_OUT, ()), *list_failures(unmade or {})]
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
     return template("template.html.j2").render(

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 from fedattack.audit.finding import Finding
 from fedattack.audit.gate import Condition
 from fedattack.base.errors import ConfigError
+from fedattack.record.folder import LEFT_OUT
 from fedattack.report.answer import in_short
 from fedattack.report.words import printable
 
@@ -33,7 +34,7 @@ def write_junit(
         case = _add_case(suite, "questions", entry["question"])
         tag = "error" if "failed" in entry else "skipped"
         ElementTree.SubElement(case, tag, message=printable(entry["why"]))
-    for line in run.get("left_out", ()):
+    for line in run.get(LEFT_OUT, ()):
         ElementTree.SubElement(_add_case(suite, "left-out", line), "error", message=printable(line))
     for condition in conditions:
         case = _add_case(suite, "gates", condition.text)

@@ -165,9 +165,10 @@ def test_a_killed_run_and_a_damaged_round_are_audited_with_a_note(tmp_path):
     ATTACKS["sia"].run(record, read_knowledge(part.knowledge), device="cpu").save(part.scores("sia"))
     findings = audit_folder(tmp_path, device="cpu")
     assert findings[0].series["per_round"]["rounds"] == [1, 3]
-    notes = " ".join(json.loads((tmp_path / "run.json").read_text())["notes"])
-    assert "the run did not end" in notes
-    assert "left out as damaged" in notes
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert "the run did not end" in " ".join(facts["notes"])
+    (line,) = facts["left_out"]
+    assert "left out as damaged" in line
 
 
 def test_a_record_of_which_nothing_is_left_is_refused(tmp_path):
