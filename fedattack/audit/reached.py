@@ -107,8 +107,9 @@ def reached_of(record: Record) -> dict[str, Any]:
             found.setdefault((one.type, one.name), one)
     _add_unrecorded(record, found)
     rows = list(found.values())
+    sizes = [one for one in rows if one.is_group_sizes]
     return {
-        "rows": [_as_row(one, rows) for one in rows[:MOST_ROWS]],
+        "rows": [_as_row(one, sizes) for one in rows[:MOST_ROWS]],
         "further": max(0, len(rows) - MOST_ROWS),
     }
 
@@ -241,18 +242,21 @@ def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -
             found.setdefault((one.type, one.name), one)
 
 
-def _as_row(one: _NamedValue, all_: Sequence[_NamedValue]) -> dict[str, Any]:
+def _as_row(one: _NamedValue, sizes: Sequence[_NamedValue]) -> dict[str, Any]:
     row: dict[str, Any] = {"type": one.type, "name": one.name, "kind": one.kind}
     if one.shape is not None:
         row["shape"] = list(one.shape)
     if one.dtype:
         row["dtype"] = one.dtype
-    row |= {"replies": one.replies, "clients": len(one.nodes), "holds": _say_what_it_holds(one, all_)}
+    row |= {"replies": one.replies, "clients": len(one.nodes), "holds": _say_what_it_holds(one, sizes)}
     return row
 
 
-def _say_what_it_holds(one: _NamedValue, all_: Sequence[_NamedValue]) -> str:
-    """Say what the numbers of a name are, as far as they show it; empty where they show nothing."""
+def _say_what_it_holds(one: _NamedValue, sizes: Sequence[_NamedValue]) -> str:
+    """Say what the numbers of a name are, as far as they show it; empty where they show nothing.
+
+    `sizes` are the names that hold sizes of groups.
+    """
     replies = f"{one.looked_at:,} replies that were looked at"
     if one.is_group_sizes:
         return (
@@ -266,9 +270,10 @@ def _say_what_it_holds(one: _NamedValue, all_: Sequence[_NamedValue]) -> str:
             f"whole numbers; {one.single:,} of {one.filled:,} that are not 0 in {replies} are 1: where they count "
             "examples, such a 1 is one example alone"
         )
-    sizes = [other for other in all_ if other.is_group_sizes and other.type == one.type]
     for other in sizes:
-        if one.kind == "array" and one.shape and other.shape and one.shape[0] == other.shape[0] and one is not other:
+        if one.type != other.type or one.kind != "array" or not one.shape or not other.shape:
+            continue
+        if one.shape[0] == other.shape[0]:
             return (
                 f"a row for each group of {other.name}: where a group has one example alone, a mean over it is that "
                 "example itself"

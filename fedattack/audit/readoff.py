@@ -55,7 +55,8 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
     """Say how many bits tell each example from the nearest of others.
 
     A number tells as many bits as it is rare among the known examples in its column, within the tolerance. Those count
-    in which the other example differs; of columns that say the same, one. Without any others all numbers count.
+    in which the other example differs; of columns that say the same, one. Without any others all numbers count. All
+    other columns are taken for independent: of columns that depend on each other in another way it tells too many.
 
     Parameters
     ----------
