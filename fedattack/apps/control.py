@@ -25,7 +25,7 @@ from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import DataError, FedAttackError
-from fedattack.base.failures import FAULT, Failure, failing_alone
+from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.structured import finite
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Round, rewrite_record
@@ -106,7 +106,7 @@ def _say_lost(lost: Mapping[str, Failure], watch: Watch, faults: list[str]) -> N
     for why, names in by_reason.items():
         line = f"no positive control of {', '.join(names)}: {why}"
         watch.say("warning", line)
-        if why.endswith(FAULT):
+        if is_unforeseen(why):
             faults.append(line)
 
 
