@@ -36,7 +36,7 @@ from fedattack.attacks.registry import THREATS
 from fedattack.audit.control import Control
 from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED
 from fedattack.audit.finding import Finding
-from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.files import FolderLock, write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
@@ -310,8 +310,12 @@ def explaining(order: Order, watch: Watch, trusted: Collection[str] = ()) -> Ite
         yield
     except Exception as cause:
         failed: dict[str, Failure] = {}
-        with failing_alone(failed, "page"):
-            _write_unanswered(order, watch, Failure.of(cause).why, trusted)
+        try:
+            with failing_alone(failed, "page"):
+                _write_unanswered(order, watch, Failure.of(cause).why, trusted)
+        except TrustError as refused:
+            # Why there is no page must not hide why there is no answer.
+            failed["page"] = Failure.of(refused)
         for failure in failed.values():
             watch.say("warning", f"there is no page either: {failure.why}")
         raise
@@ -327,7 +331,10 @@ def _write_unanswered(order: Order, watch: Watch, why: str, trusted: Collection[
     with lock:
         if not note_unanswered(order.out, why):
             return
-        _, page = judge_folder(order.out, device=order.device, watch=watch, trusted=trusted, unmade={})
+        findings, page = judge_folder(order.out, device=order.device, watch=watch, trusted=trusted, unmade={})
+        if findings:
+            # The command was given before, and the page shows what was found then.
+            return
         watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
         for line in list_readable(read_run(order.out)):
             watch.say("note", line)

@@ -127,7 +127,8 @@ def _has_scores(part: Part, name: str) -> bool:
     scores = part.scores(name)
     if not scores.exists():
         return False
-    if marked_otherwise(scores, Record(part.record, skip_damaged=True, thinned=True)):
+    # Whether its rounds are whole is not looked at: that takes as long as reading all of them.
+    if marked_otherwise(scores, Record(part.record, thinned=True)):
         return False
     written = scores.stat().st_mtime
     sources = [part.record / INDEX, *part.knowledge.rglob("*")]

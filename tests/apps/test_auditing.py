@@ -18,7 +18,7 @@ from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
-from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError
+from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.base.structured import pack
 from fedattack.base.untrusted import PRIVATE
@@ -300,6 +300,18 @@ def test_a_control_that_failed_is_tried_again(part, monkeypatch):
     attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
     auditing.control_all(None, [part], attacked, Watch())
     assert "left_out" not in read_study(part.folder)
+
+
+def test_a_page_that_asks_for_trust_does_not_hide_why_there_is_no_answer(part, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise TrustError("the folder asks for code")
+
+    monkeypatch.setattr(auditing, "judge_folder", refuse)
+    said: list[str] = []
+    watch = Watch(say=lambda _, text: said.append(text))
+    with pytest.raises(NeedsError, match="it lacks something"), explaining(order(part), watch):
+        raise NeedsError("it lacks something")
+    assert said == ["there is no page either: the folder asks for code"]
 
 
 def test_nothing_is_written_into_a_folder_in_which_another_command_is_at_work(part):
