@@ -28,6 +28,7 @@ from fedattack.witness.seen import NOT_ASKED
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
+_NAME_THEM = "if there is a loss of one example, name it and the model by --loss and --model"
 _ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
 
 
@@ -105,9 +106,10 @@ def find_computing(
         _refuse_personal(witnesses)
         built = _build_model(holding, record, asked, notes)
     except ConfigError as cause:
-        # Why the app gives none comes first: it is the cause.
-        reasons = (unanswered, str(cause)) if unanswered else (str(cause), _ASK_IT)
-        raise ConfigError("; ".join(reasons)) from None
+        if unanswered:
+            # The app was asked since no model is known: why it gives no losses is the cause, and is said whole.
+            raise ConfigError(f"{unanswered}; {_NAME_THEM}") from None
+        raise ConfigError(f"{cause}; {_ASK_IT}") from None
     except FedAttackError as cause:
         raise type(cause)("; ".join(filter(None, (str(cause), unanswered)))) from None
     if unanswered:

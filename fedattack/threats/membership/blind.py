@@ -71,8 +71,8 @@ def _score_examples(case: MembershipCase) -> tuple[Floats, Floats]:
     members, others = case.dealt
     rows = np.concatenate([members.rows, others.rows])
     is_member = np.repeat([1, 0], [len(members), len(others)])
-    features = np.column_stack([flat(targets.x[rows]), case.labels[rows]])
-    # Trees take a missing number as one more value, and no infinite one.
+    # Trees take a missing number as one more value, and no infinite one; whole numbers, such as tokens, have neither.
+    features = np.column_stack([flat(targets.x[rows]), case.labels[rows]]).astype(np.float64, copy=False)
     features[np.isinf(features)] = np.nan
     forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced")
     if case.among_clients:

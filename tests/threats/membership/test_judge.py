@@ -109,6 +109,19 @@ def test_findings_do_not_depend_on_the_order_of_nodes():
     assert judged(with_nodes_in(case(shift=1.0), [3, 0, 4, 1, 2])) == judged(case(shift=1.0))
 
 
+def test_examples_of_whole_numbers_are_judged_as_those_of_reals_are():
+    """A forest that sees examples alone is given them: tokens, and rows in which a number is missing or infinite."""
+    reals = case(shift=3.0)
+    x = reals.knowledge.targets.x.round()
+    tokens = Targets(x.astype(np.int64), reals.knowledge.targets.y)
+    whole = replace(reals, knowledge=Knowledge(targets=tokens))
+    same = replace(reals, knowledge=Knowledge(targets=replace(tokens, x=x)))
+    assert judged(whole) == judged(same)
+    x = x.copy()
+    x[0, 0], x[1, 1] = np.nan, np.inf
+    assert judged(replace(reals, knowledge=Knowledge(targets=replace(tokens, x=x))))["auc"].verdict == LEAK
+
+
 def test_a_known_shift_is_reported():
     found = judged(case(shift=3.0))
     assert {*found} == {

@@ -220,7 +220,7 @@ def test_the_two_attention_layers_are_found_by_what_enters_them(kind, layers, lo
 def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     attack = ATTACKS["dager"]
     plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
-    with pytest.raises(NeedsError, match="it needs a model of which a table of words takes the ids"):
+    with pytest.raises(NeedsError, match="it needs a model of which an embedding takes the ids that examples"):
         attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
     folder = write_texts_run(tmp_path / "nan", "decoder", alter=lambda name, array, start: array * np.nan)
     with pytest.raises(NeedsError, match=r"needs updates of two blocks .*client node0 left out: it holds numbers that"):
