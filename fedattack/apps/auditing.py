@@ -36,9 +36,9 @@ from fedattack.attacks.registry import THREATS
 from fedattack.audit.control import Control
 from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED
 from fedattack.audit.finding import Finding
-from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
-from fedattack.base.failures import FAULT, Failure, failing_alone
-from fedattack.base.files import write_sealed
+from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, TrustError, short
+from fedattack.base.failures import Failure, failing_alone, is_unforeseen
+from fedattack.base.files import FolderLock, write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import LEFT_OUT, Part, find_parts, read_study, write_study
@@ -47,7 +47,7 @@ from fedattack.report import read_run
 from fedattack.report.sent import list_readable
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
-from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored, remove_scores
+from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored, remove_scores, say_unmade
 from fedattack.runs.private import private_folder
 from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
@@ -210,10 +210,13 @@ def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device
     # The report begins with the first of them.
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": list_unasked(scored, failed, parts[0], posed)}
-    for key in (UNANSWERED, SENT, WITNESSED, LEFT_OUT):
+    if study.pop(LEFT_OUT, None):
+        # Positive controls may be among what was left out: they are tried again.
+        study.pop("controls", None)
+    for key in (UNANSWERED, SENT, WITNESSED):
         study.pop(key, None)
     # What nobody foresaw keeps a report from being whole; a need that is not met does not.
-    if faults := [f"{name} was not made: {why}" for name, why in failed.items() if why.endswith(FAULT)]:
+    if faults := [say_unmade(name, why) for name, why in failed.items() if is_unforeseen(why)]:
         study[LEFT_OUT] = faults
     # Whoever attacks the run again does so likewise, and asks about the same clients.
     options: dict[str, str] = {}
@@ -249,8 +252,9 @@ def _make(attack: Attack, parts: Sequence[Part], trusted: Collection[str], devic
             _attack_sums(attack, parts, trusted, device, watch)
         return ""
     remove_scores(parts, attack.name)
-    watch.say("warning", f"{attack.name} was not made: {failed[attack.name].why}")
-    return failed[attack.name].why
+    why = failed[attack.name].why
+    watch.say("warning", say_unmade(attack.name, why))
+    return why
 
 
 def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> None:
@@ -306,15 +310,34 @@ def explaining(order: Order, watch: Watch, trusted: Collection[str] = ()) -> Ite
         yield
     except Exception as cause:
         failed: dict[str, Failure] = {}
-        with failing_alone(failed, "page"):
-            if note_unanswered(order.out, Failure.of(cause).why):
-                _, page = judge_folder(order.out, device=order.device, watch=watch, trusted=trusted, unmade={})
-                watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
-                for line in list_readable(read_run(order.out)):
-                    watch.say("note", line)
+        try:
+            with failing_alone(failed, "page"):
+                _write_unanswered(order, watch, Failure.of(cause).why, trusted)
+        except TrustError as refused:
+            # Why there is no page must not hide why there is no answer.
+            failed["page"] = Failure.of(refused)
         for failure in failed.values():
             watch.say("warning", f"there is no page either: {failure.why}")
         raise
+
+
+def _write_unanswered(order: Order, watch: Watch, why: str, trusted: Collection[str]) -> None:
+    """Write the page of a run of which no question could be answered, if there is one."""
+    try:
+        lock = FolderLock(order.out)
+    except OSError:
+        # There is no folder, or another command is at work in it, which writes a page of its own.
+        return
+    with lock:
+        if not note_unanswered(order.out, why):
+            return
+        findings, page = judge_folder(order.out, device=order.device, watch=watch, trusted=trusted, unmade={})
+        if findings:
+            # The command was given before, and the page shows what was found then.
+            return
+        watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
+        for line in list_readable(read_run(order.out)):
+            watch.say("note", line)
 
 
 def note_unanswered(out: Path, why: str) -> bool:

@@ -2,9 +2,9 @@
 
 The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
 each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
-plain step on a few of them in the place of its reply, or on all of them where the attack counts all that it holds. For
-attacks on tables it sends trees that split by its own values. If nothing of that is seen, the attack cannot tell
-anything here.
+plain step on a few of them in the place of its reply. Where the attack counts all that a client holds, the step is on
+all of them. For attacks on tables it sends trees that split by its own values. If nothing of that is seen, the attack
+cannot tell anything here.
 """
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
@@ -25,7 +25,7 @@ from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
 from fedattack.base.errors import DataError, FedAttackError
-from fedattack.base.failures import FAULT, Failure, failing_alone
+from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.structured import finite
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Round, rewrite_record
@@ -106,7 +106,7 @@ def _say_lost(lost: Mapping[str, Failure], watch: Watch, faults: list[str]) -> N
     for why, names in by_reason.items():
         line = f"no positive control of {', '.join(names)}: {why}"
         watch.say("warning", line)
-        if why.endswith(FAULT):
+        if is_unforeseen(why):
             faults.append(line)
 
 
@@ -208,6 +208,8 @@ def _step(
     # What is read off a step is compared with examples, number by number.
     is_complete = finite(inquiry.targets.x)
     owned = {node: [row for row in rows if is_complete[row]] for node, rows in owned.items()}
+    if not any(owned.values()):
+        raise DataError(f"all targets of {evidence.part.label} that one client holds have a value that is not finite")
     records = asker.plant_steps(inquiry, owned, together, folder / (evidence.part.name or "run"))
     if together == (ALL,) and evidence.knowledge.training is not None:
         step = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)

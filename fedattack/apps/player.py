@@ -265,9 +265,9 @@ class Player:
             yield self._read_weights()
 
     def step(self, rows: Sequence[int]) -> Arrays:
-        """Return the weights after one step of gradient descent on some of the targets, all in one batch.
+        """Return the weights after one step of gradient descent on some of the targets.
 
-        Of more than the client's own batches hold, the step is the mean of several of these.
+        They are one batch. Where they are more than a batch of the client, the step is the mean over several batches.
         """
         learned = self._require_learned()
         size = self.tape.step.count
@@ -275,10 +275,12 @@ class Player:
         total: list[Tensor | None] = [None] * len(learned)
         for chosen in np.resize(np.asarray(rows), (batches, size)):
             loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
-            for place, gradient in enumerate(torch.autograd.grad(loss, learned, allow_unused=True)):
-                before = total[place]
-                if gradient is not None:
-                    total[place] = gradient if before is None else before + gradient
+            for index, gradient in enumerate(torch.autograd.grad(loss, learned, allow_unused=True)):
+                before = total[index]
+                if before is None:
+                    total[index] = gradient
+                elif gradient is not None:
+                    total[index] = before + gradient
         with torch.no_grad():
             for parameter, added in zip(learned, total, strict=True):
                 if added is not None:

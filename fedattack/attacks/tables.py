@@ -80,10 +80,14 @@ def find_tables_by_ids(shapes: Sequence[tuple[str, tuple[int, ...]]], knowledge:
     most = [int(ids.max()) for _, ids in list_ids(knowledge.targets.x)]
     found = []
     for name, shape in shapes:
-        is_fitting = len(shape) == 2 and shape[0] >= FEWEST and any(shape[0] <= 2 * id_ < 2 * shape[0] for id_ in most)
-        if is_fitting and name not in (knowledge.frozen or {}):
-            found.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(shape[0]), by_ids=True))
-    return found if len(found) == 1 else []
+        if len(shape) != 2 or shape[0] < FEWEST or name in (knowledge.frozen or {}):
+            continue
+        rows = shape[0]
+        if any(rows / 2 <= id_ < rows for id_ in most):
+            found.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(rows), by_ids=True))
+    if len(found) > 1:
+        return []
+    return found
 
 
 def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:

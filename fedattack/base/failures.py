@@ -13,6 +13,8 @@ from fedattack.base.errors import FaultError, FedAttackError, RunError, TrustErr
 FAULT = "this is a fault of the program, please report it"
 """How the reason of a failure ends that nobody foresaw."""
 
+_NO_MEMORY = "there is not enough memory for it"
+
 _LONGEST = 200
 
 # What the system's loader, torch and Python say where there is too little of it.
@@ -24,6 +26,11 @@ _OF_MEMORY = re.compile(
 def is_of_memory(problem: BaseException) -> bool:
     """Say whether there was too little memory, which is no fault of the program."""
     return isinstance(problem, MemoryError) or bool(_OF_MEMORY.search(str(problem)))
+
+
+def is_unforeseen(why: str) -> bool:
+    """Say whether the reason of a failure is none that the program gives by itself, such as a need that is not met."""
+    return why.endswith((FAULT, _NO_MEMORY))
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Failure:
         if isinstance(cause, FedAttackError):
             return cls(short(str(cause)), cause)
         if is_of_memory(cause):
-            return cls("there is not enough memory for it", cause)
+            return cls(_NO_MEMORY, cause)
         said = short(f"{type(cause).__name__}: {cause}", _LONGEST)
         *_, last = traceback.extract_tb(cause.__traceback__) or [None]
         where = ""

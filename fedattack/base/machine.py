@@ -107,7 +107,12 @@ def let_go(array: NDArray[Any]) -> None:
 
 @cache
 def end_with_parent(parent: int) -> None:
-    """End this process soon after the one that started it, ``parent``, is gone, however that ended."""
+    """End this process soon after the one that started it, ``parent``, is gone, however that ended.
+
+    It does nothing where this process is ``parent`` itself, as where there are no processes and work is done in turn.
+    """
+    if os.getpid() == parent:
+        return
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -118,7 +118,7 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
     from fedattack.base.failures import Failure, failing_alone
     from fedattack.record.folder import LEFT_OUT, find_parts, read_study, write_study
     from fedattack.runs.checks import scored_attacks
-    from fedattack.runs.pipeline import remove_scores
+    from fedattack.runs.pipeline import remove_scores, say_unmade
 
     failed: dict[str, Failure] = {}
     for attack in attacks:
@@ -127,11 +127,11 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
     parts = find_parts(folder)
     for name in failed:
         remove_scores(parts, name)
-    for name, failure in failed.items():
-        if not scored_attacks(parts):
-            failure.end(f"{name} was not made")
-        say("warning", f"{name} was not made: {failure.why}")
-    left_out = [f"{name} was not made: {failure.why}" for name, failure in failed.items()]
+    if failed and not scored_attacks(parts):
+        name, first = next(iter(failed.items()))
+        first.end(f"{name} was not made")
+    left_out = [say_unmade(name, failure.why) for name, failure in failed.items()]
+    say_lacking(left_out)
     study = read_study(folder)
     if left_out or LEFT_OUT in study:
         write_study(folder, {**study, LEFT_OUT: left_out})

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.base.errors import DataError, FedAttackError
-from fedattack.base.untrusted import parse_json, read_npz, read_sealed, validate
+from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, read_sealed, validate
 from fedattack.record.folder import HOLDINGS, KNOWLEDGE, Part
 from fedattack.record.reader import Record
 from fedattack.record.schema import RecordId, Sha256
@@ -124,7 +124,8 @@ def _read_statement(file: Path) -> str:
 
 def _read_mark(file: Path) -> RecordMark | None:
     try:
-        about = parse_json(str(read_npz(file, DataError, _HINT, "facts")["facts"]))
+        arrays = read_npz(file, DataError, _HINT, "facts", inflated=MAX_INFLATED)
+        about = parse_json(str(arrays["facts"]))
         entry = validate(_SCORES_STATEMENT, about, str(file), DataError, _HINT).get("record")
     except (FedAttackError, ValueError):
         return None

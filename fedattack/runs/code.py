@@ -42,7 +42,14 @@ def find_app(out: Path) -> str:
     if len(noted) != 2:
         return ""
     folder, code = noted
-    if not Path(folder).is_dir() or hash_code(Path(folder)) != code:
+    if not Path(folder).is_dir():
+        return ""
+    try:
+        is_same = hash_code(Path(folder)) == code
+    except (ConfigError, OSError):
+        # What cannot be read is not as it was.
+        return ""
+    if not is_same:
         return ""
     return folder
 

@@ -9,12 +9,12 @@ from fedattack.attacks.options import shares_work
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
-from fedattack.audit.run import audit_folder
+from fedattack.audit.run import FINDINGS, audit_folder
 from fedattack.base.cluster import chosen
 from fedattack.base.errors import ConfigError, ReportError
 from fedattack.base.failures import Failure
 from fedattack.record import Record
-from fedattack.record.folder import STUDY, Part, find_parts
+from fedattack.record.folder import LEFT_OUT, STUDY, Part, find_parts, read_study, write_study
 from fedattack.record.format import INDEX
 from fedattack.record.marks import marked_otherwise
 from fedattack.runs.asked import known_to
@@ -89,7 +89,22 @@ def attack_folder(
             write_knowledge(part.knowledge, replace(known, record=record.origin))
         for note in scores.notes:
             watch.say("note", note)
+    _forget_unmade(folder, attack.name)
     return files
+
+
+def say_unmade(name: str, why: str) -> str:
+    """Say that an attack was not made, as a study notes it among what is left out."""
+    return f"{name} was not made: {why}"
+
+
+def _forget_unmade(folder: Path, name: str) -> None:
+    """Forget that an attack failed before, now that it is made."""
+    study = read_study(folder)
+    left_out = study.get(LEFT_OUT, [])
+    others = [line for line in left_out if not line.startswith(say_unmade(name, ""))]
+    if others != left_out:
+        write_study(folder, {**study, LEFT_OUT: others})
 
 
 def list_unscored(parts: Sequence[Part], names: Sequence[str]) -> list[str]:
@@ -98,16 +113,22 @@ def list_unscored(parts: Sequence[Part], names: Sequence[str]) -> list[str]:
 
 
 def remove_scores(parts: Sequence[Part], name: str) -> None:
-    """Remove the scores of an attack that failed: of some records alone they are none, and no report takes them."""
+    """Remove the scores of an attack that failed: of some records alone they are none, and no report takes them.
+
+    Findings that were made of them go, too: they are made anew without this attack.
+    """
     for part in parts:
-        part.scores(name).unlink(missing_ok=True)
+        if part.scores(name).exists():
+            part.scores(name).unlink()
+            (part.folder / FINDINGS).unlink(missing_ok=True)
 
 
 def _has_scores(part: Part, name: str) -> bool:
     scores = part.scores(name)
     if not scores.exists():
         return False
-    if marked_otherwise(scores, Record(part.record, skip_damaged=True, thinned=True)):
+    # Whether its rounds are whole is not looked at: that takes as long as reading all of them.
+    if marked_otherwise(scores, Record(part.record, thinned=True)):
         return False
     written = scores.stat().st_mtime
     sources = [part.record / INDEX, *part.knowledge.rglob("*")]

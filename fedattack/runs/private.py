@@ -125,4 +125,5 @@ def sweep_named(parent: Path, prefix: str) -> None:
         if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
             continue
         with suppress(OSError), FolderLock(Path(entry.path)):
-            _remove(Path(entry.path))
+            # Processes name it by its full path.
+            _remove(Path(entry.path).resolve())

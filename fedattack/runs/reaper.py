@@ -5,7 +5,7 @@ environment. Neither a process group nor a walk down the tree therefore finds th
 they inherited finds them, and the sessions of those that still show it. The process that asks an app has one, too.
 
 Run as a script, this watches over its parent. When the parent is gone for whatever reason, ``kill -9`` included, its
-standard input closes, and the script ends the processes and removes the private folder, and links to it.
+standard input closes. Then the script ends the processes, and removes the private folder and links to it.
 """
 
 import contextlib

@@ -188,7 +188,11 @@ class OpacusTraining:
             keys["noise_multiplier"] = next(iter(self._noise))
             return
         said = ", ".join(f"{noise:g} in {count}" for noise, count in list(self._noise.items())[:4])
-        add_remark(keys, f"the noise multiplier changes from step to step ({said}): the least is an upper bound on ε")
+        add_remark(
+            keys,
+            f"the noise multiplier changes from step to step ({said}): write down the least, by which ε is an upper "
+            "bound",
+        )
 
     def _add_sampling(self, keys: dict[str, Any]) -> None:
         """Say how batches are drawn, if all were drawn alike."""

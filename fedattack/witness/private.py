@@ -45,13 +45,17 @@ def private_keys(models: Iterable[SeenModel]) -> dict[str, Any]:
 
 
 def join_rounds(before: Keys, now: Keys) -> dict[str, Any]:
-    """Join what was seen in rounds: of counts the largest, of noise the least, of samples the largest."""
+    """Join what was seen in rounds: of counts the largest, of noise the least, of samples the largest.
+
+    How large a step's noise is stays if it is the same in all: else rounds would be held against that of another one.
+    """
     if not before:
         return dict(now)
     keys = {**before, **now}
     for name in _COUNTS:
         if name in before and name in now:
             keys[name] = max(before[name], now[name])
+    _drop_sizes(keys, before, now)
     if before.get("steps") != now.get("steps"):
         add_remark(keys, "not all rounds have as many steps: these are the most")
     if any(before.get(name) != now.get(name) for name in _NOISE):
@@ -87,15 +91,20 @@ def _drop_unequal(keys: dict[str, Any], one: Keys, other: Keys) -> None:
         keys.pop("epochs", None)
 
 
+def _drop_sizes(keys: dict[str, Any], one: Keys, other: Keys) -> None:
+    """Leave out what says how large the noise of a step is, where it is not the same: a record shows all of them."""
+    for name in _STEP:
+        if one.get(name) != other.get(name):
+            keys.pop(name, None)
+
+
 def _add_steps(one: Keys, other: Keys) -> dict[str, Any]:
     """Add up the steps of two optimizers of a round, which may follow each other or share their batches."""
     keys = {**other, **one}
     for name in _COUNTS:
         if name in one or name in other:
             keys[name] = one.get(name, 0) + other.get(name, 0)
-    for name in _STEP:
-        if one.get(name) != other.get(name):
-            keys.pop(name, None)
+    _drop_sizes(keys, one, other)
     for remark in remarks_of(other):
         add_remark(keys, remark)
     if any(one.get(name) != other.get(name) for name in _NOISE):

@@ -249,9 +249,10 @@ class Tape:
         """Refuse a loss in which the examples of a batch are compared with each other, such as a contrastive one.
 
         A few examples make a batch. Where each has a loss of its own, the gradient of the batch is a sum of gradients
-        of single examples, with weights of 0 or more, whatever the loss divides the sum by. Each example takes each
-        place of the batch once, since noise is drawn for each place: the gradients of all these batches are added.
-        What else is drawn, such as boxes of detectors, may turn gradients by itself, and as much is allowed for.
+        of single examples, with weights of 0 or more. What the loss divides by changes these weights alone. Each
+        example takes each place of the batch once, since noise is drawn for each place: the gradients of all these
+        batches are added. What else is drawn, such as boxes of detectors, may turn gradients by itself, and as much is
+        allowed for.
 
         Raises
         ------

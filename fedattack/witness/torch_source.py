@@ -773,9 +773,10 @@ def _origin(watch: CallWatch, outputs: Tensor) -> Pass | None:
         last = recent[-1] if recent else None
         return last if last is not None and last.number < 0 and last.count == len(outputs) else None
     numbers = {begun.number: begun for begun in recent if begun.number >= 0}
-    return next(
-        (numbers[node._sequence_nr()] for node in _walk(outputs.grad_fn) if node._sequence_nr() in numbers), None
-    )
+    for node in _walk(outputs.grad_fn):
+        if node._sequence_nr() in numbers:
+            return numbers[node._sequence_nr()]
+    return None
 
 
 def _walk(start: Any) -> Iterator[Any]:
@@ -800,16 +801,20 @@ def _are_compared(watch: CallWatch, outputs: Tensor, target: Tensor, count: int)
         if node._sequence_nr() in passes:
             return False
         if type(node).__name__ in _PAIRING:
+            # Before the two factors of a product there may be what is added to it.
             factors = [parent for parent, _ in node.next_functions if parent is not None][-2:]
-            models = [
-                {passes[number].model for one in _walk(factor) if (number := one._sequence_nr()) in passes}
-                for factor in factors
-            ]
+            models = [_find_called(factor, passes) for factor in factors]
             if len(models) < 2 or not all(models):
                 return False
             are_places = target.ndim != 1 or torch.equal(target.cpu(), torch.arange(len(target)).to(target.dtype))
             return bool(models[0] & models[1]) or are_places
     return False
+
+
+def _find_called(start: Any, passes: Mapping[int, Pass]) -> set[SeenModel]:
+    """Return the models from whose passes, by the number of their node, a graph comes."""
+    numbers = [node._sequence_nr() for node in _walk(start)]
+    return {passes[number].model for number in numbers if number in passes}
 
 
 def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:

@@ -18,7 +18,8 @@ from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.attacks.registry import THREATS
-from fedattack.base.errors import FaultError, NeedsError, RunError
+from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
+from fedattack.base.files import FolderLock
 from fedattack.base.structured import pack
 from fedattack.base.untrusted import PRIVATE
 from fedattack.record import Exchange, RecordWriter, Reply
@@ -272,6 +273,53 @@ def test_an_attack_that_fails_in_a_way_that_nobody_foresaw_is_told_apart(part, m
     monkeypatch.undo()
     attack_all([part], [posed], lambda names: choose(["sia", "plaintext"]))
     assert "left_out" not in read_study(part.folder)
+
+
+def test_too_little_memory_for_an_attack_leaves_it_out(part, monkeypatch):
+    def run_out(*_):
+        raise MemoryError
+
+    (posed,) = pose_all([part])
+    monkeypatch.setattr(SourceInference, "_run", run_out)
+    attack_all([part], [posed], lambda names: choose(["sia", "plaintext"]))
+    assert read_study(part.folder)["left_out"] == ["sia was not made: there is not enough memory for it"]
+
+
+def test_a_control_that_failed_is_tried_again(part, monkeypatch):
+    """Whoever gives the command again has a whole report, or is told again what it leaves out."""
+    (posed,) = pose_all([part])
+    attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
+    monkeypatch.setattr(auditing, "control", fail)
+    auditing.control_all(None, [part], attacked, Watch())
+    (line,) = read_study(part.folder)["left_out"]
+    assert line.startswith("the positive controls: ZeroDivisionError")
+    attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
+    auditing.control_all(None, [part], attacked, Watch())
+    assert read_study(part.folder)["left_out"] == [line]
+    monkeypatch.setattr(auditing, "control", lambda *_: {})
+    attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
+    auditing.control_all(None, [part], attacked, Watch())
+    assert "left_out" not in read_study(part.folder)
+
+
+def test_a_page_that_asks_for_trust_does_not_hide_why_there_is_no_answer(part, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise TrustError("the folder asks for code")
+
+    monkeypatch.setattr(auditing, "judge_folder", refuse)
+    said: list[str] = []
+    watch = Watch(say=lambda _, text: said.append(text))
+    with pytest.raises(NeedsError, match="it lacks something"), explaining(order(part), watch):
+        raise NeedsError("it lacks something")
+    assert said == ["there is no page either: the folder asks for code"]
+
+
+def test_nothing_is_written_into_a_folder_in_which_another_command_is_at_work(part):
+    before = (part.folder / "study.json").read_bytes()
+    with FolderLock(part.folder), pytest.raises(ConfigError), explaining(order(part), Watch()):
+        raise ConfigError("another run is at work in it")
+    assert (part.folder / "study.json").read_bytes() == before
+    assert not (part.folder / "report.html").exists()
 
 
 def remedies_of(knowledge: Knowledge) -> dict[str, str]:

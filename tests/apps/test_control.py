@@ -131,9 +131,9 @@ def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, her
     app, done = attacked(part, "plain", "labels")
     (evidence,) = room.read_evidence(tmp_path, trusted=done.trusted)
     planted = room._step(tmp_path / "planted", Asker(app), evidence, witnesses_of(part), (ALL,))[ALL]
-    shown = room._headlines([room._attack(evidence, planted, ["labels"])], ["labels"])["labels"]
-    few = room._step(tmp_path / "few", Asker(app), evidence, witnesses_of(part), (4,))[4]
-    of_few = room._headlines([room._attack(evidence, few, ["labels"])], ["labels"])["labels"]
+    shown = room._headlines([room._attack(evidence, planted, ["labels"], {})], ["labels"], {})["labels"]
+    few = room._step(tmp_path / "few", Asker(app), evidence, witnesses_of(part), (1,))[1]
+    of_few = room._headlines([room._attack(evidence, few, ["labels"], {})], ["labels"], {})["labels"]
     assert (shown.verdict, shown.value > 0.9) == (LEAK, True)
     assert of_few.value < shown.value - 0.1
 

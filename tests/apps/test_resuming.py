@@ -224,6 +224,9 @@ def test_where_an_app_lies_is_known_on_the_machine_that_ran_it(app, tmp_path, ru
     assert find_app(out) == ""
     (asked,) = asked_of_knowledge(out)
     assert asked.describe().endswith("from nowhere: there is no such module")
+    # What cannot be read is not the app that ran, and keeps nobody from the report.
+    os.mkfifo(app.folder / "pipe.py")
+    assert find_app(out) == ""
 
 
 def test_a_folder_of_a_preset_and_one_where_another_is_at_work_are_refused(app, tmp_path, runtime):

@@ -1,10 +1,12 @@
+import os
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
 
-from fedattack.base.machine import count_processor_seconds, free_memory, usable_cpus
+from fedattack.base.machine import count_processor_seconds, end_with_parent, free_memory, usable_cpus
 
 GB = 10**9
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -54,3 +56,9 @@ def test_the_number_of_cpus_can_be_told(monkeypatch):
     assert usable_cpus() == 7
     monkeypatch.setenv("PYTHON_CPU_COUNT", "0")
     assert usable_cpus() >= 1
+
+
+def test_who_works_for_itself_waits_for_no_parent():
+    """Where no processes can be made, joblib does all in the process that asked; it must not end itself."""
+    end_with_parent(os.getpid())
+    assert not any(thread.name == "fedattack-parent" for thread in threading.enumerate())

@@ -18,7 +18,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import HOLDINGS, Part, find_parts
 from fedattack.report import read_run
 from fedattack.report.section import section_of
-from fedattack.runs.pipeline import judge_folder
+from fedattack.runs.pipeline import attack_folder, judge_folder
 from fedattack.runs.watch import Watch
 from tests.worlds.federation import write_run
 from tests.worlds.sealed import edit
@@ -185,8 +185,20 @@ def test_an_attack_that_fails_takes_no_other_one(toy, tmp_path, monkeypatch, cal
     assert {*found_in(tmp_path)} == {"sia"}
     assert "Toy was not made" in (tmp_path / "report.html").read_text()
     monkeypatch.setattr(toy["attack"].LargestUpdate, "_run", run)
-    attack_each([ATTACKS["toy"]], tmp_path, device="cpu", trusted=())
+    # It may be made by itself later; then nothing is left out any more.
+    attack_folder(ATTACKS["toy"], tmp_path, device="cpu", watch=Watch())
     assert call("report", tmp_path, "--device", "cpu")[0] == 0
+    assert {*found_in(tmp_path)} == {"sia", "toy"}
+
+
+def test_an_attack_that_fails_the_second_time_takes_no_other_finding(toy, tmp_path, monkeypatch, call):
+    """The findings of the first time speak of scores that are gone."""
+    folder = attacked(tmp_path)
+    assert call("report", folder, "--device", "cpu")[0] == 0
+    monkeypatch.setattr(toy["attack"].LargestUpdate, "_run", fail)
+    attack_each([ATTACKS["toy"]], folder, device="cpu", trusted=())
+    assert call("report", folder, "--device", "cpu")[0] == 4
+    assert {*found_in(folder)} == {"sia"}
 
 
 def test_if_every_attack_fails_the_first_reason_is_raised(toy, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from fedattack.base.errors import RecordError
 from fedattack.base.files import FolderLock, array_on_disk, signals_raise
 from fedattack.base.untrusted import PRIVATE, check_folder
-from fedattack.runs.private import guarded_folder, private_folder, sweep, sweep_named
+from fedattack.runs.private import guarded_folder, private_folder, sweep, sweep_named, working_in
 from tests.runs.test_simulator import alive, wait_until
 
 
@@ -108,6 +108,19 @@ def test_the_next_command_removes_what_was_left_and_nothing_else(run, tmp_path):
     (outside / "folder").mkdir()
     sweep(run)
     assert (outside / "folder").exists()
+
+
+def test_the_next_command_ends_processes_that_work_in_what_was_left(run, monkeypatch):
+    """Also where the run folder is named from where the command is given."""
+    left = run / PRIVATE / "left"
+    left.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(300)"], env=working_in(left), start_new_session=True
+    )
+    monkeypatch.chdir(run.parent)
+    sweep(Path(run.name))
+    assert process.wait(10) == -signal.SIGTERM
+    assert not left.exists()
 
 
 def test_a_run_folder_is_read_while_a_command_keeps_copies_with_links_in_it(run, tmp_path):

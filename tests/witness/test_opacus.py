@@ -41,13 +41,13 @@ class FirstHalf(RandomSampler):
         return iter([*range(COUNT // 2)] * 2)
 
 
-def make(model, loader=None, *, accountant="prv", optimizer=torch.optim.SGD, **options):
+def make(model, loader=None, *, accountant="prv", optimizer=torch.optim.SGD, lr=0.1, **options):
     """Make a model private; returns what the engine does, and the engine."""
     engine = PrivacyEngine(accountant=accountant)
     told = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, **options}
     loader = loader or DataLoader(DATA, batch_size=SIZE, shuffle=True)
     return *engine.make_private(
-        module=model, optimizer=optimizer(model.parameters(), lr=0.1), data_loader=loader, **told
+        module=model, optimizer=optimizer(model.parameters(), lr=lr), data_loader=loader, **told
     ), engine
 
 
@@ -512,3 +512,12 @@ def test_what_differs_from_round_to_round_counts_for_the_worst(tmp_path):
     assert "not all rounds are alike" in keys[REMARKS]
     keys = private_of(lambda: fit(poisson_sampling=False), tmp_path)
     assert (keys["sampling_method"], "epochs" in keys) == ("unknown", False)
+
+
+def test_a_learning_rate_that_changes_from_round_to_round_is_not_that_of_all(tmp_path):
+    """Where it rises, the noise of early rounds would seem less than what is claimed."""
+    for lr in (0.05, 0.1, 0.1):
+        with warnings.catch_warnings(action="ignore"):
+            keys = private_of(lambda lr=lr: fit(lr=lr), tmp_path)
+        assert ("learning_rate" in keys) == (lr == 0.05)
+    assert (keys["noise_multiplier"], keys["clip"], keys["batch_size"]) == (1.0, 1.0, SIZE)

@@ -75,9 +75,9 @@ def _list_strangers(folder: Path, parts: Sequence["Part"]) -> dict[Path, list[st
 
     found = {path: [line] for path, line in misplaced_records(folder, parts).items()}
     for part in parts:
-        # A damaged record is told of by itself.
+        # A damaged record is told of by itself, and its rounds were looked at.
         with suppress(RecordError):
-            record = Record(part.record, skip_damaged=True, thinned=True)
+            record = Record(part.record, thinned=True)
             found.setdefault(part.record, []).extend(list_strangers(part, record))
     return found
 
