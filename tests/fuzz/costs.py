@@ -407,7 +407,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0, only: Sequence
                     trouble = f"{outcome.kind}: {str(outcome.told)[-1500:]}"
                 elif outcome.computed > SECONDS:
                     trouble = f"it computed longer than {SECONDS:g} s"
-                elif outcome.told["code"] not in (0, 2, 3) or "Traceback" in outcome.told["err"]:
+                elif outcome.told["code"] not in (0, 2, 3, 4) or "Traceback" in outcome.told["err"]:
                     trouble = f"exit code {outcome.told['code']}: {outcome.told['err']}"
                 counts[f"{what}: {outcome.told['code'] if outcome.kind == ANSWER else outcome.kind}"] += 1
                 if trouble:
