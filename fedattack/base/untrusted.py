@@ -358,7 +358,7 @@ def _entries(archive: zipfile.ZipFile, stored: int, most: int) -> dict[str, zipf
     inflated = sum(entry.file_size for entry in entries.values())
     if inflated > most + _RATIO * stored:
         raise ValueError(
-            f"its arrays would take {inflated:,} bytes, and the file has {stored:,}; numpy.savez writes them uncompressed"
+            f"its arrays would take {inflated:,} bytes, and the file has {stored:,}; numpy.savez saves them whole"
         )
     return entries
 
