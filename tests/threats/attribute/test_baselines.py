@@ -129,3 +129,13 @@ def test_a_client_without_replies_gets_no_statistics(plain):
     assert (scores.arrays["decisions"][row, known.partial.clients != "2"] >= 0).all()
     np.testing.assert_allclose(scores.arrays["beliefs"][row, known.partial.clients == "2"][0], known.partial.prior)
     assert any("client 2: no reply that can be used" in note for note in scores.notes)
+
+
+@pytest.mark.slow
+def test_examples_that_are_taken_one_by_one_get_the_same_statistics(plain, monkeypatch):
+    folder, _ = plain
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    whole = BASELINES.run(record, known, device="cpu")
+    monkeypatch.setattr("fedattack.threats.attribute.baselines._NUMBERS", 1)
+    single = BASELINES.run(record, known, device="cpu")
+    np.testing.assert_array_equal(single.arrays["decisions"], whole.arrays["decisions"])
