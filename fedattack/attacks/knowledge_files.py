@@ -46,6 +46,9 @@ FROZEN = "frozen.npz"
 ANSWERS = "answers.npz"
 SHADOWS = "shadows.npz"
 
+# Numbers that beliefs about partial records have, and codes of values: so many, and as many as the file has bytes.
+_BELIEFS = 2**21
+
 
 _HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -505,6 +508,7 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
         raise DataError(
             f"{path}: x is not zero in the columns {columns.tolist()}, which are to be inferred; blank them"
         )
+    _check_beliefs(path, len(domain), max(x.shape))
     names = arrays.get("names", np.array([_name_of_value(value) for value in domain]))
     prior = arrays.get("prior")
     if names.shape != (len(domain),) or (prior is not None and prior.shape != (len(domain),)):
@@ -536,6 +540,16 @@ def _check_domain(path: Path, domain: NDArray[Any], columns: int) -> None:
         raise DataError(f"{path}: domain has shape {domain.shape}; expected different values of {columns} inputs")
     if len(domain) < 2 or domain.dtype.kind not in "biuf" or not np.isfinite(domain).all():
         raise DataError(f"{path}: domain: expected at least two values of finite numbers; got {len(domain)}")
+
+
+def _check_beliefs(path: Path, values: int, length: int) -> None:
+    """Refuse what a few bytes of a deflated file make much of: a belief in each value for each example."""
+    most = _BELIEFS + path.stat().st_size
+    if values * length > most:
+        raise DataError(
+            f"{path}: {values:,} values for {length:,} examples or inputs are {values * length:,} numbers; expected at "
+            f"most {most:,}: put values together, or ask about fewer examples"
+        )
 
 
 def _name_of_value(value: NDArray[Any]) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fedattack.base.errors import ConfigError, short
+from fedattack.base.errors import ConfigError, NeedsError, short
+from fedattack.learning.stated import LocalSGD
 
 if TYPE_CHECKING:
     # Options are checked before torch is imported, and their names of rounds stand here.
@@ -28,6 +29,33 @@ gap10 takes its 10th, 20th, … 50th. ``stages`` is not the paper's: the first, 
 MOST_EXAMPLES = 1_000_000
 """Examples that a client, or a sum, is taken to have at most. Whoever says more is left out by attacks to which the
 number is a size or a length of a training: it is one that anybody can state."""
+
+
+MOST_STEPS = 10_000
+"""Steps of one client's training in a round that an attack imitates at most: knowledge can state any number."""
+
+
+def check_steps(attack: str, knowledge: "Knowledge", examples: int, most: int = MOST_STEPS) -> None:
+    """Check that an attack can imitate how a client of so many examples trains, or is said to defend itself.
+
+    Raises
+    ------
+    NeedsError
+        If that takes more than ``most`` steps in a round.
+    """
+    trainings = {"training": knowledge.training}
+    if knowledge.defence is not None and "training" in knowledge.defence.settings:
+        trainings["defence"] = LocalSGD(**knowledge.defence.settings["training"])
+    for what, training in trainings.items():
+        if training is None:
+            continue
+        steps = training.steps(max(examples, 1))
+        if steps > most:
+            raise NeedsError(
+                f"attack {attack} imitates clients' training, and knowledge of {what} says that a client of "
+                f"{examples:,} examples makes {steps:,} steps in a round; at most {most:,} are imitated: state fewer "
+                "epochs, or a larger batch_size"
+            )
 
 
 def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:

@@ -41,7 +41,7 @@ MAX_TOML = 2**22
 MAX_INFLATED = 256 * 2**20
 """Bytes that any file may take in memory; above it 20 times those that it has on the disk, and no more."""
 
-MAX_EXAMPLES_INFLATED = 64 * 2**20
+MAX_EXAMPLES_INFLATED = 16 * 2**20
 """The same of files that tell of examples, of which whoever reads them makes several copies."""
 
 _RATIO = 20
@@ -357,7 +357,9 @@ def _entries(archive: zipfile.ZipFile, stored: int, most: int) -> dict[str, zipf
         raise ValueError("an array is compressed otherwise than numpy does")
     inflated = sum(entry.file_size for entry in entries.values())
     if inflated > most + _RATIO * stored:
-        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {stored:,}")
+        raise ValueError(
+            f"its arrays would take {inflated:,} bytes, and the file has {stored:,}; numpy.savez saves them whole"
+        )
     return entries
 
 

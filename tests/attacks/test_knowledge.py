@@ -251,6 +251,16 @@ def test_partial_records_that_do_not_fit_are_refused_in_one_line(tmp_path, chang
     assert "\n" not in str(caught.value)
 
 
+def test_beliefs_that_would_fill_the_memory_are_refused(tmp_path):
+    many = {"x": np.zeros((100_000, 5)), "y": np.zeros(100_000), "clients": np.full(100_000, "a")}
+    values = {"domain": np.arange(100).reshape(50, 2), "names": np.arange(50).astype(str), "prior": None}
+    np.savez_compressed(tmp_path / "p.npz", **arrays_of(partial(), **many, **values))
+    with pytest.raises(DataError, match=r"50 values for 100,000 examples or inputs are 5,000,000 numbers"):
+        read_partial(tmp_path / "p.npz", REGRESSION)
+    np.savez(tmp_path / "p.npz", **arrays_of(partial(), **many, **values))
+    assert len(read_partial(tmp_path / "p.npz", REGRESSION)) == 100_000
+
+
 def test_attributes_of_auxiliary_records_survive_the_disk(tmp_path):
     attribute = AuxiliaryAttribute(("red", "blue"), np.array([0, 1, 1, 0]))
     write_knowledge(tmp_path, Knowledge(model=MODEL, auxiliary=Targets(X, Y), attributes={"the colour": attribute}))

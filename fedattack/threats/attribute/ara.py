@@ -177,6 +177,12 @@ class GradientMatching(GradientMatchingOptions, Attack):
         cases: list[_NamedVictim] = []
         for client in clients:
             rows = np.flatnonzero(partial.clients == client)
+            if len(rows) > _MOST_RECORDS:
+                notes.append(
+                    f"client {client}: {len(rows):,} of its examples are known, and at most {_MOST_RECORDS:,} are "
+                    "matched with an update; not attacked: ask about fewer"
+                )
+                continue
             updates = read_updates(record, knowledge, model, client, self.updates, len(rows), notes)
             if updates is not None:
                 y = partial.y[rows] if self.label == "known" else None
@@ -245,6 +251,10 @@ def _match(model: ModelKnowledge, seed: int, device: torch.device, piece: _Answe
 
 # L-BFGS stops for good where a unit of a ReLU switches and the gradient with it jumps; Adam goes on.
 _RESTARTS: Mapping[Method, int] = {"cos": 1, "l2": 4}
+
+
+# An update tells little of each of so many examples, and knowledge can hold any number of equal ones.
+_MOST_RECORDS = 20_000
 
 
 def attribute_codes(partial: PartialRecords) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ Beside them stands the majority value. Imputation from all public records with t
 judge of every attack on attributes makes it (:mod:`fedattack.threats.attribute.imputation`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record import Record
 from fedattack.threats.attribute.ara import attribute_codes
 from fedattack.threats.attribute.gradient_matching import Arrays
-from fedattack.threats.attribute.gradient_membership import flatten_gradients, last_layer_gradients
+from fedattack.threats.attribute.gradient_membership import flatten_gradients, last_layer, last_layer_gradients
 from fedattack.threats.attribute.imputation import draw_largest, impute, values_of
 from fedattack.threats.attribute.options import BaselinesOptions
 
@@ -50,16 +50,14 @@ HEURISTICS = (
 PUBLIC_SIZES = (100, 1_000)
 """How many public records the paper's attack models are trained on."""
 
+# Numbers of completed examples and of their gradients that are held at a time.
+_NUMBERS = 2**22
 
-def statistics_decisions(
-    model: nn.Module,
-    states: Sequence[Arrays],
-    candidates: NDArray[np.float32],
-    y: NDArray[Any],
-    loss: str,
-    generator: np.random.Generator,
-) -> dict[str, NDArray[np.int64]]:
-    """Decide by the paper's seven heuristics on statistics of a client's models (Section 4.3).
+
+def statistics_scores(
+    model: nn.Module, states: Sequence[Arrays], candidates: NDArray[np.float32], y: NDArray[Any], loss: str
+) -> dict[str, NDArray[np.float64]]:
+    """Score every value by the paper's heuristics on statistics of a client's models (Section 4.3), but the majority.
 
     Each example is completed with every value, and the value is taken for which the client's models say
 
@@ -70,11 +68,9 @@ def statistics_decisions(
     5. the largest sum of the norm of the last layer's gradient, as the paper has it;
     6. the largest sum, closest to zero, of the negative gradient of the last layer's weights that lead to the label.
 
-    The seventh is the majority of these. Equals are drawn.
-
     ``states`` are the models that the client sent, in the order of rounds, ``candidates`` (v, n, d) the examples
     completed with each value, and ``y`` (n,) their labels. The first, second and sixth heuristic are for
-    ``cross-entropy`` alone. Returns (n,) indices of values by names among :data:`HEURISTICS`.
+    ``cross-entropy`` alone. Returns scores (n, v), larger for likelier values, by names among :data:`HEURISTICS`.
     """
     values, count = candidates.shape[:2]
     classes = loss == "cross-entropy"
@@ -93,10 +89,21 @@ def statistics_decisions(
             weight = next(iter(gradients.values()))
             to_label = weight[np.arange(len(rows)), labels].reshape(len(rows), -1)
             scores["stats-true-label-gradient"] += to_label.sum(axis=1)
-    decisions, votes = {}, np.zeros((count, values))
+    return {name: score.reshape(values, count).T for name, score in scores.items()}
+
+
+def statistics_decisions(
+    scores: Mapping[str, NDArray[np.float64]], generator: np.random.Generator
+) -> dict[str, NDArray[np.int64]]:
+    """Decide by the scores (n, v) of :func:`statistics_scores`; equals are drawn.
+
+    The last of :data:`HEURISTICS` is the majority of the others. Returns (n,) indices of values by heuristic.
+    """
+    decisions: dict[str, NDArray[np.int64]] = {}
+    votes = np.zeros(next(iter(scores.values())).shape)
     for name, score in scores.items():
-        decisions[name] = draw_largest(score.reshape(values, count).T, generator)
-        votes += np.eye(values)[decisions[name]]
+        decisions[name] = draw_largest(score, generator)
+        votes[np.arange(len(votes)), decisions[name]] += 1
     decisions[HEURISTICS[-1]] = draw_largest(votes, generator)
     return decisions
 
@@ -201,14 +208,34 @@ class AttributeBaselines(BaselinesOptions, Attack):
             rows = np.flatnonzero(partial.clients == client)
             states = _sent_states(record, knowledge, client, model, notes)
             if states:
-                candidates = partial.x[rows] + codes[:, None]
-                of_client = statistics_decisions(model, states, candidates, partial.y[rows], loss, draw)
-                for method, chosen in of_client.items():
+                scores = _scores_in_blocks(model, states, partial, codes, rows, loss)
+                for method, chosen in statistics_decisions(scores, draw).items():
                     decisions.setdefault(method, np.full(len(partial.y), -1, dtype=np.int64))[rows] = chosen
             else:
                 notes.append(f"client {client}: no reply that can be used; the statistics say nothing of it")
             progress(done + 1, len(clients))
         return decisions
+
+
+def _scores_in_blocks(
+    model: nn.Module,
+    states: Sequence[Arrays],
+    partial: PartialRecords,
+    codes: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    loss: str,
+) -> dict[str, NDArray[np.float64]]:
+    """Score a client's examples ``rows``, a few at a time, since each is completed with every value."""
+    parameters = dict(model.named_parameters())
+    numbers = partial.x.shape[1] + sum(parameters[name].numel() for name in last_layer(model))
+    most = max(1, _NUMBERS // (len(codes) * numbers))
+    parts: dict[str, list[NDArray[np.float64]]] = {}
+    for first in range(0, len(rows), most):
+        few = rows[first : first + most]
+        candidates = partial.x[few] + codes[:, None]
+        for name, scores in statistics_scores(model, states, candidates, partial.y[few], loss).items():
+            parts.setdefault(name, []).append(scores)
+    return {name: np.concatenate(scores) for name, scores in parts.items()}
 
 
 def _sent_states(

@@ -25,7 +25,7 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model
-from fedattack.attacks.replies import MOST_EXAMPLES, choose_rounds, replied, why_left_out
+from fedattack.attacks.replies import MOST_EXAMPLES, check_steps, choose_rounds, replied, why_left_out
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError, short
@@ -308,7 +308,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         adversaries = _Adversaries(made, what, attributes, defence, self.adversaries, self.epochs, seed)
         found = fan_out(
             adversaries,
-            _pieces(chosen, attributes, what, notes),
+            _pieces(chosen, knowledge, attributes, what, notes),
             count=pieces,
             workers=self.workers,
             memory=self.memory,
@@ -368,16 +368,22 @@ class _RoundPiece:
 
 
 def _pieces(
-    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _UpdatePooling, notes: list[str]
+    chosen: Mapping[int, Round],
+    knowledge: Knowledge,
+    attributes: Mapping[str, AuxiliaryAttribute],
+    what: _UpdatePooling,
+    notes: list[str],
 ) -> Iterator[_RoundPiece]:
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
         replies, start = what.usable(round_, notes), _start_of(round_)
         if not replies:
             continue
+        records = _records(replies.values())
+        check_steps("private-attribute", knowledge, records)
         pooled = what.replies(replies.values())
         for stream, name in enumerate(attributes):
-            yield _RoundPiece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)
+            yield _RoundPiece(index, number, stream, name, tuple(replies), records, start, pooled)
 
 
 @dataclass(frozen=True)

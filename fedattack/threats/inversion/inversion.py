@@ -94,6 +94,8 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
 
 # Nobody reconstructs as many from one reply, and a client may say what it likes.
 _MOST_RECORDS = 4096
+# Of more steps, each of which is differentiated in each iteration, no client is imitated.
+_MOST_STEPS = 1_000
 
 
 class _BatchFacts(TypedDict):
@@ -307,6 +309,11 @@ class GradientInversion(GradientInversionOptions, Attack):
         count = self.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
+        if training.steps(count) > _MOST_STEPS:
+            raise RecordError(
+                f"a client of {count:,} examples makes {training.steps(count):,} steps by knowledge of training; at "
+                f"most {_MOST_STEPS:,} are imitated: state fewer epochs, or a larger batch_size"
+            )
         labels = _read_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})
         statistics = read_statistics(model, received, reply.arrays or {}, training.steps(count))

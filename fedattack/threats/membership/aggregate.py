@@ -20,7 +20,7 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model
-from fedattack.attacks.replies import why_left_out
+from fedattack.attacks.replies import check_steps, why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD, per_record_loss, pick_device
 from fedattack.learning.importing import trust_given
@@ -87,7 +87,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         per_round = np.full((len(rounds), len(targets), 1), np.nan)
         trained = 0
         steps = _steps(record, rounds, first)
-        if self._can_train(knowledge, notes) and _can_play(steps, notes):
+        if self._can_train(record, knowledge, notes) and _can_play(steps, notes):
             if knowledge.training is None or knowledge.auxiliary is None:
                 raise AssertionError("checked by _can_train")
             federation = _Federation(
@@ -119,12 +119,19 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         facts = {"clients": ["all"], "rounds": rounds, "trained": trained}
         return in_form(self.name, targets, scores, per_round, notes, **facts)
 
-    def _can_train(self, knowledge: Knowledge, notes: list[str]) -> bool:
+    def _can_train(self, record: Record, knowledge: Knowledge, notes: list[str]) -> bool:
         if knowledge.training is None or knowledge.auxiliary is None:
             notes.append(
                 "no reference federations: the attacker has no auxiliary examples, or does not know how clients train; "
                 "the losses of the common models are all there is"
             )
+            return False
+        # Half of the examples are the clients'.
+        size = -(-len(knowledge.auxiliary) // (2 * _clients(record, knowledge.auxiliary)))
+        try:
+            check_steps(self.name, knowledge, size)
+        except NeedsError as cause:
+            notes.append(f"no reference federations: {cause}")
             return False
         return self.references >= FEWEST_OTHERS
 

@@ -23,7 +23,7 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import LocalModels, local_models, readable
 from fedattack.attacks.matching import fits_model
-from fedattack.attacks.replies import why_left_out
+from fedattack.attacks.replies import check_steps, why_left_out
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import NeedsError
 from fedattack.learning import pick_device
@@ -306,8 +306,22 @@ class _RecordPieces:
             if not counts or not shadowed:
                 continue
             common = readable(round_.common)
-            if common is not None:
-                yield Played(position, round_.number, common, self._typical(counts))
+            if common is None:
+                continue
+            player = self._player()
+            size = self._typical(counts)
+            try:
+                check_steps("membership", player, min(size, len(player.auxiliary or ()) // 2))
+            except NeedsError as cause:
+                self._notes.append(f"round {round_.number}: no shadow models: {cause}")
+                continue
+            yield Played(position, round_.number, common, size)
+
+    def _player(self) -> Knowledge:
+        player = self._meter.player
+        if player is None or player.auxiliary is None:
+            raise AssertionError("checked by possible")
+        return player
 
     def _find_received(self, reply: Observation) -> Arrays | None:
         received = readable(reply.received)
@@ -318,10 +332,7 @@ class _RecordPieces:
 
     def _typical(self, counts: Sequence[float | None]) -> int:
         """Return how many examples a client of the middle has; where none says it, as many as there are others."""
-        player = self._meter.player
-        if player is None or player.auxiliary is None:
-            raise AssertionError("checked by possible")
-        half = len(player.auxiliary) // 2
+        half = len(self._player().auxiliary or ()) // 2
         return int(np.median([count for count in counts if count] or [half]))
 
 

@@ -29,7 +29,7 @@ from fedattack.attacks.base import Attack, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model, flatten_arrays
-from fedattack.attacks.replies import MOST_EXAMPLES
+from fedattack.attacks.replies import MOST_EXAMPLES, check_steps
 from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
 from fedattack.base.files import array_on_disk
@@ -74,6 +74,8 @@ _RESAMPLED = 100
 # Differences and sums of a few of these must not overflow.
 _LARGEST = float(np.finfo(np.float32).max) / 1e4
 _MOST_SIZES = 4
+# Steps of a client that are imitated at most: detectors take those of many clients, in every round.
+_MOST_STEPS = 2_000
 _SHOWN_ROUNDS = 4
 # Share of the memory that what is read from disk may take.
 _ON_DISK = 0.0625
@@ -191,6 +193,7 @@ class Prolin(ProlinOptions, Attack):
             rounds = len(sums.rounds)
             steps = rounds + len(properties)
             sizes, group = _groups(sums.counts)
+            check_steps(self.name, knowledge, min(max(sizes), len(auxiliary)), _MOST_STEPS)
             shares = _shares(group, sums.counts > 0, len(sizes))
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
             torch_device = str(pick_device(device))

@@ -259,3 +259,19 @@ def test_a_loss_that_is_not_known_needs_labels(plain):
     other = Knowledge(**{**vars(known), "model": replace(MODEL, loss="somewhere:loss"), "training": ONE_STEP})
     with pytest.raises(NeedsError, match="label=unknown needs a known loss"):
         attack(folder, other, label="unknown")
+
+
+@pytest.mark.slow
+def test_a_client_of_too_many_known_examples_is_left_out(plain, monkeypatch):
+    folder, _ = plain
+    known = read_knowledge(folder / "knowledge")
+    partial = known.partial
+    rows = np.concatenate([np.arange(len(partial)), np.flatnonzero(partial.clients == "2")])
+    more = replace(partial, x=partial.x[rows], y=partial.y[rows], clients=partial.clients[rows])
+    most = max(np.sum(more.clients == client) for client in set(partial.clients) - {"2"})
+    monkeypatch.setattr("fedattack.threats.attribute.ara._MOST_RECORDS", most)
+    scores = attack(folder, replace(known, partial=more), restarts="1", steps="3")
+    note = next(note for note in scores.notes if note.startswith("client 2: "))
+    assert note.endswith("not attacked: ask about fewer")
+    assert (scores.arrays["decisions"][:, more.clients == "2"] == -1).all()
+    assert (scores.arrays["decisions"][:, more.clients != "2"] >= 0).all()

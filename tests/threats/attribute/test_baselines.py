@@ -8,10 +8,14 @@ from torch import nn
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.learning import build_model
 from fedattack.record import Record
-from fedattack.threats.attribute.baselines import HEURISTICS, statistics_decisions
+from fedattack.threats.attribute.baselines import HEURISTICS, statistics_decisions, statistics_scores
 from tests.worlds.classified import write_classified_run
 
 BASELINES = ATTACKS["attribute-baselines"]
+
+
+def decide(model, states, candidates, y, loss):
+    return statistics_decisions(statistics_scores(model, states, candidates, y, loss), np.random.default_rng(0))
 
 
 def test_the_heuristics_are_those_of_the_paper_worked_out_by_hand():
@@ -24,7 +28,7 @@ def test_the_heuristics_are_those_of_the_paper_worked_out_by_hand():
     x = np.array([[0.0, 0.0], [3.0, 0.0]], dtype=np.float32)
     candidates = np.stack([x, x + np.array([0, 1])]).astype(np.float32)
     y = np.array([0, 1])
-    found = statistics_decisions(model, states, candidates, y, "cross-entropy", np.random.default_rng(0))
+    found = decide(model, states, candidates, y, "cross-entropy")
     assert tuple(found) == HEURISTICS
     expected = {name: [] for name in HEURISTICS}
     for record in range(2):
@@ -55,7 +59,7 @@ def test_a_regression_has_the_heuristics_of_losses_and_gradients():
     model = build_model("mlp", input_shape=(3,), classes=1, hidden=4, seed=0)
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
-    found = statistics_decisions(model, [state], x, np.zeros(5, dtype=np.float32), "mse", np.random.default_rng(0))
+    found = decide(model, [state], x, np.zeros(5, dtype=np.float32), "mse")
     assert list(found) == ["stats-loss", "stats-final-loss", "stats-gradient", "stats-majority"]
     with torch.no_grad():
         squares = np.stack([model(torch.from_numpy(rows)).numpy()[:, 0] ** 2 for rows in x])
@@ -67,7 +71,7 @@ def test_equals_are_drawn_and_not_given_to_the_first_value():
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     same = np.repeat(np.random.default_rng(0).normal(size=(1, 200, 3)).astype(np.float32), 2, axis=0)
     y = np.zeros(200, dtype=np.int64)
-    found = statistics_decisions(model, [state], same, y, "cross-entropy", np.random.default_rng(0))
+    found = decide(model, [state], same, y, "cross-entropy")
     assert all(abs(chosen.mean() - 0.5) < 0.12 for chosen in found.values())
 
 
@@ -125,3 +129,13 @@ def test_a_client_without_replies_gets_no_statistics(plain):
     assert (scores.arrays["decisions"][row, known.partial.clients != "2"] >= 0).all()
     np.testing.assert_allclose(scores.arrays["beliefs"][row, known.partial.clients == "2"][0], known.partial.prior)
     assert any("client 2: no reply that can be used" in note for note in scores.notes)
+
+
+@pytest.mark.slow
+def test_examples_that_are_taken_one_by_one_get_the_same_statistics(plain, monkeypatch):
+    folder, _ = plain
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    whole = BASELINES.run(record, known, device="cpu")
+    monkeypatch.setattr("fedattack.threats.attribute.baselines._NUMBERS", 1)
+    single = BASELINES.run(record, known, device="cpu")
+    np.testing.assert_array_equal(single.arrays["decisions"], whole.arrays["decisions"])
