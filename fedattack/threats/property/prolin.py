@@ -76,6 +76,8 @@ _LARGEST = float(np.finfo(np.float32).max) / 1e4
 _MOST_SIZES = 4
 # Steps of a client that are imitated at most: detectors take those of many clients, in every round.
 _MOST_STEPS = 2_000
+# Questions at most, each of which has detectors of its own: of membership there is one for each target.
+_MOST_QUESTIONS = 5_000
 _SHOWN_ROUNDS = 4
 # Share of the memory that what is read from disk may take.
 _ON_DISK = 0.0625
@@ -185,6 +187,11 @@ class Prolin(ProlinOptions, Attack):
         notes: list[str] = []
         mode = self._mode(model, auxiliary, training)
         properties = questions(asked, auxiliary, knowledge.targets)
+        if len(properties) > _MOST_QUESTIONS:
+            raise NeedsError(
+                f"attack {self.name} asks one question for each of {len(properties):,} targets; at most "
+                f"{_MOST_QUESTIONS:,} are asked: give it fewer targets"
+            )
         with TemporaryDirectory() as folder:
             usable = _usable_rounds(record, notes)
             parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}

@@ -453,6 +453,9 @@ def test_what_is_asked_must_be_known_and_possible(inversion):
         attack(inversion, property="invert")
     with pytest.raises(NeedsError, match="property membership needs auxiliary and target records"):
         attack(inversion, property="membership")
+    many = replace(known.auxiliary, x=np.tile(known.auxiliary.x[:1], (5_001, 1)), y=np.zeros(5_001, np.int64))
+    with pytest.raises(NeedsError, match="one question for each of 5,001 targets; at most 5,000 are asked"):
+        attack(inversion, property="membership", targets=many)
     few = replace(known.auxiliary, x=known.auxiliary.x[:30], y=known.auxiliary.y[:30])
     with pytest.raises(NeedsError, match="property inversion: a client's batch takes 12 different auxiliary records"):
         attack(inversion, auxiliary=few)
