@@ -11,7 +11,7 @@ updates or shadow clients are sketches, :mod:`fedattack.attacks.sketch` stands i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -38,6 +38,11 @@ _SQUARED = {"cpu": 64, "cuda": 4096}
 
 _MERGED = {"cpu": 512, "cuda": 2**14}
 """Rows that are put together once all are kept."""
+
+
+def _size_on(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """Return the size for a tensor's device: whatever is no CPU takes as much at a time as CUDA does."""
+    return sizes.get(tensor.device.type, sizes["cuda"])
 
 
 class Block(Protocol):
@@ -95,7 +100,7 @@ class Whole:
 
 def _add_squares(out: Tensor, matrix: Tensor, weights: Tensor) -> None:
     """Add weights (n,) times the squared rows to ``out``, a few rows at a time."""
-    step = _SQUARED[matrix.device.type]
+    step = _size_on(matrix, _SQUARED)
     for rows, part in zip(matrix.split(step), weights.split(step), strict=True):
         out += part @ rows.square()
 
@@ -501,7 +506,7 @@ class _Product:
 
     def _parts(self, numbers: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, inputs (m, positions, inputs) and deltas, few enough that ``numbers`` for each of them fit."""
-        step = max(1, _SCRATCH[self.deltas.device.type] // (4 * numbers))
+        step = max(1, _size_on(self.deltas, _SCRATCH) // (4 * numbers))
         for first in range(0, len(self.deltas), step):
             rows = slice(first, first + step)
             yield rows, self.layer.laid_out(self.inputs[rows]), self.deltas[rows]
@@ -731,7 +736,7 @@ class GradientRows(KeptRows[LayerBlock]):
             inputs, deltas = torch.cat([part.inputs for part in parts]), torch.cat([part.deltas for part in parts])
             products.append(_Product(parts[0].layer, inputs, deltas))
         whole = LayerBlock(self.model.shadow.size, self._columns, products)
-        step = _MERGED[self.start.device.type]
+        step = _size_on(self.start, _MERGED)
         for first in range(0, len(self), step):
             rows = slice(first, min(first + step, len(self)))
             self._merged.append((rows, whole.of(rows)))
