@@ -83,7 +83,8 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
     code, _, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
     assert code == 2
     (line,) = (line for line in err.splitlines() if line.startswith("error:"))
-    assert "not known (no import path is known): name it by --model package.module:function" in line
+    assert "the app itself gives no losses: " in line
+    assert "name it and the model by --loss and --model" in line
     assert f"call `fedattack claim {out} --claim {out / 'claim.toml'}`" in err
     claim = out / "claim.toml"
     claim.write_text(claim.read_text().replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))
