@@ -76,7 +76,8 @@ def test_every_observer_keeps_sketches(kind, view, tmp_path):
         for node, sketch in of_run.items():
             assert (sketch is None) == (of_copy[node] is None)
             for name, array in (sketch or {}).items():
-                np.testing.assert_allclose(array, of_copy[node][name], rtol=1e-6, atol=1e-7)
+                # Replies come in another order in each run, so that the common models differ in their last digits.
+                np.testing.assert_allclose(array, of_copy[node][name], rtol=1e-6, atol=1e-6)
 
 
 def test_a_short_sketch_is_warned_of_once(tmp_path, caplog):
