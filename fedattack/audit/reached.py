@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import RecordError
+from fedattack.base.structured import is_finite_number
 from fedattack.record import Record
 from fedattack.record.reader import Observation
 
@@ -124,7 +125,7 @@ def _list_replies(record: Record) -> Iterator[_NamedReply]:
     for others in record.others:
         if others.way == "reply":
             count = next((others.metrics[name] for name in COUNTS if name in others.metrics), None)
-            if not _is_number(count):
+            if not is_finite_number(count):
                 count = None
             for node in others.nodes:
                 yield _NamedReply(others.type, node, {}, others.metrics, count)
@@ -200,13 +201,9 @@ def _read_numbers(reply: _NamedReply, name: str, one: _NamedValue) -> Numbers | 
 def _flatten(value: Any) -> Numbers | None:
     if not isinstance(value, list) or not _FEWEST <= len(value) <= _MOST_OF_ONE:
         return None
-    if not all(map(_is_number, value)):
+    if not all(map(is_finite_number, value)):
         return None
     return np.array(value, dtype=np.float64)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _look_at_numbers(one: _NamedValue, numbers: Numbers, count: float | None) -> None:
@@ -226,7 +223,7 @@ def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -
     counts: dict[str, set[float]] = {}
     for others in record.others:
         if others.way == "reply":
-            given = {others.metrics[name] for name in COUNTS if _is_number(others.metrics.get(name))}
+            given = {others.metrics[name] for name in COUNTS if is_finite_number(others.metrics.get(name))}
             counts.setdefault(others.type, set()).update(given)
     for entry in record.unrecorded:
         if entry["way"] != "reply":

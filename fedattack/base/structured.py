@@ -12,12 +12,16 @@ takes as one array of floating-point numbers by position is that array, without 
 Sequences may be padded: where there is an ``attention_mask``, what follows its last 1 is no part of the example.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+# Python's whole numbers may be larger than any floating-point number.
+_LARGEST_WHOLE = 2**1000
 
 SEPARATOR = "/"
 MASK = "attention_mask"
@@ -274,3 +278,10 @@ def _form(dtype: np.dtype[Any]) -> list[tuple[str, np.dtype[Any], tuple[int, ...
             shape = (0, *shape[1:])
         form.append((place, base, shape))
     return form
+
+
+def is_finite_number(value: Any) -> bool:
+    """Say whether a value that somebody else sent is a finite number, and none that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST_WHOLE

@@ -48,6 +48,13 @@ def test_sizes_of_groups_and_what_stands_beside_them_are_told(tmp_path):
     assert rows["inertia"]["kind"] == rows["num-examples"]["kind"] == "number"
 
 
+def test_a_whole_number_that_no_float_can_hold_is_shown_and_not_counted(tmp_path):
+    """One client that states it takes nobody's page."""
+    others = [Others("query", "reply", ("a",), {"events": [1, 1, 10**400], "num-examples": 10**400})]
+    rows = rows_of(write(tmp_path / "record", others=others, common={"w": np.zeros(2)}))
+    assert rows["events"]["holds"] == rows["num-examples"]["holds"] == ""
+
+
 def test_ordinary_weights_show_nothing_even_where_a_bias_is_as_long_as_the_examples_are_many(tmp_path):
     draw = np.random.default_rng(1)
     common = {"w": np.zeros((4, 3), np.float32), "b": np.zeros(4, np.float32), "batches": np.array(0)}

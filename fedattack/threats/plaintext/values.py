@@ -1,6 +1,5 @@
 """Read the numbers, lists and texts that replies hold in plaintext, and put numbers of one family together."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.structured import is_finite_number
 from fedattack.record import Record
 
 COUNT = "num-examples"
@@ -22,8 +22,6 @@ MOST = 2**20
 
 # Sizes of numbers that bytes are taken for.
 _USUAL = 1e-6, 1e6
-
-_LARGEST = 2**1000
 
 # Numbers that are standardised at once.
 _AT_ONCE = 2**22
@@ -69,7 +67,7 @@ def families_of(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     for name, value in values.items():
         places = _NUMBER.findall(name)
-        if places and _is_number(value):
+        if places and is_finite_number(value):
             found.setdefault(_NUMBER.sub("#", name), []).append((tuple(map(int, places)), name))
     families = {}
     for stem, members in found.items():
@@ -103,7 +101,7 @@ def _flat(value: list[Any]) -> Vector | None:
         entry = left.pop()
         if isinstance(entry, list):
             left += reversed(entry)
-        elif _is_number(entry):
+        elif is_finite_number(entry):
             flat.append(float(entry))
         else:
             return None
@@ -119,13 +117,6 @@ def _of_bytes(value: bytes) -> Vector:
             if (usual | (numbers == 0)).all():
                 return numbers
     return np.frombuffer(value, np.uint8).astype(np.float64)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # Python's whole numbers may be larger than any floating-point number.
-    return math.isfinite(value) if isinstance(value, float) else abs(value) <= _LARGEST
 
 
 def parts_of(vector: Vector, size: int) -> Vector:
