@@ -7,7 +7,6 @@ scores state large numbers, long lists, wide arrays that are deflated, many node
 attacks the folder, and reports on it, each in a process of its own, within 60 seconds and a gigabyte.
 """
 
-import argparse
 import io
 import json
 import random
@@ -32,7 +31,7 @@ from fedattack.record import Exchange, Record, Reply, Round
 from fedattack.record.others import Others
 from fedattack.record.project import rewrite_record
 from tests.fuzz import mutate
-from tests.fuzz.sandbox import ANSWER, GREEDY, HANG, in_child, side_by_side
+from tests.fuzz.sandbox import ANSWER, GREEDY, HANG, in_child, make_parser, side_by_side
 
 SECONDS = 60.0
 """Of a processor; a machine that does other things beside takes longer, but no more than :data:`_PATIENCE` times."""
@@ -444,12 +443,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0, only: Sequence
 
 def main() -> None:
     """Make the tries from the command line, in several processes; exits with 1 if one is bad."""
-    parser = argparse.ArgumentParser(description="Small folders that are made to cost much: memory and time.")
-    parser.add_argument("--count", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--every", type=int, default=0, help=argparse.SUPPRESS)
+    parser = make_parser("Small folders that are made to cost much: memory and time.", 400)
     given = parser.parse_args()
     if given.every:
         print(json.dumps(run(given.count, given.seed, every=given.every, first=given.first)))

@@ -9,7 +9,6 @@ open a file of it, start a program, or open a connection; each must end with exi
 of the program.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -30,7 +29,7 @@ import numpy as np
 from fedattack.base.failures import FAULT
 from fedattack.runs import reaper
 from tests.fuzz import mutate
-from tests.fuzz.sandbox import ANSWER, in_child, side_by_side
+from tests.fuzz.sandbox import ANSWER, in_child, make_parser, side_by_side
 from tests.fuzz.worlds import STUDY, WORLDS
 
 SECONDS = 300.0
@@ -572,12 +571,7 @@ def _trouble(kind: str, told: Any) -> list[str]:
 
 def main() -> None:
     """Make the tries from the command line, in several processes; exits with 1 if one is bad."""
-    parser = argparse.ArgumentParser(description="Hostile run folders: nothing imported, nothing changed outside.")
-    parser.add_argument("--count", type=int, default=2_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--every", type=int, default=0, help=argparse.SUPPRESS)
+    parser = make_parser("Hostile run folders: nothing imported, nothing changed outside.", 2_000)
     given = parser.parse_args()
     if given.every:
         print(json.dumps(run(given.count, given.seed, every=given.every, first=given.first)))

@@ -15,7 +15,6 @@ hang, died
     No end within a minute; a process killed by the system.
 """
 
-import argparse
 import io
 import json
 import random
@@ -35,7 +34,7 @@ from rich.console import Console
 
 from fedattack.base.errors import ReportError
 from tests.fuzz import mutate
-from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child, side_by_side
+from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child, make_parser, side_by_side
 from tests.fuzz.worlds import WORLDS, World
 
 SECONDS = 60.0
@@ -248,15 +247,8 @@ def read_given_before(folder: Path) -> Any:
 
 def main() -> None:
     """Try mutants from the command line, in several processes; exits with 1 if one is bad."""
-    parser = argparse.ArgumentParser(
-        description="Altered run folders: refused, read as before, or said to be unsigned."
-    )
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
+    parser = make_parser("Altered run folders: refused, read as before, or said to be unsigned.", 10_000)
     parser.add_argument("--reasons", type=int, default=0, help="how many reasons of refusals to list")
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--every", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.every:
         print(json.dumps(run(given.count, given.seed, every=given.every, first=given.first, show=True)))

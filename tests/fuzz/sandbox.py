@@ -101,6 +101,17 @@ def _answer(work: Callable[[], Any], writing: int) -> None:
         os._exit(0)
 
 
+def make_parser(description: str, count: int) -> argparse.ArgumentParser:
+    """Return the options that all fuzzers have; the hidden ones are those of :func:`side_by_side`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--count", type=int, default=count)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--every", type=int, default=0, help=argparse.SUPPRESS)
+    return parser
+
+
 def side_by_side(module: str, given: argparse.Namespace) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Run a fuzzer in several processes, each with its share of the tries; returns what each found, and all counts."""
     words = [sys.executable, "-m", module, "--count", str(given.count), "--seed", str(given.seed)]
