@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fedattack.grids.engine import DONE
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, column
-from fedattack.report.html import template
+from fedattack.report.template import template
 from fedattack.report.words import level, markdown
 
 Results = Mapping[str, Any]
