@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from tests.benchmarks.reading import write
-from tests.importing import PRODUCT, arrows_of, circle_in, modules_of_product, room_graph
+from tests.importing import PRODUCT, arrows_of, circles_in, modules_of_product, room_graph
 
 ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -159,7 +159,7 @@ def print_figures(whole: Shape) -> None:
         ("lines of the tests", tests, "48,000"),
         ("rooms", len(rooms), "20"),
         ("arrows between them", len(arrows_of(modules)), "100"),
-        ("rooms in a circle of imports", len(circle_in(rooms)), "0"),
+        ("rooms in a circle of imports", len(circles_in(rooms)), "0"),
         ("comprehensions for 1,000 lines of code", round(whole.comprehensions / thousand, 1), "25"),
         ("conditional expressions for 1,000 lines of code", round(whole.conditionals / thousand, 1), "12"),
         (f"worst complexity, of {where}", worst, "20"),
