@@ -29,7 +29,7 @@ def modules_of_product(root: Path) -> dict[str, Path]:
 
 
 def imported(file: Path) -> set[str]:
-    """What a file imports: at its top, for types, in functions, and by ``import_module`` of a name that stands there."""
+    """What a file imports: at its top, for types, in functions, and by ``import_module`` of a name that it spells."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
