@@ -93,19 +93,11 @@ def room_of(module: str) -> str:
     return rest.partition(".")[0] if top == "fedattack" else top
 
 
-def arrows_of(modules: dict[str, Path]) -> set[tuple[str, str]]:
-    """Which room imports which other one, in functions and for types too."""
-    tops = {module.partition(".")[0] for module in modules}
-    arrows = set()
-    for module, file in modules.items():
-        names = [name for name in imported(file) if name.partition(".")[0] in tops]
-        arrows |= {(room_of(module), room_of(name)) for name in names}
-    return {(one, other) for one, other in arrows if one != other}
-
-
 def room_graph(modules: dict[str, Path]) -> Graph:
-    """Each room's imports of others, also those that import nothing."""
+    """Each room's imports of others, in functions and for types too; also of rooms that import nothing."""
+    tops = {module.partition(".")[0] for module in modules}
     graph: Graph = {room_of(module): set() for module in modules}
-    for one, other in arrows_of(modules):
-        graph[one].add(other)
+    for module, file in modules.items():
+        room = room_of(module)
+        graph[room] |= {room_of(name) for name in imported(file) if name.partition(".")[0] in tops} - {room}
     return graph
