@@ -14,7 +14,7 @@ from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunEr
 from fedattack.base.files import make_private
 from fedattack.base.version import __version__
 from fedattack.grids.cell import CELLS
-from fedattack.grids.engine import FAILED, Design, Outcome, run_grid
+from fedattack.grids.engine import Design, Outcome, run_grid
 from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.grids.whatif.asked import list_siblings
@@ -192,7 +192,7 @@ class Altering(Design[Alteration]):
         """Gather what ``what-if.json`` holds."""
         for cell in self.cells:
             outcome = outcomes[cell.name]
-            if outcome.state == FAILED:
+            if outcome.state == "failed":
                 self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, outcome.reason))
         found, title, runs = list(self.found.values()), "", []
         for first in found[:1]:
