@@ -6,10 +6,10 @@ from functools import partial
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
-from fedattack.grids.page import Page, Passage, Results, write_list
+from fedattack.grids.page import Page, Passage, Results
 from fedattack.grids.whatif.alteration import Alteration
 from fedattack.record.project import ALTERED
-from fedattack.report.compare import Run, by_setting, table_of, to_markdown
+from fedattack.report.compare import Run, by_setting, table_of
 from fedattack.report.section import Table
 from fedattack.report.words import printable_all
 
@@ -111,23 +111,22 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
             links[f"{entry['folder']}/report.html"] = cell.alteration.label
     shared = dict(runs[0].facts["setting"])
     shared.pop(ALTERED, None)
-    limits, not_asked = clean["limits"], printable_all(list_not_asked(cells))
     passages = [
         Passage("figures", "At a glance", "glance", list_glances(cells)),
-        Passage("lines", "What this cannot tell", "limits", [line.replace("`", "") for line in limits]),
-        Passage("lines", "Not asked, and why", "not-asked", not_asked),
+        Passage("lines", "What this cannot tell", "limits", clean["limits"]),
+        Passage("lines", "Not asked, and why", "not-asked", printable_all(list_not_asked(cells))),
         Passage("figures", "Side by side", "figures", plots),
         Passage("cards", "Findings", "findings", tables),
         Passage("links", "The whole report of each", "runs", links),
         Passage("facts", "The same in all runs", "shared", shared),
     ]
-    title, kind = f"What if? {clean['title']}", "What if: the same attacks on altered copies of one record"
-    text = to_markdown(title, tables)
-    for passage, lines in ((passages[1], limits), (passages[2], not_asked)):
-        if lines:
-            text += f"\n## {passage.heading}\n\n{write_list(lines)}\n"
-    page = Page(kind, title, passages=passages, commands=[clean["command"]])
-    return {"what-if.md": text, "what-if.html": page.to_html()}
+    page = Page(
+        kind="What if: the same attacks on altered copies of one record",
+        title=f"What if? {clean['title']}",
+        passages=passages,
+        commands=[clean["command"]],
+    )
+    return {"what-if.md": page.to_markdown(), "what-if.html": page.to_html()}
 
 
 def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:

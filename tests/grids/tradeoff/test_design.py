@@ -298,7 +298,7 @@ def test_the_picture_and_the_page_name_what_they_show(go, tmp_path, monkeypatch)
     assert {"sia.asr", "sia.stru-nn-adaptive", "Learning loss", "Success (%)", "chance", "null"} <= found
     assert {"sparsify", "soteria", "no defence"} <= found
     assert "soteria 0.5: loss 1, success 65.0%" in "".join(root.itertext()), "the numbers in words"
-    text = page.make_page(results, page.make_tables(results)).to_html()
+    text = page.make_page(results).to_html()
     for there in ("In short", "At equal learning loss", "Pareto front", "sia.stru-nn-adaptive", "<svg", "Cost"):
         assert there in text
     assert "src=" not in text.replace("img-src", ""), "self-contained"
