@@ -186,14 +186,16 @@ def _make_cell(design: Design[C], cell: C, made: Made) -> Outcome:
     folder = request.cells / cell.name
     # What is left of a cell that was interrupted halfway.
     remove_inside(request.folder, folder, ConfigError)
+    outcome = Outcome()
     try:
         minutes = made()
     except FedAttackError as problem:
-        return Outcome("failed", f"cannot run: {request.hide_paths(str(problem))}")
+        outcome = Outcome("failed", f"cannot run: {request.hide_paths(str(problem))}")
     if not request.keep_records:
         remove_inside(request.folder, folder / "record", ConfigError)
-    design.close(cell, minutes)
-    return Outcome()
+    if outcome.state == DONE:
+        design.close(cell, minutes)
+    return outcome
 
 
 def state_version(command: str, changes: Sequence[str]) -> dict[str, Any]:

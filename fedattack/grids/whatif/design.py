@@ -98,15 +98,9 @@ class Altering(Design[Alteration]):
         copy, adaptive = self.request.cells / cell.name, False
         not_asked: dict[str, str] = {}
         make_private(copy)
-        try:
-            for index, part in enumerate(self.parts):
-                watch.step("record", index, len(self.parts))
-                adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
-        except FedAttackError as cause:
-            # Other alterations may well be possible.
-            why = f"no copy can be made: {self.request.hide_paths(str(cause))}"
-            self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, why))
-            return
+        for index, part in enumerate(self.parts):
+            watch.step("record", index, len(self.parts))
+            adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
         study = read_study(self.folder)
         if study:
             write_study(copy, {**study, "commands": [*study.get("commands", []), self.command]})

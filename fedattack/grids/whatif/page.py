@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
+from fedattack.grids.measure import add_twins
 from fedattack.grids.page import Page, Passage, Results
 from fedattack.grids.whatif.alteration import Alteration
 from fedattack.record.project import ALTERED
@@ -101,10 +103,10 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     runs = _list_runs(cells)
     names = _list_names(runs)
     tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
-    for place, name in enumerate(_list_headlines(runs, names)):
+    for index, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
-            plots.append(by_setting(having, [ALTERED], name, anchor=f"what-if-{place}"))
+            plots.append(by_setting(having, [ALTERED], name, anchor=f"what-if-{index}"))
     links = {}
     for cell, entry in zip(cells, clean["runs"], strict=True):
         if cell.run is not None:
@@ -149,9 +151,10 @@ def _list_runs(cells: Sequence[AlteredCell]) -> list[Run]:
     for cell in cells:
         empty = Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
         runs.append(cell.run or empty)
-    for place, cell in enumerate(cells):
+    found = list(chain.from_iterable(run.findings for run in runs))
+    for index, cell in enumerate(cells):
         if cell.alteration.settings is None:
-            runs[place] = _add_twins(runs[place], runs)
+            runs[index] = replace(runs[index], findings=add_twins(runs[index].findings, found))
     return runs
 
 
@@ -160,21 +163,6 @@ def _list_names(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         names |= dict.fromkeys(run.names)
     return list(names)
-
-
-def _add_twins(bare: Run, runs: Sequence[Run]) -> Run:
-    """Give a run without a change the findings of attackers who know of it: there is nothing to know of.
-
-    They are those of the attacker who does not know.
-    """
-    added: dict[str, Finding] = {}
-    for run in runs:
-        for finding in run.findings:
-            blind = finding.name.removesuffix(ADAPTIVE)
-            if finding.name.endswith(ADAPTIVE) and finding.name not in bare.names and blind in bare.names:
-                twin = replace(bare.find_named(blind), metric=finding.metric, label=finding.label)
-                added.setdefault(finding.name, replace(twin, headline=finding.headline))
-    return replace(bare, findings=[*bare.findings, *added.values()])
 
 
 def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
