@@ -271,8 +271,11 @@ def test_nothing_done_is_no_page_of_nothing(go, audits, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"changes": ["defence=none"]}, "--set defence=none: the study runs all strengths; choose them with --defence"),
-        ({"changes": ["defence-strength=1"]}, "choose them with --defence"),
+        (
+            {"changes": ["defence=none"]},
+            "--set defence=none: defence belongs to the grid; choose its values with --defence NAME=S1,S2,…",
+        ),
+        ({"changes": ["defence-strength=1"]}, "choose its values with --defence"),
         ({"device": "abacus"}, "unknown device 'abacus'"),
     ],
 )
