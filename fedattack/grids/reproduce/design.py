@@ -15,11 +15,12 @@ from fedattack.grids.measure import (
     write_scaled,
     write_spread,
 )
-from fedattack.grids.page import Page, Passage, Results, list_commands, list_done, name_levels
+from fedattack.grids.page import Results, list_commands, list_done, name_levels
 from fedattack.grids.reproduce.asked import check_words
 from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.grids.trained import Audit, TrainedDesign, audit_cell, name_data
+from fedattack.report.page import Page, Passage
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, count_words
 

@@ -7,10 +7,11 @@ from typing import Any
 from fedattack.audit.finding import PROPORTION, in_units
 from fedattack.defences import NONE
 from fedattack.grids.cell import group_by, write_value
-from fedattack.grids.page import Page, Passage, Results, list_commands, list_done, name_levels
+from fedattack.grids.page import Results, list_commands, list_done, name_levels
 from fedattack.grids.tradeoff.analysis import losses_of, measured_cells, success_of
 from fedattack.grids.tradeoff.cost import REFERENCE
 from fedattack.grids.tradeoff.picture import draw_results, list_plots
+from fedattack.report.page import Page, Passage
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, compact, printable_all, shown, with_interval
 

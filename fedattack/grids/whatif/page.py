@@ -8,10 +8,11 @@ from itertools import chain
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
 from fedattack.grids.measure import add_twins
-from fedattack.grids.page import Page, Passage, Results
+from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import Alteration
 from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, by_setting, table_of
+from fedattack.report.page import Page, Passage
 from fedattack.report.section import Table
 from fedattack.report.words import printable_all
 

@@ -2,7 +2,7 @@
 
 import re
 
-from fedattack.grids.page import Page, Passage
+from fedattack.report.page import Page, Passage
 from fedattack.report.section import Table
 
 TABLE = Table("Cells", "In brackets: intervals.", ["what", "value"], [["noise", "25% | 30%"]])
