@@ -38,7 +38,7 @@ def imported(file: Path) -> set[str]:
             assert node.level == 0, f"{file}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            names |= {argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)}
+            names |= {str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant)}
     return names
 
 

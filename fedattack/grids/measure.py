@@ -122,6 +122,7 @@ def _read_curve(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
     """Read where a curve ends in each seed."""
     ends: list[float] = []
     for values in run.get(number.curve, {"seeds": {}})["seeds"].values():
+        # A model that diverged, or was not evaluated in the last round, ends where it was last finite.
         known = [value for value in values if value is not None]
         ends += known[-1:]
     if not ends:
@@ -129,6 +130,7 @@ def _read_curve(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
     mean = float(np.mean(ends))
     measured: dict[str, Any] = {"value": mean, "seed_mean": mean, "seeds": len(ends)}
     if len(ends) > 1:
+        # Seeds are few, and their ends about normal: Student's t.
         low, high = t_interval(ends, LEVEL, bounds=_bounds_of(number))
         measured |= {"seed_sd": float(np.std(ends, ddof=1)), "low": low, "high": high}
         measured |= {"level": LEVEL, "comparisons": 1}

@@ -88,8 +88,10 @@ class TrainedDesign(Design[Cell]):
             key, _, text = change.partition("=")
             changes.append(change)
             public.append(f"{key}={name_data(text)}")
+        # The command is shown to others, and so names files without their folders; what is run has whole paths.
         settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, None, self.request.seeds)
         options = dict(cell.options)
+        # An attack's own option goes before what the caller gives all of them.
         if self.request.memory:
             options = options_among({"memory": self.request.memory}, preset.attacks) | options
         given: dict[str, Iterable[object]] = {
@@ -175,6 +177,7 @@ def _is_finished(job: Job) -> bool:
         study = read_study(job.folder)
     except FedAttackError:
         return False
+    # A cell of other settings is neither used nor written over: it took minutes, and may be meant.
     expected = {**job.settings, "seeds": list(job.seeds)}
     run_with = {**study.get("settings", {}), "seeds": study.get("seeds")}
     for key in sorted({*expected, *run_with}):

@@ -85,6 +85,7 @@ def tradeoff(
     if list_done(results):
         request.tell("cost of each defence")
         ladders = load_ladders()
+        # Of a ladder of an even number of strengths, the lower of the two in the middle.
         middles = {kind: float(values[(len(values) - 1) // 2]) for kind, values in strengths.items() if kind in ladders}
         results["cost"] = _measure_once(design, cost, settings, middles)
         design.write(results)
@@ -153,6 +154,7 @@ class TradingOff(TrainedDesign):
             findings = self.findings[entry["cell"]]
             if entry["defence"] == NONE:
                 findings = add_twins(findings, found)
+            # Twins are known only when all cells are read, and so are not kept with the entry of one.
             entry["attacks"] = {finding.name: _read_success(finding) for finding in findings}
         numbers = _describe_numbers(found)
         results = {

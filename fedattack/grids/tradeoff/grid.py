@@ -58,6 +58,7 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[Va
     for name in preset.tradeoff:
         _check_name(f"preset {preset.name}, [tradeoff]", name, ladders)
     chosen: dict[str, list[Value]] = {}
+    # Without words the names of the ladders are the words.
     for text in wanted or ladders:
         name, separator, strengths = text.partition("=")
         if name in settings:
@@ -102,6 +103,7 @@ def make_cells(preset: str, strengths: Mapping[str, Sequence[Value]]) -> list[Ce
         for value in values:
             changed: dict[str, Value] = {SETTING: name, STRENGTH: value}
             if name in settings:
+                # A setting that stands for a defence is changed itself, and there is no defence beside it.
                 changed = {SETTING: NONE, STRENGTH: 0.0, name: value}
             cells.append(Cell(preset, changed, {"defence": name, "strength": value}))
     return cells

@@ -150,6 +150,7 @@ def _list_runs(cells: Sequence[AlteredCell]) -> list[Run]:
     """List what was found, of a copy of which nothing could be asked a run without findings."""
     runs = []
     for cell in cells:
+        # A copy of which nothing could be asked keeps its row in every table.
         empty = Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
         runs.append(cell.run or empty)
     found = list(chain.from_iterable(run.findings for run in runs))
