@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import short
+from fedattack.witness.arrays import Arrays, State, same
 from fedattack.witness.sent import (
     CHANGED,
     CHANGED_DIFFERENCE,
@@ -24,7 +25,6 @@ from fedattack.witness.sent import (
     ZEROS,
     SentArray,
 )
-from fedattack.witness.watch import Arrays, State, same
 
 _EXACT = 1e-3
 _ALIKE = 0.5

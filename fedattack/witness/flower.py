@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import short
 from fedattack.witness import sources
+from fedattack.witness.arrays import Arrays
+from fedattack.witness.current import is_watched, watching
+from fedattack.witness.hold_out import HoldOut
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER, AskedToTrain
 from fedattack.witness.store import RUN_FOLDER
-from fedattack.witness.watch import KEEP, Arrays, CallWatch, HoldOut, is_watched, watching
+from fedattack.witness.watch import KEEP, CallWatch
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable

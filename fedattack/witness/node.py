@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import parse_json
+from fedattack.witness.arrays import Arrays, find_indices, same
 from fedattack.witness.comparing import kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
-from fedattack.witness.watch import Arrays, CallWatch, SeenModel, places_in, same
+from fedattack.witness.watch import CallWatch
 
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
@@ -304,7 +306,7 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
     trained = _choose_trained(shared)
     news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
-        news |= known.evaluated.join(model.evaluated)
+        news |= known.evaluated.join(model.batches.evaluated)
     if news:
         # An example that was known in one role may have been seen in the other.
         known.trained.take_rows(known.evaluated)
@@ -397,7 +399,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
         after=after,
         learns=model.learned(),
         mods=call.mods,
-        outputs=model.outputs,
+        outputs=model.outputs.read,
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
 
@@ -429,8 +431,8 @@ def _not_sent(
 def _find_not_sent(model: SeenModel, call: Call) -> dict[str, NDArray[Any]] | None:
     """Return the entries of a model that are not sent; ``None`` if what is sent is all of it, or no part of it."""
     named = model.state() if model.state is not None else []
-    part = max(call.sent, key=len, default=())
-    sent = places_in([array for _, array in named], [*part])
+    largest = max(call.sent, key=len, default=())
+    sent = find_indices([array for _, array in named], [*largest])
     if sent is None or len(sent) == len(named):
         return None
     arrays: dict[str, NDArray[Any]] = {}
@@ -442,20 +444,20 @@ def _find_not_sent(model: SeenModel, call: Call) -> dict[str, NDArray[Any]] | No
 
 def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenModel]) -> bool:
     _add_privacy(known, watch, trained)
-    own = trained[0].trained
+    examples = trained[0].batches.trained
     for model in trained[1:]:
-        own.join(model.trained)
+        examples.join(model.batches.trained)
     if trained[0].stepwise and not known.stepwise:
         # What was noted of it before has no labels, and another form.
         known.stepwise = True
         known.trained, known.evaluated = Examples(known.keep), Examples(known.keep)
     before = known.trained.total
-    news = known.trained.join(own)
-    count = own.total
-    counts = {str(label): number for label, number in own.counts(count).items()}
-    known.changed |= own.has_views or _is_changed(known, before, count, counts)
-    uses = sum(model.uses for model in trained)
-    sizes = sum((model.batch_sizes for model in trained), Counter[int]())
+    news = known.trained.join(examples)
+    count = examples.total
+    counts = {str(label): number for label, number in examples.counts(count).items()}
+    known.changed |= examples.has_views or _is_changed(known, before, count, counts)
+    uses = sum(model.batches.uses for model in trained)
+    sizes = sum((model.batches.sizes for model in trained), Counter[int]())
     passes = _passes(call.stated, uses, sizes)
     again = before > 0 and known.trained.total == count
     known.augmented = _is_augmented(known.changed, call.stated, count, uses, passes=passes, again=again)
@@ -464,7 +466,7 @@ def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenM
     known.counts, known.count = counts, count
     epochs: float | None = uses / count
     if known.augmented:
-        epochs = uses / len(own.drawn) if own.has_places else passes
+        epochs = uses / len(examples.drawn) if examples.has_places else passes
     known.training = _training(known, watch, trained, sizes, epochs)
     return news
 
@@ -562,7 +564,7 @@ def _training(
     elif before is not None and before.lr != lr:
         watch.note("the learning rate changed from round to round")
         lr = None
-    most = max(sum(model.batch_sizes.values()) / model.steps for model in trained if model.steps)
+    most = max(sum(model.batches.sizes.values()) / model.steps for model in trained if model.steps)
     if most > 1:
         watch.note(f"a step of the optimizer takes {most:.3g} batches: the batch sizes are those of single ones")
     return WitnessedTraining(
@@ -620,12 +622,13 @@ def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[Se
 
 
 def _choose_trained(models: list[SeenModel]) -> list[SeenModel]:
-    return [model for model in models if len(model.trained.labels)]
+    return [model for model in models if len(model.batches.trained.labels)]
 
 
 def _is_in(model: SeenModel, states: Sequence[Arrays], *, whole: bool) -> bool:
     """Say whether one of the states is the model's, or a part of it."""
     if model.state is None:
         return False
-    own = [array for _, array in model.state()]
-    return any(len(state) == len(own) or not whole for state in states if places_in(own, state) is not None)
+    arrays = [array for _, array in model.state()]
+    exchanged = [state for state in states if find_indices(arrays, state) is not None]
+    return any(len(state) == len(arrays) or not whole for state in exchanged)

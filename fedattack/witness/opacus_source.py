@@ -20,35 +20,32 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.reading import configuration_of
+from fedattack.witness.current import current
+from fedattack.witness.drawn import DrawnBatch
+from fedattack.witness.hooks import Hooks
 from fedattack.witness.private import add_remark
-from fedattack.witness.torch_source import MADE_PRIVATE
-from fedattack.witness.watch import CallWatch, DrawnBatch, current
+from fedattack.witness.torch_optimizers import MADE_PRIVATE
+from fedattack.witness.watch import CallWatch
 
 _POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 # Seeds below are those of people: whoever tries them all has the noise.
 _SMALL_SEED = 2**32
 
-_undo: list[Callable[[], Any]] = []
+_hooks = Hooks()
 _engines: "weakref.WeakKeyDictionary[DPOptimizer, tuple[PrivacyEngine, object]]" = weakref.WeakKeyDictionary()
 """Of each optimizer the engine that made it, and the dataset whose examples it protects."""
 
 
 def install() -> None:
     """Put the hooks in, unless they are in."""
-    if not _undo:
-        _replace(PrivacyEngine, "make_private", _watch_engine(PrivacyEngine.make_private))
-        _replace(DPOptimizer, "__init__", _watch_optimizer(DPOptimizer.__init__))
+    if not _hooks.are_in:
+        _hooks.replace(PrivacyEngine, "make_private", _watch_engine(PrivacyEngine.make_private))
+        _hooks.replace(DPOptimizer, "__init__", _watch_optimizer(DPOptimizer.__init__))
 
 
 def remove() -> None:
     """Take the hooks out again."""
-    while _undo:
-        _undo.pop()()
-
-
-def _replace(owner: Any, name: str, new: Any) -> None:
-    _undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
-    setattr(owner, name, new)
+    _hooks.remove()
 
 
 def _watch_optimizer(original: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedattack.base.errors import short
-from fedattack.witness.watch import SeenModel
+from fedattack.witness.seen_model import SeenModel
 
 Keys = Mapping[str, Any]
 """The keys of a claim, with underscores, and :data:`REMARKS`."""

@@ -62,8 +62,8 @@ class Step:
         (n,): where its examples stand in the dataset that a loader took them from; ``None`` where that is not known.
     is_mixed
         Whether it takes more than losses of the micro-batches before it, of which one gradient is asked together.
-    taken
-        What a witness noted of it when a gradient came back.
+    come_back
+        Tells a witness that noted the step that another gradient came back; ``None`` before the first.
     """
 
     count: int
@@ -76,7 +76,7 @@ class Step:
     stand_in: Callable[[str, Any], Any] | None = None
     places: Sequence[int] | None = None
     is_mixed: bool = False
-    taken: Any = None
+    come_back: Callable[[], None] | None = None
 
     def take_out(self, chosen: NDArray[np.bool_]) -> None:
         """Put other examples into the places of those that are chosen, unless all are."""

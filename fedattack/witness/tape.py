@@ -18,7 +18,7 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
 from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, is_going_back, tensors_of
-from fedattack.witness.torch_source import unwrap
+from fedattack.witness.torch_wrappers import unwrap
 
 _TRIED = 3
 _CHUNK = 64

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedattack.witness.current import current, is_paused, pause_watching
 from fedattack.witness.pretrained import description
 from fedattack.witness.seen import WitnessedModel
-from fedattack.witness.watch import SeenModel, current, is_paused, pause_watching
+from fedattack.witness.seen_model import SeenModel
 
 _PRETRAINED = "fedattack.learning.pretrained:from_description"
 _LARGE = 10**7

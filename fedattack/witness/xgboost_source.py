@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 from xgboost import Booster, DMatrix, QuantileDMatrix
 
 from fedattack.base.errors import DataError
-from fedattack.witness.watch import CallWatch, current, labels_of
+from fedattack.witness.arrays import labels_of
+from fedattack.witness.current import current
+from fedattack.witness.hooks import Hooks
+from fedattack.witness.watch import CallWatch
 
 _CLASSES = ("binary:", "multi:")
 
-_undo: list[Callable[[], Any]] = []
+_hooks = Hooks()
 # In each call of a client, the matrices that are noted already, by whether they were trained on.
 _noted: "weakref.WeakKeyDictionary[CallWatch, dict[bool, weakref.WeakSet[DMatrix]]]" = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
     """Put the hooks in, unless they are in; ``xgboost.train`` itself calls what is hooked."""
-    if _undo:
+    if _hooks.are_in:
         return
     for name, note in (("update", _note_update), ("eval_set", _note_evaluation)):
-        original = getattr(Booster, name)
-        setattr(Booster, name, _watch_method(original, note))
-        _undo.append(functools.partial(setattr, Booster, name, original))
+        _hooks.replace(Booster, name, _watch_method(getattr(Booster, name), note))
 
 
 def remove() -> None:
     """Take the hooks out again."""
-    while _undo:
-        _undo.pop()()
+    _hooks.remove()
 
 
 def _watch_method(original: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
