@@ -87,6 +87,7 @@ def collect_messages(
             name = knowledge.client_of(reply.node)
             if name not in clients:
                 continue
+            received: Array | None
             if reply.singled_out:
                 received = model.flat(reply.received or {})
             else:
