@@ -79,6 +79,7 @@ def _watch_engine(original: Callable[..., Any]) -> Callable[..., Any]:
         made = original(self, *args, **kwargs)
         # With ghost clipping there is a criterion before the loader.
         with suppress(Exception):
+            # ``make_private`` returns the model, the optimizer and the loader.
             _engines[made[1]] = self, made[-1].dataset
         return made
 
@@ -112,10 +113,10 @@ class OpacusTraining:
             self._without += 1
             return
         # Others may be looked at between the steps, of the same examples.
-        own = [batch for batch in fresh if batch.sampler is fresh[-1].sampler]
+        of_step = [batch for batch in fresh if batch.sampler is fresh[-1].sampler]
         self._ways.add(_describe_sampler(fresh[-1].sampler))
-        self._batches += len(own)
-        for batch, following in zip(own, [*own[1:], None], strict=True):
+        self._batches += len(of_step)
+        for batch, following in zip(of_step, [*of_step[1:], None], strict=True):
             self._take(batch, following)
 
     def keeps_gradients(self) -> bool:
@@ -150,7 +151,7 @@ class OpacusTraining:
             return 0
         if not self._without:
             # After the last step, a batch that is not empty may be where the client stopped.
-            return self._skipped + sum(not one.count for one in self._list_fresh())
+            return self._skipped + sum(not batch.count for batch in self._list_fresh())
         # The client took batches in advance: it may have left the last one of each pass.
         left = self._batches - self._steps
         return max(0, min(self._empty, left), left - self._epochs)

@@ -64,6 +64,7 @@ class ModelOutputs:
             oldest = self._kept.popleft()
             self._count -= oldest.count
             hashes = self._hashes.setdefault(oldest.width, set())
+            # Most models' outputs are no other's inputs, and hashing takes time.
             if len(hashes) < MADE and self._is_taken(oldest.width):
                 hashes.update(hash_rows(oldest.read(), self._seed))
 
@@ -73,6 +74,7 @@ class ModelOutputs:
 
     def hash_rows(self, width: int) -> set[bytes]:
         """Return the hashes of the rows that the model returned of so many numbers."""
+        # A copy, to which what is still kept is added.
         hashes = set(self._hashes.get(width, ()))
         for output in self._kept:
             if output.width == width:

@@ -35,6 +35,7 @@ def install() -> None:
     # Before each call of a client there may be new ones, and mostly there are none.
     for estimator in {*_estimators(BaseEstimator)} - _met:
         _met.add(estimator)
+        # The method stands in the class that defines it, which several estimators may share.
         for cls in estimator.__mro__:
             for name in _METHODS:
                 if name in vars(cls) and (cls, name) not in _wrapped:
@@ -179,6 +180,7 @@ def _note(
     batch.labels, batch.held_out = labels, held_out
     if name in _FITS:
         batch.differentiated = True
+        # A fit is its own optimizer: what it was given is trained on.
         model.step()
         watch.steps += 1
 

@@ -34,6 +34,7 @@ def _note_stated(x: Any, y: Any, trained: bool) -> None:
 
 def _state(watch: CallWatch, x: Any, y: Any, trained: bool) -> None:
     rows = plain(x)
+    # One number an example may as well be one example of several numbers.
     if rows.ndim < 2:
         raise DataError(f"expected one row an example, got an array of shape {rows.shape}")
     labels = None if y is None else labels_of(plain(y), len(rows))

@@ -152,6 +152,7 @@ class CallWatch:
     def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of a source; its error becomes a note."""
         try:
+            # One source at a time: threads of one client share what is noted.
             with self.lock:
                 return function(self, *arguments)
         except Exception as cause:

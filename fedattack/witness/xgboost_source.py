@@ -42,6 +42,7 @@ def _watch_method(original: Callable[..., Any], note: Callable[..., None]) -> Ca
         watch = current()
         # An estimator of scikit-learn's kind is watched as such.
         if watch is not None and watch.local.estimator is None:
+            # The matrix comes first in both methods; some projects name it.
             given = [*args, *kwargs.values()]
             watch.guard("what XGBoost was given", note, self, given[0])
         return original(self, *args, **kwargs)
@@ -93,6 +94,7 @@ def _read_rows(matrix: DMatrix) -> NDArray[np.float32]:
             "fedattack.witness.trained_on(x, y)"
         )
     stored = matrix.get_data().tocoo()
+    # XGBoost stores a sparse matrix, in which what is not there is missing, and not 0.
     rows = np.full(stored.shape, np.nan, dtype=np.float32)
     rows[stored.row, stored.col] = stored.data
     return rows
