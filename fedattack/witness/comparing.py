@@ -44,7 +44,7 @@ def are_changing(mods: Iterable[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _StateEntry:
     """One entry of a model's state: its name, and its values before and after training."""
 
     name: str
@@ -59,10 +59,10 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class _Match:
+class _MatchedArray:
     """The entry that an array of a reply belongs to, and whether a whole model was sent before it."""
 
-    entry: _Entry | None
+    entry: _StateEntry | None
     follows_a_model: bool
 
 
@@ -95,7 +95,7 @@ def kinds_of(
         What gives what the model returned last, batch by batch.
     """
     start = dict(before) or _read_received(after, received)
-    entries = [_Entry(name, start.get(name), array) for name, array in after]
+    entries = [_StateEntry(name, start.get(name), array) for name, array in after]
     matches = _match_entries(entries, names, sent)
     arrays: list[SentArray] = []
     for name, array, match in zip(names, sent, matches, strict=True):
@@ -122,32 +122,32 @@ def _read_received(after: State, received: Sequence[Arrays]) -> dict[str, NDArra
     return {}
 
 
-def _match_entries(entries: Sequence[_Entry], names: Sequence[str], sent: Arrays) -> list[_Match]:
+def _match_entries(entries: Sequence[_StateEntry], names: Sequence[str], sent: Arrays) -> list[_MatchedArray]:
     """Find the entry of a model that each array of a reply belongs to.
 
     Arrays are sent in the order of the model's entries, and often without their names. What comes after the last entry
     begins with the first one again: the reply has several states, such as weights and control variates.
     """
     by_name = {entry.name: entry for entry in entries}
-    matches: list[_Match] = []
+    matches: list[_MatchedArray] = []
     following, models_before = 0, 0
     for name, array in zip(names, sent, strict=True):
         named = by_name.get(name)
         if named is not None and named.after.shape == array.shape:
-            matches.append(_Match(named, models_before > 0))
+            matches.append(_MatchedArray(named, models_before > 0))
             continue
         index = _find_next(entries, array, following)
         if index is None:
-            matches.append(_Match(None, models_before > 0))
+            matches.append(_MatchedArray(None, models_before > 0))
             continue
         if index < following:
             models_before += 1
         following = index + 1
-        matches.append(_Match(entries[index], models_before > 0))
+        matches.append(_MatchedArray(entries[index], models_before > 0))
     return matches
 
 
-def _find_next(entries: Sequence[_Entry], array: NDArray[Any], start: int) -> int | None:
+def _find_next(entries: Sequence[_StateEntry], array: NDArray[Any], start: int) -> int | None:
     """Return the index of the next entry from ``start`` on, and from the first again, that an array may belong to."""
     order = [(start + step) % len(entries) for step in range(len(entries))]
     fitting = [index for index in order if entries[index].after.shape == array.shape]
@@ -162,7 +162,11 @@ def _is(known: NDArray[Any] | None, sent: NDArray[Any]) -> bool:
 
 
 def _describe(
-    name: str, array: NDArray[Any], entry: _Entry | None, received: Sequence[Arrays], entries: Sequence[_Entry]
+    name: str,
+    array: NDArray[Any],
+    entry: _StateEntry | None,
+    received: Sequence[Arrays],
+    entries: Sequence[_StateEntry],
 ) -> SentArray:
     """Say what an array is, by itself; the first that fits counts."""
     described = SentArray(
@@ -230,7 +234,7 @@ def _is_received(array: NDArray[Any], received: Sequence[Arrays]) -> bool:
     return any(_is(other, array) for state in received for other in state)
 
 
-def _with_factor(described: SentArray, array: NDArray[Any], entry: _Entry) -> SentArray:
+def _with_factor(described: SentArray, array: NDArray[Any], entry: _StateEntry) -> SentArray:
     """Say that an array is a difference times a factor, if it is."""
     factor = _factor(array, entry)
     if factor is None:
@@ -239,7 +243,7 @@ def _with_factor(described: SentArray, array: NDArray[Any], entry: _Entry) -> Se
     return replace(described, kind=DIFFERENCE if is_one else SCALED, least=factor, most=factor)
 
 
-def _kind_of_integers(array: NDArray[Any], entry: _Entry | None) -> str:
+def _kind_of_integers(array: NDArray[Any], entry: _StateEntry | None) -> str:
     if entry is None:
         return NO_FLOATS
     after = entry.after
@@ -262,7 +266,7 @@ def _is_slice(array: NDArray[Any], whole: NDArray[Any]) -> bool:
     return bool(fits) and _is(np.ascontiguousarray(whole[tuple(slice(size) for size in array.shape)]), array)
 
 
-def _factor(array: NDArray[Any], entry: _Entry) -> float | None:
+def _factor(array: NDArray[Any], entry: _StateEntry) -> float | None:
     """Return by what after − before must be multiplied to give an array; ``None`` if nothing does."""
     moved = entry.movement()
     if moved is None or not moved.any():
@@ -289,7 +293,7 @@ def _with_one_factor(arrays: list[SentArray]) -> list[SentArray]:
 
 
 def _with_changed(
-    arrays: list[SentArray], sent: Arrays, matches: Sequence[_Match], *, is_changed: bool
+    arrays: list[SentArray], sent: Arrays, matches: Sequence[_MatchedArray], *, is_changed: bool
 ) -> list[SentArray]:
     """Find weights, and differences, that noise or compression has changed: those that still go the same way."""
     # A reply is of weights or of differences, and not of both.
@@ -308,7 +312,7 @@ def _with_changed(
 
 
 def _find_change(
-    numbers: NDArray[np.float64], entries: Sequence[_Entry], *, is_changed: bool
+    numbers: NDArray[np.float64], entries: Sequence[_StateEntry], *, is_changed: bool
 ) -> tuple[str, float | None]:
     """Return what the numbers of some entries are, and the factor of differences."""
     weights = _cosine(numbers, _join([entry.after for entry in entries]))
@@ -320,9 +324,11 @@ def _find_change(
     return UNKNOWN, None
 
 
-def _find_unknown(arrays: Sequence[SentArray], sent: Arrays, matches: Sequence[_Match]) -> dict[int, _Entry]:
+def _find_unknown(
+    arrays: Sequence[SentArray], sent: Arrays, matches: Sequence[_MatchedArray]
+) -> dict[int, _StateEntry]:
     """Return the entries of arrays that were not understood, by the indices of these in the reply."""
-    unknown: dict[int, _Entry] = {}
+    unknown: dict[int, _StateEntry] = {}
     for index, match in enumerate(matches):
         # What follows the model's own arrays in a reply is no second model.
         if match.entry is None or match.follows_a_model:
@@ -332,7 +338,7 @@ def _find_unknown(arrays: Sequence[SentArray], sent: Arrays, matches: Sequence[_
     return unknown
 
 
-def _compare_with_movement(numbers: NDArray[np.float64], entries: Sequence[_Entry]) -> tuple[float | None, float]:
+def _compare_with_movement(numbers: NDArray[np.float64], entries: Sequence[_StateEntry]) -> tuple[float | None, float]:
     """Return by what after − before must be multiplied to come nearest to what was sent, and how alike they are."""
     movements: list[NDArray[np.float64]] = []
     for entry in entries:
