@@ -384,7 +384,7 @@ class Reader(TorchFunctionMode):
         super().__init__()
         self.step: Step | None = None
         # The micro-batches of the step that is under way, of which its own is the last.
-        self.parts: list[Step] = []
+        self.micro_batches: list[Step] = []
         self.inside = False
         self.keeps_tape = keeps_tape
         self.lines: list[TapeLine] = []
@@ -424,14 +424,14 @@ class Reader(TorchFunctionMode):
         """Note the call of a model; a new step begins, unless one is under way, or its next micro-batch."""
         goes_on = self.goes_on(module)
         if not goes_on:
-            self.lines, self._made, self._given, self.parts = [*self._common], {}, {}, []
+            self.lines, self._made, self._given, self.micro_batches = [*self._common], {}, {}, []
         # Accumulated gradients: the same model, other examples, one loss already.
         if not goes_on or self._is_next(module, args, kwargs):
             count = count_examples(args, kwargs)
             self.step = Step(count, torch.is_grad_enabled()) if count else None
             self._leaves, self._earlier, self._has_loss = {}, self._count, False
             if self.step is not None:
-                self.parts.append(self.step)
+                self.micro_batches.append(self.step)
         if self.step is not None:
             self.step.calls.append((self._as_slots(args), self._as_slots(kwargs)))
             self.step.modes[id(module)] = module.training
@@ -474,7 +474,7 @@ class Reader(TorchFunctionMode):
     def end(self) -> Step | None:
         """Return the step that is under way, which is over."""
         step, self.step = self.step, None
-        self._made, self._leaves, self._given, self.parts = {}, {}, {}, []
+        self._made, self._leaves, self._given, self.micro_batches = {}, {}, {}, []
         return step
 
     def __torch_function__(

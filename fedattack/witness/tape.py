@@ -411,7 +411,7 @@ class _FirstStep:
     def __init__(self) -> None:
         self.reader = _FirstReader(self)
         self._step: Step | None = None
-        self._batches: list[Step] = []
+        self._micro_batches: list[Step] = []
         self._losses: list[int] = []
         self._before: list[tuple[Tensor, Tensor]] = []
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -431,7 +431,7 @@ class _FirstStep:
         if self.reader.step is None or len(known) < len(slots):
             return
         if self._step is None:
-            self._step, self._batches = self.reader.step, [*self.reader.parts]
+            self._step, self._micro_batches = self.reader.step, [*self.reader.micro_batches]
             self._keep_parameters()
         elif len(self._step.met) > self._met:
             # A witness sees an example up to the first gradient, without the labels of further losses.
@@ -478,9 +478,9 @@ class _FirstStep:
             )
         self._step.met = self._step.met[: self._met]
         # An example is played in the place of each micro-batch.
-        if len({fields(batch.rows()) for batch in self._batches}) > 1:
+        if len({fields(batch.rows()) for batch in self._micro_batches}) > 1:
             raise DataError("a step takes batches of several forms: there is no loss of one example")
-        return Tape(self._batches[0], self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
+        return Tape(self._micro_batches[0], self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
 
 
 class _FirstReader(Reader):
