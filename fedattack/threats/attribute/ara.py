@@ -211,9 +211,9 @@ class GradientMatching(GradientMatchingOptions, Attack):
         for case in cases:
             by_kind[self._weights(case.updates.steps)].append(case)
         pieces: list[_AnswerPiece] = []
+        # Kinds in an order that no dict decides: victims draw by their index within a kind.
         for row, method in enumerate(METHODS):
             restarts = self.restarts or _RESTARTS[method]
-            # In an order that no dict decides: victims draw by their index within a kind.
             for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 victims = [case.victim for case in chosen]
