@@ -89,11 +89,6 @@ class SmallBatches:
         """Say whether these rows are small enough to wait."""
         return rows.dtype == np.float32 and 0 < rows.nbytes <= _SMALL
 
-    @property
-    def nbytes(self) -> int:
-        """How many bytes wait."""
-        return sum(len(raw) for _, raw in self._waiting)
-
     def add(self, batch: TakenBatch, rows: NDArray[Any]) -> None:
         """Let one wait."""
         if rows.shape[1:] != self._shape or len(self._waiting) >= _LATER:
@@ -217,11 +212,6 @@ class ModelBatches:
         """Whether some were differentiated that no step of an optimizer followed."""
         undecided = self._given_up.sizes or self._waiting.sizes
         return bool(undecided) or any(batch.differentiated for batch in self.pending)
-
-    @property
-    def uncounted(self) -> int:
-        """How many numbers and batches wait to be hashed or counted: a measure of memory."""
-        return self._small.nbytes + len(self._decided)
 
     def step(self) -> None:
         """Note that what was differentiated has changed the model."""

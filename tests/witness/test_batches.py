@@ -26,7 +26,7 @@ def train(model: SeenModel, largest: list[int]) -> None:
             model.discard()
         if rng.random() < 0.3:
             model.step()
-        largest.append(model.batches.uncounted)
+        largest.append(sum(len(raw) for _, raw in model.batches._small._waiting) + len(model.batches._decided))
     model.end(without_steps=False)
 
 
