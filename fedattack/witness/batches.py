@@ -283,7 +283,7 @@ class ModelBatches:
 
     def _train_undecided(self, batches: UndecidedBatches) -> None:
         if batches.sizes:
-            # In the order of time, since the first label that an example is seen with stays.
+            # What was decided before comes first: labels that are known stay when others join.
             self._count()
             self.trained.join(batches.examples)
             self.sizes += batches.sizes
