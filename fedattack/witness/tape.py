@@ -310,8 +310,8 @@ class Tape:
             loss = self.play({place: array[rows] for place, array in leaves.items()}, seed)
             gradients = torch.autograd.grad(loss, chosen, allow_unused=True)
         pieces = []
-        for gradient, parameter in zip(gradients, chosen, strict=True):
-            known = torch.zeros_like(parameter) if gradient is None else gradient
+        for gradient, value in zip(gradients, chosen, strict=True):
+            known = torch.zeros_like(value) if gradient is None else gradient
             pieces.append(known.reshape(-1)[:_NUMBERS].float())
         flat: NDArray[np.float64] = torch.cat(pieces).double().numpy(force=True)
         return flat
