@@ -18,10 +18,10 @@ from torch import Tensor
 
 from fedattack.base.errors import DataError, short
 from fedattack.record.format import Arrays
+from fedattack.witness.arrays import same
 from fedattack.witness.feeding import feed
 from fedattack.witness.step import as_array
 from fedattack.witness.tape import BATCH_NORM, leaves_for, read_tape
-from fedattack.witness.watch import same
 
 PLANTING = 1e-3
 """Learning rate of Adam, by which clients are trained further on their own examples."""

@@ -57,6 +57,7 @@ class LocalSGD:
 
     def steps(self, examples: int) -> int:
         """Return how many optimiser steps a client of so many examples, at least 1, makes in a round."""
+        # ⌈examples / batch size⌉ steps an epoch; a batch size of 0 is all examples.
         return self.epochs * -(-examples // (self.batch_size or examples))
 
     def reach(self, examples: int) -> float:
@@ -67,4 +68,5 @@ class LocalSGD:
         steps, momentum = self.steps(examples), self.momentum
         if not momentum:
             return float(steps)
+        # Σ over k of (1 − μ^k)/(1 − μ) = (steps − μ(1 − μ^steps)/(1 − μ))/(1 − μ).
         return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))

@@ -199,6 +199,7 @@ def counts_of(labels: Mapping[Any, float | None]) -> dict[int, int]:
     """Count the classes among labels, in ascending order; labels that are no whole numbers are no classes."""
     counts: dict[int, int] = {}
     for label in labels.values():
+        # Python counts no number of floating type as whole, not even 1.0: what a regression predicts is no class.
         if isinstance(label, int) and label >= 0:
             counts[label] = counts.get(label, 0) + 1
     return dict(sorted(counts.items()))

@@ -78,7 +78,10 @@ def _join_kind(before: SentArray | None, now: SentArray) -> SentArray:
     if before is None:
         return now
     kinds = {before.kind, now.kind}
+    # Later kinds count more: that a client once sent back what it got, in a call without a step, does not hide that it
+    # sends weights.
     kind = max(kinds, key=KINDS.index)
+    # Who sends weights now and differences then cannot be read by one rule.
     mixed = kinds & {*AS_WEIGHTS} and kinds & {*AS_DIFFERENCES}
     if mixed or before.shape != now.shape:
         return replace(now, kind=UNKNOWN, least=None, most=None)
@@ -94,11 +97,11 @@ def summed_up(tables: Sequence[Sequence[SentArray]]) -> list[dict[str, Any]]:
     for table in tables:
         for array in table:
             rows.setdefault((array.name, array.shape, array.dtype, array.kind), []).append(array)
-    found = []
+    summed = []
     for (name, shape, dtype, kind), arrays in rows.items():
         factors = [each for array in arrays for each in (array.least, array.most) if each is not None]
         row: dict[str, Any] = {"array": name, "shape": [*shape], "dtype": dtype, "kind": kind, "clients": len(arrays)}
         if factors:
             row |= {"least": min(factors), "most": max(factors)}
-        found.append(row)
-    return found
+        summed.append(row)
+    return summed

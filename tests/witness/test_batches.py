@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fedattack.witness import watch
-from fedattack.witness.watch import CallWatch, SeenModel
+from fedattack.witness import batches
+from fedattack.witness.seen_model import SeenModel
+from fedattack.witness.watch import CallWatch
 
 
 def train(model: SeenModel, largest: list[int]) -> None:
@@ -25,26 +26,30 @@ def train(model: SeenModel, largest: list[int]) -> None:
             model.discard()
         if rng.random() < 0.3:
             model.step()
-        largest.append(sum(len(raw) for _, raw in model._unhashed) + len(model._decided))
+        largest.append(sum(len(raw) for _, raw in model.batches._small._waiting) + len(model.batches._decided))
     model.end(without_steps=False)
 
 
 @pytest.mark.parametrize("keep", [10, 1000])
 @pytest.mark.parametrize("passes", [4, 1024])
 def test_batches_that_are_hashed_together_count_as_if_each_were_hashed_alone(keep, passes, monkeypatch):
-    monkeypatch.setattr(watch, "_PASSES", passes)
+    monkeypatch.setattr(batches, "_PENDING", passes)
     found = []
     for small in (0, 2**16):
-        monkeypatch.setattr(watch, "_SMALL", small)
+        monkeypatch.setattr(batches, "_SMALL", small)
         model, largest = SeenModel(CallWatch(keep=keep), None, "a model", "kind"), []
         train(model, largest)
         found.append(model)
         # Of what waits, little is held, however long a client trains.
-        assert max(largest) <= watch._LATER * (8 * 16 + 1)
+        assert max(largest) <= batches._LATER * (8 * 16 + 1)
     alone, together = found
-    assert (alone.uses, alone.steps, alone.batch_sizes) == (together.uses, together.steps, together.batch_sizes)
+    assert (alone.batches.uses, alone.steps, alone.batches.sizes) == (
+        together.batches.uses,
+        together.steps,
+        together.batches.sizes,
+    )
     for role in ("trained", "evaluated"):
-        one, other = getattr(alone, role), getattr(together, role)
+        one, other = getattr(alone.batches, role), getattr(together.batches, role)
         assert one.labels.items == other.labels.items
         assert len(one.labels)
         first, second = one.seen(), other.seen()
