@@ -19,7 +19,7 @@ from fedattack.claims.measured import TEN_THOUSAND, Trial, describe_measured, ju
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, readable, replace_by_configured
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
-from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
+from fedattack.claims.settings import claim_of_run, claimed_besides
 from fedattack.claims.tester import Measured
 from fedattack.learning.importing import import_callable
 

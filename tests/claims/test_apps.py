@@ -3,7 +3,6 @@
 import json
 import math
 import tomllib
-from dataclasses import replace
 
 import pytest
 from dp_accounting import get_epsilon_gaussian
@@ -82,25 +81,6 @@ def test_the_clinic_that_forgets_is_named(tmp_path):
     (missing,) = (finding for finding in answer.findings if finding.name == "claim.noise-missing")
     assert missing.clients == (str(FIRST_NODE + FORGETS),)
     assert answer.verdict == "contradicted"
-
-
-@pytest.mark.slow
-def test_examples_by_which_flower_weighs_are_noted_where_the_claim_says_equal(tmp_path):
-    """With its accountant Flower would refuse them."""
-    unequal = (
-        ("task.py", "120 * (partition_id + 1))", "120 * partition_id + 60 + 6 * partition_id)"),
-        ("server_app.py", "        accountant=RdpAccountant(privacy),\n", ""),
-        ("server_app.py", "strategy.privacy_spent().epsilon", "0.0"),
-    )
-    case = CASES["central"]
-    notes = []
-    for edits in ((), unequal):
-        folder = tmp_path / str(len(edits))
-        replace(case, edits=edits).play(folder)
-        answer = check_claim(read_claim(case.claim_file), record=folder / "run")
-        notes.append(" ".join(answer.recorded["notes"]))
-    assert notes[0] == ""
-    assert "does not rule out that they weigh by" in notes[1]
 
 
 @pytest.mark.long
