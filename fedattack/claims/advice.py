@@ -23,7 +23,7 @@ from fedattack.claims.finding import (
     ClaimFinding,
     scope_of,
 )
-from fedattack.defences.hazards import list_hazards
+from fedattack.defences.guarantee import list_hazards
 
 # The range of noise multipliers that is searched, and how close to the least one the search ends.
 _LEAST, _MOST = 1e-3, 1e7
