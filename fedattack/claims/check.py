@@ -10,8 +10,7 @@ from typing import Any
 from fedattack.base.errors import ConfigError
 from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.arithmetic import describe_configured, judge_configured
-from fedattack.claims.canaries.finding import canary_finding, canary_sentence
-from fedattack.claims.canaries.result import CanaryResult
+from fedattack.claims.canaries.measure import CanaryResult, canary_finding, canary_sentence
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import plain
 from fedattack.claims.finding import CONTRADICTED, ERROR, WHOLE, ClaimFinding, checks_by_chance, verdict_of
