@@ -131,8 +131,8 @@ def _judge_mean(party: Party, round_: Round, mean: UpdateLook, testimony: Testim
     shares = shares_of(round_)
     expected = expect_mean(testimony.expected, shares)
     for node, share in zip(round_.participants, shares.tolist(), strict=True):
-        if expected.reach is not None:
-            testimony.party(party.run, node).add_multiplier(mean.bound, usable_amount(expected.reach * share))
+        reach = None if expected.reach is None else usable_amount(expected.reach * share)
+        testimony.party(party.run, node).add_multiplier(mean.bound, reach)
     testimony.judge_noise(party, round_, mean, expected)
 
 
