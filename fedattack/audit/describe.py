@@ -6,7 +6,6 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from operator import attrgetter
 from statistics import fmean
@@ -23,8 +22,7 @@ from fedattack.audit.quality import Quality
 from fedattack.audit.truth import Privacy, Truth
 from fedattack.base.errors import short
 from fedattack.base.version import __version__
-from fedattack.defences.guarantee import GUARANTEES
-from fedattack.defences.hazards import list_hazards
+from fedattack.defences.guarantee import GUARANTEES, list_hazards
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, RUN
 from fedattack.record.project import ALTERED
@@ -336,7 +334,7 @@ def privacy_of(guarantees: Sequence[Privacy], plaintext: Sequence[str]) -> dict[
         "noise": _ends(guarantees, "noise"),
         "epsilon_round": _ends(guarantees, "epsilon_round"),
         "epsilon_run": _ends(guarantees, "epsilon_run"),
-        "hazards": list(map(asdict, list_hazards(own_noise=True, plaintext=plaintext))),
+        "hazards": [hazard._asdict() for hazard in list_hazards(own_noise=True, plaintext=plaintext)],
     }
 
 

@@ -1,21 +1,26 @@
 """The report as one self-contained HTML page."""
 
+import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from fedattack.audit.finding import Finding
+from fedattack.base.errors import ReportError
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.base.files import write_atomically
+from fedattack.base.files import write_atomically, write_sealed
+from fedattack.base.untrusted import check_folder, read_sealed
 from fedattack.record.folder import LEFT_OUT
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.claim import render_claim
 from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot
-from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.lacking import list_failures
 from fedattack.report.section import Table, section_of
@@ -33,6 +38,43 @@ from fedattack.report.words import interval_title, printable_all
 PAGE = "report.html"
 """File of a report's page, in its run folder."""
 
+FILED = "filed.json"
+"""What people add to a report, which changes no number: who audited, how far, and which risk remains."""
+
+FIELDS = {
+    "role": "In which role",
+    "scope": "How far the audit went",
+    "residual-risk": "Risk that remains",
+    "risk-owner": "Owner of that risk",
+    "next-test": "Next test",
+    "note": "Note",
+}
+"""What people can say, and how the page calls it."""
+
+LONGEST = 2000
+"""Letters of what a person says at most."""
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class FiledWords(TypedDict):
+    """Words of a person: when, who, about what, and why they were changed, where a reason was given."""
+
+    time: _Text
+    by: _Text
+    field: _Text
+    text: _Text
+    why: Annotated[str, StringConstraints(max_length=LONGEST)]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Filed(TypedDict):
+    entries: Annotated[list[FiledWords], Field(max_length=10_000)]
+
+
+_FILED: TypeAdapter[_Filed] = TypeAdapter(_Filed)
+
 _OBSERVED = {
     "rounds": "rounds",
     "replies": "replies that arrived whole",
@@ -40,6 +82,45 @@ _OBSERVED = {
     "missing": "replies that never came",
     "late": "replies that came too late",
 }
+
+
+def read_filed(folder: Path) -> list[FiledWords]:
+    """Read what people added to a report, the oldest first; nothing where nobody did.
+
+    Raises
+    ------
+    ReportError
+        If the file is damaged.
+    """
+    path = Path(folder) / FILED
+    if not path.exists():
+        return []
+    return read_sealed(path, _FILED, ReportError, "put it back as it was, or delete it")["entries"]
+
+
+def add_words(folder: Path, by: str, words: Sequence[tuple[str, str]], why: str = "") -> None:
+    """Add what a person says of fields to what is there; earlier words stay.
+
+    Raises
+    ------
+    ReportError
+        If what is there is damaged, or the folder is none.
+    """
+    check_folder(Path(folder), ReportError, to_write=True)
+    entries = read_filed(folder)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for field, text in words:
+        entries.append(FiledWords(time=now, by=by.strip(), field=field, text=text, why=why.strip()))
+    write_sealed(Path(folder) / FILED, {"entries": entries})
+
+
+def _list_standing(entries: Sequence[FiledWords]) -> list[FiledWords]:
+    """Return what stands of each field, in the order of :data:`FIELDS`: the latest words, and of notes all."""
+    standing = []
+    for field in FIELDS:
+        said = [entry for entry in entries if entry["field"] == field]
+        standing += said if field == "note" else said[-1:]
+    return standing
 
 
 def write_report(
@@ -129,7 +210,7 @@ def render_html(
         observed=observed,
         glossary=GLOSSARY,
         filed=printable_all(list(filed)),
-        standing=printable_all(latest_words(filed)),
+        standing=printable_all(_list_standing(filed)),
         fields=FIELDS,
         papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
     )

@@ -1,9 +1,11 @@
 """`fedattack report`."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from fedattack.base.errors import ConfigError, instead
 from fedattack.cli.options import AsJson, Device, FailIf, Folder, Junit, Pdf, Quiet, Trust
 from fedattack.cli.steps import Gates, read_conditions, report_run, trust_knowledge
 
@@ -44,7 +46,30 @@ def report(
     check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
     trusted = trust_knowledge(folder, trust)
     if filed:
-        from fedattack.report.filed import add_words, read_words
+        from fedattack.report.html import add_words
 
         add_words(folder, by or "", read_words(filed, by), why)
     report_run(folder, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
+
+
+def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:
+    """Read each ``FIELD=TEXT`` of what a person says.
+
+    Raises
+    ------
+    ConfigError
+        If a field is unknown, a text is empty or too long, or nobody says who speaks.
+    """
+    from fedattack.report.html import FIELDS, LONGEST
+
+    said = []
+    for word in words:
+        field, _, text = word.partition("=")
+        if field not in FIELDS:
+            raise ConfigError(f"--file {word}: {instead(field, FIELDS)}")
+        if not 0 < len(text.strip()) <= LONGEST:
+            raise ConfigError(f"--file {field}=…: expected FIELD=TEXT of at most {LONGEST} letters, got {len(text)}")
+        said.append((field, text.strip()))
+    if not (by or "").strip():
+        raise ConfigError("--file says something in somebody's name: expected --by NAME, too")
+    return said

@@ -3,7 +3,7 @@ import pytest
 from fedattack.base.errors import ConfigError
 from fedattack.claims import compute_epsilon
 from fedattack.claims.check import check_claim
-from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
+from fedattack.claims.settings import claim_of_run, claimed_besides
 from fedattack.defences.guarantee import update_privacy
 from fedattack.privacy import ExampleSampling, privacy_spent
 from fedattack.record.folder import write_study
@@ -95,7 +95,7 @@ STEPS = {"dp-noise": 1.5}
 
 @pytest.mark.parametrize(("besides", "said"), [(STEPS, "DP-SGD by the clients"), (UPDATES, "noise on each client's")])
 def test_what_clients_claim_beside_the_noise_of_the_server_is_said(folder, besides, said):
-    made = folder(Run(LAYERS, sigma=0.1, central=0.1, weights="equal"), **CENTRAL, **besides)
+    made = folder(Run(LAYERS, sigma=0.1, central=0.1), **CENTRAL, **besides)
     answer = check_claim(None, record=made)
     assert answer.claim.mechanism == "central-gaussian"
     assert said in answer.notes[1]
