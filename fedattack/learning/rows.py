@@ -1,8 +1,7 @@
 """Matrices with a column for each parameter, by their products alone: gradients of examples, updates of clients.
 
 A million parameters and ten thousand examples are 40 GB of gradients. PROLIN's detectors solve linear systems with such
-a matrix G, for which Gv, Gᵀw and the columns' squares are enough. Three forms give them exactly, block by block. Where
-updates or shadow clients are sketches, :mod:`fedattack.attacks.sketch` stands in, whose products are right on average.
+a matrix G, for which Gv, Gᵀw and the columns' squares are enough. Three forms give them exactly, block by block.
 
 - :class:`Whole`: the matrix itself.
 - :class:`GradientRows`: of a linear or convolutional layer a gradient is δaᵀ, summed over the layer's positions. The
@@ -10,10 +9,9 @@ updates or shadow clients are sketches, :mod:`fedattack.attacks.sketch` stands i
 - :class:`Centred`: rows less the mean of their group.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -79,11 +77,6 @@ class Whole:
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """Yield the matrix."""
         yield slice(0, len(self.matrix)), self
-
-    @property
-    def bytes(self) -> int:
-        """What it takes of memory."""
-        return 4 * self.matrix.numel()
 
     def project(self, directions: Tensor) -> Tensor:
         """See :class:`Block`."""
@@ -575,15 +568,6 @@ class LayerBlock:
         _, matrix = self.columns[0]
         return matrix
 
-    def multiplied_out(self) -> Tensor:
-        """Return the gradients (n, size) themselves."""
-        matrix = self._first.new_empty((len(self), self.size))
-        for where, values in self.columns:
-            matrix[:, where] = values
-        for product in self.products:
-            product.multiply_out([(slice(0, self.size), matrix)])
-        return matrix
-
     def of(self, rows: slice) -> "LayerBlock":
         """Return some of the examples, without a copy."""
         columns = [(where, values[rows]) for where, values in self.columns]
@@ -619,56 +603,7 @@ class LayerBlock:
             product.accumulate_squares(out, weights)
 
 
-_B = TypeVar("_B", Whole, LayerBlock)
-
-
-class KeptRows(ABC, Generic[_B]):
-    """Rows, one for each of n examples, that are kept from pass to pass as far as there is room.
-
-    Parameters
-    ----------
-    count
-        n.
-    generator
-        Makes the generator of dropout masks.
-    room
-        Bytes for what is kept. What does not fit is computed again in each pass.
-    """
-
-    def __init__(self, count: int, generator: Callable[[], torch.Generator], room: float) -> None:
-        self.count = count
-        self.generator = generator
-        self.room = room
-        # by the first row: blocks, and the state in which the draws of their masks leave the generator
-        self._kept: dict[int, tuple[list[tuple[slice, _B]], Tensor]] = {}
-
-    def __len__(self) -> int:
-        return self.count
-
-    def blocks(self) -> Iterator[tuple[slice, _B]]:
-        """Yield all rows, block by block; see :class:`Rows`."""
-        generator = self.generator()
-        for first in range(0, len(self), _DRAWN):
-            if first in self._kept:
-                blocks, state = self._kept[first]
-                generator.set_state(state)
-                yield from blocks
-                continue
-            made: list[tuple[slice, _B]] = []
-            for where, block in self.compute(first, min(first + _DRAWN, len(self)), generator):
-                self.room -= block.bytes
-                if self.room >= 0:
-                    made.append((where, block))
-                yield where, block
-            if self.room >= 0:
-                self._kept[first] = made, generator.get_state()
-
-    @abstractmethod
-    def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, _B]]:
-        """Compute the rows of examples whose masks are drawn together."""
-
-
-class GradientRows(KeptRows[LayerBlock]):
+class GradientRows:
     """Gradients (n, size) of examples at one point, within a bound of memory.
 
     Parameters
@@ -698,11 +633,14 @@ class GradientRows(KeptRows[LayerBlock]):
         room: float,
         scratch: float,
     ) -> None:
-        super().__init__(len(x), generator, room)
         self.model = model
         self.start = start
         self.x = x
         self.y = y
+        self.generator = generator
+        self.room = room
+        # by the first row: blocks, and the state in which the draws of their masks leave the generator
+        self._kept: dict[int, tuple[list[tuple[slice, LayerBlock]], Tensor]] = {}
         # Layers are multiplied out whose gradients are smaller than what makes them up; and where there is room, those
         # of many positions, whose gradients are faster to multiply with.
         small = tuple(layer for layer in model.layers if layer.size < layer.numbers)
@@ -718,12 +656,29 @@ class GradientRows(KeptRows[LayerBlock]):
             for run in model.runs(self.multiplied):
                 self._columns.append((run, torch.empty((len(x), run.stop - run.start), device=start.device)))
 
+    def __len__(self) -> int:
+        return len(self.x)
+
     def blocks(self) -> Iterator[tuple[slice, LayerBlock]]:
         """Yield all rows, block by block; see :class:`Rows`."""
         if self._merged:
             yield from self._merged
             return
-        yield from super().blocks()
+        generator = self.generator()
+        for first in range(0, len(self), _DRAWN):
+            if first in self._kept:
+                blocks, state = self._kept[first]
+                generator.set_state(state)
+                yield from blocks
+                continue
+            made: list[tuple[slice, LayerBlock]] = []
+            for where, block in self._compute(first, min(first + _DRAWN, len(self)), generator):
+                self.room -= block.bytes
+                if self.room >= 0:
+                    made.append((where, block))
+                yield where, block
+            if self.room >= 0:
+                self._kept[first] = made, generator.get_state()
         if self._all_fit:
             self._merge()
 
@@ -741,8 +696,8 @@ class GradientRows(KeptRows[LayerBlock]):
             rows = slice(first, min(first + step, len(self)))
             self._merged.append((rows, whole.of(rows)))
 
-    def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
-        """See :class:`KeptRows`."""
+    def _compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
+        """Compute the rows of examples whose masks are drawn together."""
         shadow = self.model.shadow
         masks = shadow.draw_masks((last - first, 1), generator)
         for begin in range(first, last, self.chunk):

@@ -38,7 +38,6 @@ from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.singled import Weighing, find_singled, split
-from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum
 
 _BLOCK = 1 << 18
@@ -160,8 +159,6 @@ class Observation:
         As written; see :class:`fedattack.record.writer.Reply`.
     arrays
         What the client sent (in FedAvg its local model, in FedSGD its gradient, in FedMD its predictions), or ``None``.
-    sketch
-        In place of ``arrays``, a sketch of how far they moved the model, where the record holds sketches alone.
     """
 
     def __init__(self, entry: Mapping[str, Any], index: int, round_: "Round") -> None:
@@ -174,10 +171,7 @@ class Observation:
         self._round = round_
         self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
         stored = round_.stored(f"reply/{index}", entry.get("arrays"))
-        self.sketch = round_.as_sketch(stored)
-        self.arrays: Arrays | None = None
-        if self.sketch is None:
-            self.arrays = round_.whole(stored, reply=True)
+        self.arrays = round_.whole(stored, reply=True)
         self._index = index
         if round_.sends_differences:
             self.arrays = round_.moved(self.node, self.received, self.arrays)
@@ -230,10 +224,6 @@ class Observation:
         if not PROTOCOLS[self._round.protocol].sends_back:
             raise RecordError(
                 f"{self._round.where}: an update is sent − received in fedavg; this is {self._round.protocol}"
-            )
-        if self.sketch is not None:
-            raise RecordError(
-                f"{self._round.where}, node {self.node}: no update, because there is a sketch of it alone"
             )
         if self.arrays is None or self.received is None:
             raise RecordError(f"{self._round.where}, node {self.node}: no update, because {self.reason or self.status}")
@@ -369,18 +359,10 @@ class Round:
 
     @property
     def aggregate(self) -> Arrays | None:
-        """What a secure-aggregation server sees; ``None`` in the individual view, and in a record of sketches."""
+        """What a secure-aggregation server sees; ``None`` in the individual view."""
         if self._record.exchanges:
             return None
-        arrays = self.stored("aggregate", self._entry["aggregate"])
-        if self.as_sketch(arrays) is not None:
-            return None
-        return self.whole(arrays)
-
-    @property
-    def sketch(self) -> Arrays | None:
-        """A sketch of how far the aggregate moved the model, in a record of sketches."""
-        return self.as_sketch(self.stored("aggregate", self._entry["aggregate"]))
+        return self.whole(self.stored("aggregate", self._entry["aggregate"]))
 
     @property
     def after(self) -> Arrays | None:
@@ -396,27 +378,6 @@ class Round:
         if names is None:
             return None
         return self._record.stored_in(self, prefix, names)
-
-    def as_sketch(self, arrays: Arrays | None) -> Arrays | None:
-        """Take stored arrays as a sketch, if the record holds sketches; each is checked when it is read."""
-        plan = self._record.sketch_plan
-        if arrays is None or plan is None:
-            return None
-        stored, widths = arrays, plan.widths
-        on_disk = self._record.on_disk(stored)
-        if {*on_disk.values()} != widths.keys():
-            raise RecordError(f"{self.where}: a sketch has other arrays than the model; it is sealed, but damaged")
-
-        def read(name: str) -> NDArray[Any]:
-            sums, width = stored[name], widths.get(on_disk[name])
-            if sums.dtype != np.float32 or sums.shape != (width,):
-                raise RecordError(
-                    f"{self.where}: the sketch of {name} is {sums.dtype} of shape {sums.shape}, and {width} float32 "
-                    "were expected; it is sealed, but not as fedattack writes it"
-                )
-            return sums
-
-        return StoredArrays(read, {name: name for name in stored})
 
     def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
         """See :meth:`Record.whole`."""
@@ -473,9 +434,6 @@ class Record:
         As the manifest says; see FORMAT.md.
     keep
         What of the run is in the record. Its rounds are those that are kept.
-    absent, left_out
-        The arrays that :attr:`keep` leaves out; and by their names the checksum of each that nobody changed, ``None``
-        for others.
     signer
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
@@ -507,9 +465,6 @@ class Record:
         self.facts = _decode(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
         self.keep = self._read_keep()
-        left_out = self.manifest["left_out"] or ()
-        self.absent = tuple(map(Parameter.from_dict, left_out))
-        self.left_out: dict[str, str | None] = {entry["name"]: entry["xxh3"] for entry in left_out}
         self._frozen: dict[str, NDArray[Any]] = {}
         if self.keep.kinds and not thinned:
             raise RecordError(f"{self.path} keeps {self.kept}, and this needs a whole record: record the run whole")
@@ -613,14 +568,7 @@ class Record:
     @property
     def kept(self) -> str:
         """What of the run is in the record, in words; empty for all of it."""
-        words = [self.keep.describe(kind) for kind in self.keep.kinds]
-        if "layers" in self.keep.kinds:
-            trained = sum(digest is None for digest in self.left_out.values())
-            state = "all of them frozen"
-            if trained:
-                state = f"{trained} of them trained"
-            words.append(f"not {len(self.left_out)} other arrays, {state}")
-        return " and ".join(words)
+        return " and ".join(map(self.keep.describe, self.keep.kinds))
 
     @property
     def remarks(self) -> list[str]:
@@ -628,8 +576,6 @@ class Record:
         thinned = []
         if self.kept:
             thinned.append(f"the record does not hold all that the server saw: it keeps {self.kept}")
-        if self.sketch_plan is not None and self.sketch_plan.remark:
-            thinned.append(self.sketch_plan.remark)
         return [*thinned, *self._origins()]
 
     def _origins(self) -> list[str]:
@@ -711,8 +657,6 @@ class Record:
         view = copy.copy(self)
         view._new_names = dict(names)
         view.parameters = tuple(entry.rename(names.get(entry.name, entry.name)) for entry in self.parameters)
-        view.absent = tuple(entry.rename(names.get(entry.name, entry.name)) for entry in self.absent)
-        view.left_out = {names.get(name, name): digest for name, digest in self.left_out.items()}
         return view
 
     def complete(self, frozen: Mapping[str, NDArray[Any]], order: Sequence[str]) -> "Record":
@@ -825,15 +769,6 @@ class Record:
         """Map names under which arrays are shown to those under which they are stored."""
         stored = {shown: name for name, shown in self._new_names.items()}
         return {name: stored.get(name, name) for name in names}
-
-    @cached_property
-    def sketch_plan(self) -> SketchPlan | None:
-        """By which hash functions sketches are made, with the names on disk; ``None`` where arrays are whole."""
-        if not self.keep.sketch:
-            return None
-        return SketchPlan.of(
-            map(Parameter.from_dict, self.manifest["parameters"] or ()), self.keep.sketch, self.keep.seed
-        )
 
     def stored_in(self, round_: Round, prefix: str, names: Sequence[str]) -> Arrays:
         """Arrays of a round's file under ``prefix``."""

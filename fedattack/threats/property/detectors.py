@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedattack.attacks.knowledge import ModelKnowledge, Targets
-from fedattack.attacks.sketch import Sketch, SketchedRows
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.learning import LocalSGD
@@ -52,10 +51,10 @@ from fedattack.learning.rows import (
 )
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import fix_seed, to_tensor
-from fedattack.record.sketch import SketchPlan
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
+from fedattack.threats.property.sketch import Sketch
 
 Part = Literal["train", "choose", "test"]
 
@@ -116,8 +115,6 @@ class DetectorSetting:
         Of all draws; where to compute.
     memory
         Bytes that the work on one round may hold, beside the auxiliary examples and what torch takes.
-    sketch
-        How updates were sketched when they were recorded; ``None`` for whole ones. Detectors are then of sketches.
     """
 
     model: ModelKnowledge
@@ -129,7 +126,6 @@ class DetectorSetting:
     seed: int
     device: str
     memory: float = MEMORY
-    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ class Detector:
     Attributes
     ----------
     weights, offset
-        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32. Δ is a sketch where updates were recorded as such.
+        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32.
     plus_mean, plus_sd, minus_mean, minus_sd
         (groups,): the feature's mean and standard deviation with and without the property, by size of the client.
     accuracy
@@ -231,20 +227,19 @@ def fit_detectors(
     """
     loss = mean_loss(trust_given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
-    columns = _count_columns(setting, shadow)
-    if bytes_needed(setting, columns, random=shadow.random) > setting.memory:
+    if bytes_needed(setting, shadow.size, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     width = sketch_width(setting, shadow.size)
     own = None
     if width:
-        own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names)
+        own = Sketch(shadow.sizes, width, setting.seed)
     shadows: _ShadowSource
     if setting.mode == "linear":
         shadows = _Linear(setting, shadow, common, number)
     else:
-        shadows = _Exact(setting, shadow, common, number, sketch=setting.sketch or own)
+        shadows = _Exact(setting, shadow, common, number, sketch=own)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
         detector = _fit(shadows, question, space, shares)
@@ -257,15 +252,8 @@ def fit_detectors(
         return [replace(detector, checked=detector.accuracy) for detector in detectors]
     # the gradients and what is made for the check need not be in memory together
     del shadows, space
-    checker = _Exact(setting, shadow, common, number, count=_CHECKED, sketch=setting.sketch)
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED)
     return [_check_detector(checker, question, detector, shares) for question, detector in enumerate(detectors)]
-
-
-def _count_columns(setting: DetectorSetting, shadow: ShadowModel) -> int:
-    """Return how many columns there are of what is multiplied with: parameters, or sums of a recorded sketch."""
-    if setting.sketch:
-        return setting.sketch.width
-    return shadow.size
 
 
 def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
@@ -279,7 +267,7 @@ def sketch_width(setting: DetectorSetting, size: int) -> int:
     Shadow clients are trained again in every pass over updates that do not fit into memory. With a large model, of
     which not even a chunk of updates fits, that would take hours, and one pass over sketches takes its place.
     """
-    if setting.sketch or setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
+    if setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
         return 0
     vectors = 6 * len(setting.auxiliary) + 2 * (STEPS + _BESIDE)
     # Odd, so that sums do not follow the sides of layers.
@@ -451,13 +439,12 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = examples_of(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
-        self.columns = _count_columns(setting, shadow)
-        self.fits = bytes_needed(setting, self.columns, random=shadow.random) <= setting.memory
-        self.steps = steps_within(setting.memory, self.columns)
+        self.fits = bytes_needed(setting, shadow.size, random=shadow.random) <= setting.memory
+        self.steps = steps_within(setting.memory, shadow.size)
 
     def room(self, questions: int) -> float:
         """Return the bytes that are left beside the Krylov spaces of some questions for what passes over rows keep."""
-        spanned = 4.0 * self.columns * (self.steps + _BESIDE) * questions
+        spanned = 4.0 * self.shadow.size * (self.steps + _BESIDE) * questions
         return max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
 
     def numbers(self, *stream: int) -> np.random.Generator:
@@ -539,7 +526,7 @@ class _Exact(_Base):
         super().__init__(*args)
         self.count = count
         self.sketch = sketch
-        if sketch is not None and self.setting.sketch is None:
+        if sketch is not None:
             # What is kept is of the sketches' size.
             self.fits, self.steps = True, STEPS
 
@@ -564,7 +551,7 @@ class _Exact(_Base):
         rows = _JoinedRows(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
         sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
         group = torch.cat(sides).to(self.start.device)
-        means = group_means(rows, group, 2, self.columns)
+        means = group_means(rows, group, 2, self.shadow.size)
         weights = torch.full((len(rows),), 1 / len(rows), device=means.device)
         (space,) = _krylov(Centred(rows, means, group), weights, (means[0] - means[1])[None], self.steps)
         return space
@@ -641,7 +628,7 @@ class _ShadowRows:
             masks.set_state(state)
             return updates
         made = self._train(at, batches, masks)
-        taken = 4.0 * self.exact.columns * len(batches)
+        taken = 4.0 * self.exact.shadow.size * len(batches)
         if taken > self.room:
             return made
         self.room -= taken
@@ -715,7 +702,7 @@ class _Linear(_Base):
         # How many questions' Krylov spaces are in memory together.
         self._together = len(self.setting.questions)
         if not self.fits:
-            spanned = 4 * self.columns * (self.steps + _BESIDE)
+            spanned = 4 * self.shadow.size * (self.steps + _BESIDE)
             self._together = int(np.clip(_SPANNED * self.setting.memory / spanned, 1, self._together))
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
@@ -737,29 +724,22 @@ class _Linear(_Base):
         once: bool = False,
         again: bool = True,
     ) -> Rows:
-        """Return the gradient of each example at a point, or its sketch.
+        """Return the gradient of each example at a point.
 
         ``training`` says that they are those to train on; ``once`` that a question multiplies with them once alone;
         ``again`` that others are worth keeping, too: there are passes to come.
         """
-        scratch = _AT_A_TIME * self.setting.memory
-        sketch = self.setting.sketch
         if not self.fits:
             whole, each = self._rooms
             room = again * each * len(x)
             if training:
                 room = whole
-        elif sketch is not None:
-            room = 4.0 * sketch.width * len(x)
         elif once:
             # To multiply them out would take longer.
             room = 4.0 * numbers_kept(self._model) * len(x)
         else:
             room = 4.0 * self.shadow.size * len(x)
-        if sketch is None:
-            return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
-        rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch / 2)
-        return SketchedRows(rows, sketch, room=room, scratch=scratch / 2)
+        return GradientRows(self._model, at, x, y, masks, room=room, scratch=_AT_A_TIME * self.setting.memory)
 
     @cached_property
     def _model(self) -> LayerModel:
@@ -767,15 +747,12 @@ class _Linear(_Base):
 
     @cached_property
     def _rooms(self) -> tuple[float, float]:
-        """Bytes for what is kept of all the gradients or sketches to train on, and of each other one."""
+        """Bytes for what is kept of all the gradients to train on, and of each other one."""
         room = self.room(self._together)
         train, choose, test = map(len, self.rows.values())
         extra = sum(question.extra_count for question in self.setting.questions) * self._masks_of("train")
         others = extra + self._several * (choose + test * (2 * _points(self.setting) - 1))
-        kept = self.columns
-        if not self.setting.sketch:
-            kept = numbers_kept(self._model)
-        each = min(4.0 * kept, room / (train + others))
+        each = min(4.0 * numbers_kept(self._model), room / (train + others))
         return room - each * others, each
 
     @property
@@ -816,7 +793,7 @@ class _Linear(_Base):
         rows, gradients = torch.as_tensor(self.rows["train"]), self._at_start["train"]
         count = len(self.x)
         share = use.sum() / len(self.setting.questions)
-        differences = torch.zeros((len(group), self.columns), device=use.device)
+        differences = torch.zeros((len(group), self.shadow.size), device=use.device)
         changed = [changes[question][:count][rows].float().to(use.device) for question in group]
         for where, block in gradients.blocks():
             for difference, change in zip(differences, changed, strict=True):
@@ -839,7 +816,7 @@ class _Linear(_Base):
     def _apart(self, extra: Rows, masks: int) -> tuple[Rows, Tensor]:
         """Return the gradients of extra examples less their means over dropout masks, and the means."""
         group = torch.arange(len(extra) // masks, device=self.start.device).repeat_interleave(masks)
-        means = group_means(extra, group, len(extra) // masks, self.columns)
+        means = group_means(extra, group, len(extra) // masks, self.shadow.size)
         return Centred(extra, means, group), means
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
@@ -892,7 +869,7 @@ class _Linear(_Base):
     @cached_property
     def _walking(self) -> int | None:
         """How many examples of the path's are computed at a time; ``None`` for all."""
-        if self.fits and self.setting.sketch is None:
+        if self.fits:
             return None
         return int(max(1, _AT_A_TIME * self.setting.memory // (4 * PASSES * self._model.activations)))
 
@@ -933,10 +910,7 @@ class _Linear(_Base):
             if extra is not None:
                 features = _project(extra, directions).reshape(-1, self._masks_of(part), len(directions))
             extras.append(features)
-            moved = point
-            if self.setting.sketch is not None:
-                moved = self.setting.sketch.of(point[None])[0]
-            positions.append(_host(directions @ moved))
+            positions.append(_host(directions @ point))
         return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 
     def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Rows:

@@ -8,12 +8,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.attacks.sketch import Sketch
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
-from fedattack.record.sketch import SketchPlan
 from fedattack.threats.property import detectors
 from fedattack.threats.property.detectors import (
     STEPS,
@@ -248,35 +246,6 @@ def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
     assert found.weights.shape == usual.weights.shape == (size,)
     assert found.accuracy > usual.accuracy - 0.03
     assert accuracy(found, setting) == pytest.approx(found.accuracy, abs=0.03)
-
-
-@pytest.mark.parametrize("asked", PROPERTIES)
-@pytest.mark.parametrize("model", [SMALL, DROPPING], ids=["plain", "dropout"])
-@pytest.mark.slow
-def test_a_detector_of_recorded_sketches_is_nearly_as_good(asked, model):
-    """It is one of sketches, of half as many numbers, along the path of several steps with weight decay."""
-    usual = make(asked, model=model, training=THREE_STEPS, auxiliary=1_000)
-    shadow = ShadowModel(model.build(), usual.auxiliary.x[0], mean_loss(model.loss))
-    sketch = Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names)
-    setting = replace(usual, sketch=sketch)
-    start = start_of(model)
-    expected, found = (fit(each, start=start, check=True) for each in (usual, setting))
-    assert found.weights.shape == (sketch.width,)
-    assert found.accuracy > expected.accuracy - 0.05
-    assert found.checked == pytest.approx(found.accuracy, abs=0.07)
-
-
-@pytest.mark.parametrize("mode", ["linear", "exact"])
-@pytest.mark.slow
-def test_sketches_that_are_not_in_memory_make_the_same_detector(mode):
-    """Those of gradients are computed again in each pass, and those of updates as far as they are not kept."""
-    usual = make("membership", mode, auxiliary=100)
-    shadow = ShadowModel(SMALL.build(), usual.auxiliary.x[0], mean_loss(SMALL.loss))
-    usual = replace(usual, sketch=Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names))
-    little = replace(usual, memory=45e3)
-    assert steps_within(little.memory, usual.sketch.width) == STEPS
-    assert bytes_needed(little, usual.sketch.width, random=False) > little.memory
-    same_but_for_rounding(*(fit(setting, check=mode == "linear") for setting in (usual, little)))
 
 
 def test_sketches_are_for_large_models_whose_updates_do_not_fit():
