@@ -26,9 +26,11 @@ from fedattack.base.machine import MEMORY, read_size
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
-from fedattack.threats.property.detectors import DetectorSetting, Mode, fit_detectors
+from fedattack.threats.property.detectors import fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
+from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import draw_records, membership
+from fedattack.threats.property.setting import DetectorSetting
 from tests.threats.property.test_disaggregation import f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"

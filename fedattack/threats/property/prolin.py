@@ -39,17 +39,7 @@ from fedattack.learning.importing import trust_given
 from fedattack.learning.torch_utils import has_dropout
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
-from fedattack.threats.property.detectors import (
-    STEPS,
-    Detector,
-    DetectorSetting,
-    bytes_needed,
-    can_be_linear,
-    divide,
-    fit_detectors,
-    sketch_width,
-    steps_within,
-)
+from fedattack.threats.property.detectors import Detector, can_be_linear, fit_detectors
 from fedattack.threats.property.disaggregation import (
     Array,
     Densities,
@@ -60,8 +50,10 @@ from fedattack.threats.property.disaggregation import (
     posterior,
     weighted_ridge,
 )
+from fedattack.threats.property.memory import STEPS, bytes_needed, sketch_width, steps_within
 from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.setting import DetectorSetting, divide
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
 """The paper's four, and the exact posterior under PROLIN's model."""

@@ -13,18 +13,10 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
 from fedattack.threats.property import detectors
-from fedattack.threats.property.detectors import (
-    STEPS,
-    Detector,
-    DetectorSetting,
-    bytes_needed,
-    can_be_linear,
-    divide,
-    fit_detectors,
-    sketch_width,
-    steps_within,
-)
+from fedattack.threats.property.detectors import Detector, can_be_linear, fit_detectors
+from fedattack.threats.property.memory import STEPS, bytes_needed, sketch_width, steps_within
 from fedattack.threats.property.properties import Property, questions
+from fedattack.threats.property.setting import DetectorSetting, divide
 from tests.worlds.federation import ONE_STEP, SMALL, blobs, odd_record
 
 PROPERTIES = ("membership", "inversion", "ascent")
@@ -286,8 +278,9 @@ import sys
 import numpy as np, torch
 from fedattack.learning import LocalSGD
 from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.threats.property.detectors import DetectorSetting, fit_detectors
+from fedattack.threats.property.detectors import fit_detectors
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.setting import DetectorSetting
 
 def taken(name):
     status = open("/proc/self/status").read().splitlines()
