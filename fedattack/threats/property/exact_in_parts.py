@@ -22,7 +22,7 @@ class ExactClientsInParts(ExactClients):
     """Shadow clients, trained in each pass; the numbers are those of :class:`ExactClients` but for rounding."""
 
     def spaces(self) -> Iterator[KrylovSpace]:
-        """See :class:`DrawnClients`."""
+        """See :class:`fedattack.threats.property.clients.DrawnClients`."""
         for question in range(len(self.setting.questions)):
             yield self._space_of(question)
 
@@ -37,7 +37,7 @@ class ExactClientsInParts(ExactClients):
         return space
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
-        """See :class:`DrawnClients`."""
+        """See :class:`fedattack.threats.property.clients.DrawnClients`."""
         plus, minus = (self._project_side(question, part, has, directions) for has in (True, False))
         return plus, minus
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedattack.learning import LocalSGD
+from fedattack.learning.gradient_rows import PASSES, GradientRows, numbers_kept
 from fedattack.learning.inputs import Examples, examples_of
-from fedattack.learning.rows import PASSES, Centred, GradientRows, LayerModel, Rows, Whole, group_means, numbers_kept
+from fedattack.learning.layer_model import LayerModel
+from fedattack.learning.rows import Centred, Rows, Whole, group_means
 from fedattack.learning.torch_utils import to_tensor
 from fedattack.threats.property.clients import DrawnClients, Features
 from fedattack.threats.property.disaggregation import Array
