@@ -74,6 +74,7 @@ class Whole:
 
 def add_squares(out: Tensor, matrix: Tensor, weights: Tensor) -> None:
     """Add weights (n,) times the squared rows to ``out``, a few rows at a time."""
+    # The squares of all rows at once would take as much memory as the rows.
     step = size_on(matrix, _SQUARED)
     for rows, part in zip(matrix.split(step), weights.split(step), strict=True):
         out += part @ rows.square()
@@ -111,9 +112,11 @@ class _CentredBlock:
     group: Tensor
 
     def project(self, directions: Tensor) -> Tensor:
+        # ⟨d, r − m⟩ = ⟨d, r⟩ − ⟨d, m⟩, with the mean of each row's own group.
         return self.block.project(directions) - (directions @ self.means.T)[:, self.group]
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        # Σw(r − m) = Σwr − Σ(Σw)m, the second sum over groups, each with the weights of its rows.
         self.block.accumulate(out, weights)
         out -= self._by_group(weights) @ self.means
 

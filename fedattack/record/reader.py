@@ -111,6 +111,7 @@ class Observation:
                 raise RecordError(
                     f"{self._round.where}, node {self.node}, {name}: expected shape {before.shape}, got {got}"
                 )
+            # Weights are large and updates small: their difference is rounded once, at the end.
             update[name] = (after.astype(np.float64) - before.astype(np.float64)).astype(np.float32)
         return update
 
@@ -221,6 +222,7 @@ class Round:
         """The common model after the round, if the server is known to have made one."""
         seq = self.seq
         exchanges = self._record.exchanges.get(self.number)
+        # Of several exchanges the last one is followed by the next round.
         if exchanges:
             seq = exchanges[-1].seq
         return self._record.show_model(self._record.storage.common_after(seq))
@@ -455,6 +457,7 @@ class Record:
         """
         if self.server != "inconsistent" or self.view != "aggregate":
             return self
+        # A round of such a server is several lines of one number.
         exchanges: dict[int, list[IndexedLine]] = {}
         for line in self._lines:
             exchanges.setdefault(line.number, []).append(line)

@@ -262,6 +262,7 @@ class RecordStorage:
             # Each client's update asks for it, and callers may change what they get.
             return mean[name].copy()
 
+        # Names are in the index. The replies are read, and averaged, when somebody asks for an array.
         names = self._names_of.get(origin.seq, lambda: self._names_of_replies(origin))
         return StoredArrays(read, {name: name for name in names})
 
@@ -288,6 +289,7 @@ class RecordStorage:
         usable = self._usable(line)
         replies = (dict(self.arrays(line, f"reply/{index}", reply["arrays"]) or {}) for index, reply in usable)
         counts = [decode_metric(reply.get("num_examples")) or 0 for _, reply in usable]
+        # What clients sent may have any shapes and types, and need not add up.
         try:
             mean = mean_of(replies, counts, recipe)
         except (TypeError, ValueError, ArithmeticError):

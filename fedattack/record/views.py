@@ -48,6 +48,7 @@ class RecordView:
         shown = [entry.rename(self._rename(entry.name)) for entry in stored if self._shows(entry.name)]
         if not self.frozen:
             return tuple(shown)
+        # The model's own order; what it does not know stands last, as it came.
         shown += [Parameter.of(name, array) for name, array in self.frozen.items()]
         place = {name: index for index, name in enumerate(self.order)}
         return tuple(sorted(shown, key=lambda entry: place.get(entry.name, len(place))))
@@ -93,6 +94,7 @@ def move(received: Arrays, differences: Arrays, factor: float) -> Arrays:
         before = received[name]
         if name not in differences:
             return before
+        # In double precision, so that only the last step rounds; counts, such as batches seen, are whole numbers.
         after = before.astype(np.float64) + differences[name].astype(np.float64) / factor
         if before.dtype.kind != "f":
             after = np.rint(after)

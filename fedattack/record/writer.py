@@ -309,10 +309,12 @@ class RecordWriter:
             self._note_unrecorded()
             self._check_manifest(self._manifest)
             self._write_manifest()
-        reduced = self._keep.reduce_round(exchange)
-        if reduced is None:
-            return
-        exchange = reduced
+        kept = self._keep.reduce_round(exchange)
+        if kept is not None:
+            self._append_round(kept)
+
+    def _append_round(self, exchange: Exchange) -> None:
+        """Write a round's arrays to a file, and then its line to the index."""
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
         entries = _entries(exchange.replies)
@@ -328,6 +330,7 @@ class RecordWriter:
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange, usable)
         file = file_of(self._seq)
+        # The file comes before the line that names it: a kill between them leaves a file of no line, and no damage.
         digests = write_tensors(self.path / file, tensors, sha256=self._key is not None)
         line = {
             "seq": self._seq,
@@ -347,6 +350,7 @@ class RecordWriter:
             line["others"] = others
         try:
             row, check = seal_line(line, self._previous)
+            # A line that no reader would take must not be written.
             unseal_line(row, f"round {exchange.number}")
             self._append(row)
         except BaseException:

@@ -113,6 +113,7 @@ class DrawnClients(ABC):
 
     def records(self, question: int, batches: NDArray[np.int64]) -> tuple[Examples, Tensor]:
         """Look the examples (clients, size, *shape) and labels of ``batches`` up."""
+        # Extra examples are counted after the auxiliary ones.
         x, y = self.x, self.y
         extra = self.setting.questions[question].extra
         if extra is not None:

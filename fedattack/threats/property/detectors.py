@@ -165,6 +165,7 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[Any]) -> bool:
 
 def _fit(clients: DrawnClients, question: int, space: KrylovSpace, shares: Array) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
+    # Size of the space and κ are chosen where neither the space nor the densities come from.
     chosen_on = _join_sizes(clients.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
@@ -230,6 +231,7 @@ def _log_odds(plus: Sequence[Array], minus: Sequence[Array], shares: Array) -> t
     spread = float(shares @ [(a[:, 0].var() + b[:, 0].var()) / 2 for a, b in zip(plus, minus, strict=True)])
     if not 0 < spread < np.inf:
         return 0.0, 0.0
+    # Of N(±d/2, s²) the log odds are odds · x, and the means of these ± odds · d/2.
     odds = (top - bottom) / spread
     mean = abs(odds * (top - bottom) / 2)
     if not mean > 0:
