@@ -210,7 +210,7 @@ class Attack(ABC):
         if record.view == "individual" and record.silence:
             raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
         named = named_for(record, knowledge.model, knowledge.frozen or ())
-        whole = complete_models(named, knowledge, f"attack {self.name}")
+        whole = complete_models(named, knowledge)
         if whole is not named and "frozen" not in self.needs.takes:
             raise NeedsError(
                 f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "

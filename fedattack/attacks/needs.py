@@ -24,11 +24,11 @@ class Needs:
     knowledge
         Names of the attributes of :class:`Knowledge` that must be there.
     takes
-        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and updates of
-        which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which
-        the attacker puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside
-        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask; and
-        ``models``: sums of clients that an active server sent different models.
+        What may be missing in the record without making a number wrong: ``rounds`` and other ``clients``, as
+        :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker puts back: for
+        attacks that compute with models alone, or with gradients of what is trained. Beside what a record may lack,
+        ``structures``: examples that are more than one array, such as ids with a mask; and ``models``: sums of clients
+        that an active server sent different models.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
     server
@@ -49,13 +49,9 @@ class Needs:
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
             return f"sums of clients that were sent one model; the server of {record.path} is {record.server}"
         for kind in record.keep.kinds:
-            if kind in _WHOLE and kind not in self.takes:
+            if kind not in self.takes:
                 return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
-        layers = f"whole updates; {record.path} keeps {record.keep.describe('layers')}"
-        trained = [name for name, digest in record.left_out.items() if digest is None]
-        if trained:
-            return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
-        return layers if record.left_out and "frozen" not in self.takes else ""
+        return ""
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
@@ -125,5 +121,4 @@ class InApps:
 _WHOLE = {
     "rounds": "every round",
     "clients": "the replies of all clients",
-    "sketch": "whole updates",
 }

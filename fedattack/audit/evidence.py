@@ -162,7 +162,7 @@ def _of_part(
         # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
         record = named_for(record, knowledge.model, knowledge.frozen or ())
         if knowledge.frozen is not None:
-            record = complete_models(record, knowledge, "the judge")
+            record = complete_models(record, knowledge)
         clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
         truth = replace(truth, nodes=clients_alone)
     _check_record(part, record, knowledge, truth)

@@ -78,9 +78,9 @@ class Recorder:
     resumed
         Go on with an existing record: the name in the record by the id of a node now, where they differ. Flower may
         have given the nodes other ids since.
-    every, clients, layers, sketch
+    every, clients
         What is recorded of a run that is too large to be recorded whole; see :class:`fedattack.record.Keep`. ``seed``
-        decides which clients a share is, and the signs of a sketch.
+        decides which clients a share is.
     record_id
         The id of the first record, where knowledge and truth were written before the run and name it; drawn without.
 
@@ -117,13 +117,11 @@ class Recorder:
         key: Path | str | None = None,
         every: int = 1,
         clients: float | Sequence[str] = 1.0,
-        layers: str | Sequence[str] = (),
-        sketch: int = 0,
         record_id: str = "",
     ) -> None:
         self.view = view
         self._protocol = protocol
-        self._keep = Keep.chosen(every, clients, layers, seed, sketch)
+        self._keep = Keep.chosen(every, clients, seed)
         if view == "aggregate" and aggregation is None:
             aggregation = PROJECTED
         self._out = str(out)
@@ -195,8 +193,6 @@ class Recorder:
             return
         self._foretold = True
         size = Size.of(model, sampled, self._keep, view=self.view, protocol=self._protocol)
-        if size.remark:
-            log.warning("%s", size.remark)
         try:
             free = shutil.disk_usage(self._writer.path).free
         except OSError:

@@ -105,7 +105,7 @@ class ObservedServerApp(ServerApp):
         Parameter names, in order, for projects whose arrays have none (legacy NumPyClients).
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
-        ``every``, ``clients``, ``layers`` and ``sketch`` of :class:`fedattack.record.Keep`, to record less.
+        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
         In the aggregate view each round is projected before it is written. Without a ``view`` it is chosen: sums where
         the app runs Flower's SecAgg+, else single replies.
 

@@ -45,8 +45,8 @@ class ObservedLegacyStrategy(Strategy):
         Parameter names, in order: legacy arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts``, ``aggregation`` and ``key`` of
-        :class:`fedattack.record.RecordWriter`. ``every``, ``clients``, ``layers`` and ``sketch`` of
-        :class:`fedattack.record.Keep`, to record less.
+        :class:`fedattack.record.RecordWriter`. ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record
+        less.
 
     Notes
     -----

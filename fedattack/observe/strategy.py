@@ -36,7 +36,7 @@ class ObservedStrategy(Strategy):
         Parameter names, in order, for projects whose arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
-        ``every``, ``clients``, ``layers`` and ``sketch`` of :class:`fedattack.record.Keep`, to record less.
+        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:

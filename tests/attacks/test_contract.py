@@ -244,7 +244,6 @@ def thinned(folder, to, keep):
 THINNINGS = {
     "rounds": (Keep(every=2), "needs every round; .* keeps every 2nd round"),
     "clients": (Keep(clients=0.5), "needs the replies of all clients; .* keeps the replies of 50 %"),
-    "sketch": (Keep(sketch=100), "needs whole updates; .* keeps sketches of updates, of 100 numbers each"),
 }
 
 
@@ -256,8 +255,6 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
     keep, words = THINNINGS[kind]
     if kind == "clients" and attack.needs.views == ("aggregate",):
         pytest.skip("sums have no clients to leave out")
-    if kind == "sketch" and not PROTOCOLS[Record(folder / "record").protocol].sends_back:
-        pytest.skip("only models are sketched")
     record = thinned(folder, tmp_path / "thin", keep)
     known = read_knowledge(folder / "knowledge")
     if kind not in attack.needs.takes:
@@ -277,27 +274,6 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
         evidence = read_evidence(tmp_path / "thin")
         assert judge_attacks(evidence, setting={}, provenance={})
         assert any("does not hold all that the server saw" in note for note in notes_of(evidence))
-
-
-def test_layers_are_refused_by_name_and_trained_ones_for_good(case, tmp_path):
-    attack, folder = case
-    whole = Record(folder / "record")
-    if not PROTOCOLS[whole.protocol].sends_model:
-        pytest.skip("predictions have no layers")
-    if len(whole.parameters) < 2:
-        pytest.skip("a model of trees is one array")
-    first, second = (parameter.name for parameter in whole.parameters[:2])
-    record = thinned(folder, tmp_path / "thin", Keep(layers=(first,)))
-    assert second in record.left_out
-    known = read_knowledge(folder / "knowledge")
-    words = f"attack {attack.name} needs whole updates; .* keeps the layers {first}"
-    if "frozen" in attack.needs.takes:
-        words += ", and of the others the run trained"
-    with pytest.raises(NeedsError, match=words):
-        attack.run(record, known)
-    frozen = {name: whole.rounds[0].common[name] for name in record.left_out}
-    with pytest.raises(NeedsError, match=f"attack {attack.name} needs whole updates"):
-        attack.run(record, replace(known, frozen=frozen))
 
 
 @pytest.mark.slow

@@ -101,9 +101,7 @@ def _refusals(path: Path) -> list[str]:
             told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
     able = told.pop("", [])
     lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]
-    if able and record.left_out:
-        lines.append(f"attacks that take it with --frozen, the weights that are not in it: {', '.join(able)}")
-    elif able:
+    if able:
         lines.append(f"attacks that take it: {', '.join(able)}")
     return lines
 

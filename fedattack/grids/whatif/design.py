@@ -133,9 +133,8 @@ class Altering(Design[Alteration]):
                 f"{part.record}: clients send differences, or other arrays beside their models, and what-if alters "
                 "models alone; put the defence into the app, and audit it"
             )
-        if not record.left_out:
-            # By its name a running variance is known, which noise must not make negative.
-            record = named_for(record, known.model)
+        # By its name a running variance is known, which noise must not make negative.
+        record = named_for(record, known.model)
         alter_record(record, copy.record, alteration, seed=seed, memory=self.request.bytes_of_memory)
         # An attacker plays clients who defend the change of their model. What a run's own clients did comes first, and
         # both together cannot be told.

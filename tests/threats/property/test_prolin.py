@@ -12,8 +12,9 @@ from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from fedattack.threats.property.detectors import DetectorSetting, fit_detectors
+from fedattack.threats.property.detectors import fit_detectors
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.setting import DetectorSetting
 from tests.worlds.federation import ONE_STEP, WEIGHTED_MEAN, write_property_run
 
 PROLIN = ATTACKS["prolin"]
