@@ -1,0 +1,514 @@
+"""A frozen dataclass is its own form on disk: what is read is of this form, or refused in one line.
+
+A field is of a kind that JSON has, with pydantic's limits, or of NumPy arrays, with :class:`Axes`::
+
+    @dataclass(frozen=True, eq=False)
+    class MovedRows:
+        clients: Annotated[tuple[Name, ...], Field(min_length=1)]
+        rows: Annotated[NDArray[np.int64], Axes("named", low=0)]
+        whose: Annotated[NDArray[np.int64], Axes("named", low=0)]
+        seen: Annotated[NDArray[np.bool_], Axes("clients")]
+
+Axes of one name are of one length, as ``named`` here. So is an axis with a tuple of its name, as ``clients``.
+
+In JSON each field is a key, in the order of the fields. It must be there, whatever the field's default in Python, but
+for what is :data:`OPTIONAL`. Tuples are lists, and dataclasses are objects. Arrays go by their field's name; those of a
+dataclass within another have the field's name and ``_`` before theirs. A class may have a method ``fault`` that says
+what else is wrong with what was read, or nothing.
+
+What reads: :func:`form_of` for JSON alone, as the adapter of :func:`fedattack.base.untrusted.read_sealed`, and
+:func:`read_arrays` for an ``.npz``. What writes: :func:`split`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
+
+from fedattack.base.errors import short
+from fedattack.base.machine import let_go
+from fedattack.base.untrusted import MAX_EXAMPLES_INFLATED, Error, NpzFile, open_npz, parse_json, validate
+
+T = TypeVar("T")
+
+# Numbers that are looked at together.
+_AT_ONCE = 2**20
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_SAID = {"b": "yes or no", "iu": "whole numbers", "U": "texts"}
+
+
+@dataclass(frozen=True)
+class Optional:
+    """Marks a key that is left out of the JSON where its field has its default.
+
+    Attributes
+    ----------
+    beside
+        A field by which the key is left out in this one's place: where that field has its default.
+    """
+
+    beside: str = ""
+
+
+OPTIONAL = Optional()
+"""A key that is left out of the JSON where its field has its default, and that may be missing."""
+
+
+@dataclass(frozen=True)
+class AsJson:
+    """How a field of another kind stands in JSON.
+
+    Attributes
+    ----------
+    form
+        What stands there, with its limits.
+    write, read
+        Make that of the field's value, and the other way round; ``read`` may raise a ValueError.
+    """
+
+    form: Any
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+class Axes:
+    """Marks a field that is an array, or several: what they hold.
+
+    The field's type says which numbers: ``NDArray[np.int64]`` takes whole numbers and casts them,
+    ``NDArray[np.integer]`` takes them as they are, and ``NDArray[Any]`` any numbers. A tuple of texts or of whole
+    numbers, or one text, is an array on disk, too. A mapping is of arrays by name, at least one. Where ``None`` is of
+    the type, there may be none, and the field has its default.
+
+    Parameters
+    ----------
+    names
+        Of the axes.
+    low, high
+        Least and largest value, NaN apart.
+    nan
+        Whether NaN may stand for what there is not.
+    rest
+        Whether further axes may follow.
+    kinds
+        Kinds of NumPy's types that are taken; those of the field's type if empty.
+    prefix
+        What the names of a mapping's arrays begin with.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        low: float = -np.inf,
+        high: float = np.inf,
+        nan: bool = False,
+        rest: bool = False,
+        kinds: str = "",
+        prefix: str = "",
+    ) -> None:
+        self.names = names
+        self.low = low
+        self.high = high
+        self.nan = nan
+        self.rest = rest
+        self.kinds = kinds
+        self.prefix = prefix
+
+    def explain_misfit(self, dtype: np.dtype[Any], shape: tuple[int, ...], kinds: str, sizes: dict[str, int]) -> str:
+        """Say what is wrong with an array's type or shape, or nothing.
+
+        ``sizes`` are those of the axes that are known, and learns new ones.
+        """
+        if dtype.kind not in kinds:
+            return f"expected {_SAID.get(kinds, 'numbers')}, got {short(str(dtype), 60)}"
+        if len(shape) < len(self.names) or (len(shape) > len(self.names) and not self.rest):
+            return f"expected the axes ({', '.join(self.names)}), got the shape {short(str(shape), 60)}"
+        for axis, size in zip(self.names, shape, strict=False):
+            if sizes.setdefault(axis, size) != size:
+                return f"expected {sizes[axis]} {axis}, got {size}"
+        return ""
+
+    def explain_values(self, array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> str:
+        """Say which values of an array are wrong, or cannot be cast to whole numbers of type ``dtype``, or nothing."""
+        if array.dtype.kind not in "iuf":
+            return ""
+        low, high = self.low, self.high
+        if dtype is not None and dtype.kind in "iu":
+            low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
+        least, largest = np.inf, -np.inf
+        rows = np.atleast_1d(array)
+        # A few rows at a time: scores of many rounds are large.
+        step = max(1, len(rows) * _AT_ONCE // max(rows.size, 1))
+        for first in range(0, len(rows), step):
+            values = rows[first : first + step]
+            if array.dtype.kind == "f":
+                missing = np.isnan(values)
+                if missing.any() and not self.nan:
+                    return "expected numbers, got NaN"
+                values = values[~missing]
+            if values.size:
+                least, largest = min(least, values.min()), max(largest, values.max())
+            let_go(array)
+        if least <= largest and not low <= least <= largest <= high:
+            return f"expected values in {low:g} … {high:g}, got {least:g} … {largest:g}"
+        return ""
+
+
+@dataclass(frozen=True)
+class _ArrayKind:
+    """What a field's type says of its arrays.
+
+    Attributes
+    ----------
+    kinds, dtype
+        Which kinds of NumPy's types are taken, and to which type they are cast; ``None`` for as they are.
+    make
+        Makes of an array what the field holds.
+    is_mapping, may_lack
+        Whether the field is of arrays by name; whether there may be none.
+    """
+
+    kinds: str
+    dtype: np.dtype[Any] | None
+    make: Callable[[NDArray[Any]], Any]
+    is_mapping: bool
+    may_lack: bool
+
+
+@dataclass(frozen=True)
+class _StoredField:
+    """A field: its type with and without what is annotated, and what is said of it."""
+
+    name: str
+    hint: Any
+    kind: Any
+    default: Callable[[], Any] | None
+    axes: Axes | None
+    array: _ArrayKind
+    json: AsJson | None
+    optional: Optional | None
+
+    @property
+    def inner(self) -> Any:
+        """The dataclass with arrays that the field is; ``None`` if it is none."""
+        if self.axes is None and is_dataclass(self.kind) and _has_arrays(self.kind):
+            return self.kind
+        return None
+
+    def has_default(self, value: Any) -> bool:
+        """Whether an object's field has its default."""
+        return self.default is not None and bool(getattr(value, self.name) == self.default())
+
+    def find(self, names: Collection[str], before: str) -> list[str]:
+        """Return which arrays of a file are this field's."""
+        if self.axes is not None and self.array.is_mapping:
+            return [name for name in names if name.startswith(f"{before}{self.axes.prefix}")]
+        return [name for name in (f"{before}{self.name}",) if name in names]
+
+
+@cache
+def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    found = []
+    for field in fields(cls):
+        hint = hints[field.name]
+        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        default: Callable[[], Any] | None = None
+        if field.default_factory is not MISSING:
+            default = field.default_factory
+        elif field.default is not MISSING:
+            default = partial(_give, field.default)
+        axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, Optional))
+        array = _NONE if axes is None else _array_kind(kind, axes)
+        found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional))
+    return tuple(found)
+
+
+def _give(value: T) -> T:
+    return value
+
+
+def _find_mark(marks: Iterable[Any], sort: type[Any]) -> Any:
+    return next((mark for mark in marks if isinstance(mark, sort)), None)
+
+
+_NONE = _ArrayKind("", None, _give, is_mapping=False, may_lack=False)
+
+
+def _array_kind(kind: Any, axes: Axes) -> _ArrayKind:
+    is_mapping = may_lack = False
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (part for part in get_args(kind) if part is not NoneType)
+        may_lack = True
+    if _is_mapping(kind):
+        kind = get_args(kind)[1]
+        is_mapping = True
+    make: Callable[[NDArray[Any]], Any] = _give
+    if kind is str:
+        kind, make = NDArray[np.str_], str
+    elif get_origin(kind) is tuple:
+        kind, make = NDArray[np.str_ if get_args(kind)[0] is str else np.int64], _make_tuple
+    # NDArray[scalar] is np.ndarray[shape, np.dtype[scalar]].
+    scalar = get_args(get_args(kind)[1])[0]
+    kinds, dtype = _kinds_of(get_origin(scalar) or scalar)
+    return _ArrayKind(axes.kinds or kinds, dtype, make, is_mapping, may_lack)
+
+
+def _is_mapping(kind: Any) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _make_tuple(array: NDArray[Any]) -> tuple[Any, ...]:
+    return tuple(array.tolist())
+
+
+def _kinds_of(scalar: Any) -> tuple[str, np.dtype[Any] | None]:
+    if scalar is Any:
+        return "biuf", None
+    for kinds, sort in (("b", np.bool_), ("iu", np.integer), ("iuf", np.floating), ("U", np.str_)):
+        if issubclass(scalar, sort):
+            # An abstract type, such as np.floating, stands for all of its kind.
+            return kinds, None if scalar is sort else np.dtype(scalar)
+    raise TypeError(f"no array of {scalar} is stored")
+
+
+@cache
+def _has_arrays(cls: Any) -> bool:
+    return any(field.axes is not None or field.inner is not None for field in _fields_of(cls))
+
+
+def form_of(cls: type[T]) -> TypeAdapter[T]:
+    """Return the form of a dataclass without arrays as JSON; what is validated by it is an object of it."""
+    return _adapter_of(cls)
+
+
+@cache
+def _adapter_of(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_form(cls))
+
+
+@cache
+def _keys_adapter_of(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_keys_of(cls))
+
+
+def schema_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the JSON schema of a dataclass, of all that are no arrays."""
+    return _keys_adapter_of(cls).json_schema()
+
+
+# mypy takes a TypedDict in words alone.
+_make_typed_dict: Any = TypedDict
+
+
+@cache
+def _keys_of(cls: Any) -> Any:
+    """Describe the keys of a dataclass's JSON to pydantic; what is validated by that is a dict of its fields."""
+    keys = {}
+    for field in _fields_of(cls):
+        if field.axes is None:
+            form = _form(field.hint)
+            keys[field.name] = form if field.optional is None else NotRequired[form]
+    config = getattr(cls, "__pydantic_config__", _STRICT)
+    return with_config(config)(_make_typed_dict(cls.__name__, keys))
+
+
+def _form(kind: Any, *limits: Any) -> Any:
+    """Describe to pydantic how a type stands in JSON; ``limits`` hold of that, before Python's kind is made of it."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        marks = inner[1:]
+        if by_hand := _find_mark(marks, AsJson):
+            return Annotated[by_hand.form, AfterValidator(by_hand.read)]
+        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, Optional)))
+    making: tuple[Any, ...] = ()
+    if origin is tuple:
+        making = (AfterValidator(tuple),)
+        if inner[-1] is not Ellipsis:
+            limits = (*limits, Field(min_length=len(inner), max_length=len(inner)))
+        kind = list[_form(inner[0])]  # type: ignore[misc]  # all entries are of one type
+    elif origin in (Union, UnionType):
+        kind = Union[tuple(map(_form, inner))]  # noqa: UP007 - of types that are known here alone
+    elif _is_mapping(kind):
+        kind = dict[_form(inner[0]), _form(inner[1])]  # type: ignore[misc]
+    elif is_dataclass(kind):
+        if not _has_arrays(kind):
+            making = (AfterValidator(partial(_make, kind)),)
+        kind = _keys_of(kind)
+    return Annotated[kind, *limits, *making] if limits or making else kind
+
+
+def _make(cls: Callable[..., T], values: Mapping[str, Any], before: str = "") -> T:
+    """Make an object of the values of its fields; a ValueError says, after ``before``, what is wrong with it."""
+    made = cls(**values)
+    explain = getattr(made, "fault", None)
+    if explain is not None and (wrong := explain()):
+        raise PydanticCustomError("unfit", "{wrong}", {"wrong": f"{before}{wrong}"})
+    return made
+
+
+def split(value: Any, before: str = "") -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return what of a dataclass is JSON, and its arrays by name, which begin with ``before``."""
+    entry: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    known = {field.name: field for field in _fields_of(type(value))}
+    for field in known.values():
+        content = getattr(value, field.name)
+        if field.axes is not None:
+            arrays |= _arrays_of(field, content, before)
+        elif field.inner is not None:
+            entry[field.name], further = split(content, f"{before}{field.name}_")
+            arrays |= further
+        elif field.optional is None or not known[field.optional.beside or field.name].has_default(value):
+            entry[field.name] = field.json.write(content) if field.json else _plain(content)
+    return entry, arrays
+
+
+def _plain(value: Any) -> Any:
+    """Write a value in kinds that JSON has."""
+    if is_dataclass(value):
+        return split(value)[0]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    return value
+
+
+def _arrays_of(field: _StoredField, content: Any, before: str) -> dict[str, NDArray[Any]]:
+    if content is None:
+        return {}
+    if field.axes is not None and field.array.is_mapping:
+        return {f"{before}{field.axes.prefix}{name}": array for name, array in content.items()}
+    if not isinstance(content, np.ndarray):
+        content = np.array(content, dtype=field.array.dtype or np.str_)
+    return {f"{before}{field.name}": content}
+
+
+def read_arrays(
+    cls: type[T],
+    path: Path,
+    error: Error,
+    hint: str,
+    *,
+    text: str = "",
+    inside: Callable[[Any], Any] = _give,
+    most: float = np.inf,
+    inflated: int = MAX_EXAMPLES_INFLATED,
+) -> T:
+    """Read a dataclass with arrays from an ``.npz``, or raise ``error`` in one line that ends with ``hint``.
+
+    Types and shapes of all its arrays are looked at before memory is taken for any. Others in the file are not read.
+
+    Parameters
+    ----------
+    text
+        The array that holds the JSON of all else, as a text or as bytes; none where all fields are arrays.
+    inside
+        Returns the dataclass's own part of that JSON, where it is not all.
+    most, inflated
+        As for :func:`fedattack.base.untrusted.read_npz`.
+    """
+    with open_npz(path, error, hint, inflated=inflated) as file:
+        needed = [*filter(None, [text]), *_list_needed(cls)]
+        lacking = [name for name in needed if name not in file.names]
+        if lacking:
+            raise error(f"{path}: expected the arrays {' and '.join(needed)}, but there is no {lacking[0]!r}; {hint}")
+        values: dict[str, Any] = {}
+        if text:
+            where = f"{path}: {text}"
+            part = inside(_parse_array(file.read(text), where, error, hint))
+            values = validate(_keys_adapter_of(cls), part, where, error, hint)
+        arrays = _ArraysRead(file, most, lambda wrong: error(f"{path}: {wrong}; {hint}"))
+        arrays.look(cls, values)
+        arrays.read()
+    try:
+        made: T = arrays.join(cls, values)
+    except PydanticCustomError as cause:
+        raise error(f"{path}: {cause.message()}; {hint}") from None
+    return made
+
+
+def _parse_array(array: NDArray[Any], where: str, error: Error, hint: str) -> Any:
+    if array.dtype == np.uint8 and array.ndim == 1:
+        content: bytes | str = array.tobytes()
+    elif array.dtype.kind == "U" and array.ndim == 0:
+        content = str(array)
+    else:
+        raise error(f"{where}: expected bytes or a text, got {short(str(array.dtype), 60)} {array.shape}; {hint}")
+    try:
+        return parse_json(content)
+    except ValueError as cause:
+        raise error(f"{where} is no JSON ({short(str(cause), 100)}); {hint}") from None
+
+
+def _list_needed(cls: Any, before: str = "") -> list[str]:
+    """Name the arrays that must be there."""
+    needed = []
+    for field in _fields_of(cls):
+        if field.inner is not None:
+            needed += _list_needed(field.inner, f"{before}{field.name}_")
+        elif field.axes is not None and not field.array.may_lack and not field.array.is_mapping:
+            needed.append(f"{before}{field.name}")
+    return needed
+
+
+class _ArraysRead:
+    """The arrays of a file that are a dataclass's; what is wrong raises what ``refuse`` makes."""
+
+    def __init__(self, file: NpzFile, most: float, refuse: Callable[[str], Exception]) -> None:
+        self._file = file
+        self._most = most
+        self._refuse = refuse
+        self._seen: dict[str, tuple[_StoredField, tuple[Any, ...]]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def look(self, cls: Any, values: Mapping[str, Any], before: str = "") -> None:
+        """Hold types and shapes against the form, and take no memory."""
+        sizes = {name: len(value) for name, value in values.items() if isinstance(value, tuple)}
+        for field in _fields_of(cls):
+            if field.inner is not None:
+                self.look(field.inner, values[field.name], f"{before}{field.name}_")
+            if field.axes is None:
+                continue
+            names = field.find(self._file.names, before)
+            if not names and not field.array.may_lack:
+                raise self._refuse(f"there is no array {before}{field.axes.prefix}…")
+            for name in names:
+                seen = self._file.look(name)
+                if wrong := field.axes.explain_misfit(*seen, field.array.kinds, sizes):
+                    raise self._refuse(f"{short(name, 60)}: {wrong}")
+                self._seen[name] = field, seen
+
+    def read(self) -> None:
+        """Read what was looked at, and hold values against the form."""
+        for name, (field, seen) in self._seen.items():
+            array, dtype = self._file.read(name, self._most), field.array.dtype
+            if (array.dtype, array.shape) != seen:
+                raise self._refuse(f"{short(name, 60)} changed while it was read")
+            if field.axes is not None and (wrong := field.axes.explain_values(array, dtype)):
+                raise self._refuse(f"{short(name, 60)}: {wrong}")
+            self._arrays[name] = array if dtype is None else array.astype(dtype, copy=False)
+
+    def join(self, cls: Any, values: Mapping[str, Any], before: str = "") -> Any:
+        """Make an object of its JSON and its arrays."""
+        joined = dict(values)
+        for field in _fields_of(cls):
+            if field.inner is not None:
+                joined[field.name] = self.join(field.inner, values[field.name], f"{before}{field.name}_")
+            elif field.axes is not None:
+                made = {name: field.array.make(self._arrays[name]) for name in field.find(self._arrays, before)}
+                if made and field.array.is_mapping:
+                    begins = len(f"{before}{field.axes.prefix}")
+                    joined[field.name] = {name[begins:]: array for name, array in made.items()}
+                elif made:
+                    (joined[field.name],) = made.values()
+        return _make(cls, joined, before)
