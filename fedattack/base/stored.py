@@ -42,7 +42,20 @@ T = TypeVar("T")
 # Numbers that are looked at together.
 _AT_ONCE = 2**20
 _STRICT = ConfigDict(extra="forbid", strict=True)
+Count = Annotated[int, Field(ge=0, le=2**50)]
+"""How many there are of something."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A number."""
+
+ANY_KIND = "biufcmMSUV"
+"""Kinds of all of NumPy's types, for a field of which its class alone says what it takes."""
+
 _SAID = {"b": "yes or no", "iu": "whole numbers", "U": "texts"}
+
+
+def _give(value: T) -> T:
+    return value
 
 
 @dataclass(frozen=True)
@@ -75,8 +88,8 @@ class AsJson:
     """
 
     form: Any
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
+    write: Callable[[Any], Any] = _give
+    read: Callable[[Any], Any] = _give
 
 
 class Axes:
@@ -137,11 +150,12 @@ class Axes:
 
     def explain_values(self, array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> str:
         """Say which values of an array are wrong, or cannot be cast to whole numbers of type ``dtype``, or nothing."""
-        if array.dtype.kind not in "iuf":
-            return ""
         low, high = self.low, self.high
         if dtype is not None and dtype.kind in "iu":
             low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
+        is_limited = (low, high) != (-np.inf, np.inf) or not self.nan
+        if array.dtype.kind not in "iuf" or not is_limited:
+            return ""
         least, largest = np.inf, -np.inf
         rows = np.atleast_1d(array)
         # A few rows at a time: scores of many rounds are large.
@@ -229,10 +243,6 @@ def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
         array = _NONE if axes is None else _array_kind(kind, axes)
         found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional))
     return tuple(found)
-
-
-def _give(value: T) -> T:
-    return value
 
 
 def _find_mark(marks: Iterable[Any], sort: type[Any]) -> Any:
@@ -327,7 +337,7 @@ def _form(kind: Any, *limits: Any) -> Any:
     if origin is Annotated:
         marks = inner[1:]
         if by_hand := _find_mark(marks, AsJson):
-            return Annotated[by_hand.form, AfterValidator(by_hand.read)]
+            return Annotated[by_hand.form, AfterValidator(partial(_read_by, by_hand.read))]
         return _form(inner[0], *(mark for mark in marks if not isinstance(mark, Optional)))
     making: tuple[Any, ...] = ()
     if origin is tuple:
@@ -346,12 +356,23 @@ def _form(kind: Any, *limits: Any) -> Any:
     return Annotated[kind, *limits, *making] if limits or making else kind
 
 
+def _read_by(read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except ValueError as cause:
+        raise _unfit(str(cause)) from None
+
+
+def _unfit(wrong: str) -> PydanticCustomError:
+    return PydanticCustomError("unfit", "{wrong}", {"wrong": wrong})
+
+
 def _make(cls: Callable[..., T], values: Mapping[str, Any], before: str = "") -> T:
     """Make an object of the values of its fields; a ValueError says, after ``before``, what is wrong with it."""
     made = cls(**values)
     explain = getattr(made, "fault", None)
     if explain is not None and (wrong := explain()):
-        raise PydanticCustomError("unfit", "{wrong}", {"wrong": f"{before}{wrong}"})
+        raise _unfit(f"{before}{wrong}")
     return made
 
 
