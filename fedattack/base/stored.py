@@ -139,14 +139,18 @@ class Axes:
 
         ``sizes`` are those of the axes that are known, and learns new ones.
         """
-        if dtype.kind not in kinds:
-            return f"expected {_SAID.get(kinds, 'numbers')}, got {short(str(dtype), 60)}"
-        if len(shape) < len(self.names) or (len(shape) > len(self.names) and not self.rest):
-            return f"expected the axes ({', '.join(self.names)}), got the shape {short(str(shape), 60)}"
+        count = len(self.names)
+        expected = [sizes.get(axis, axis) for axis in self.names]
+        fits = dtype.kind in kinds and (len(shape) == count or (len(shape) > count and self.rest))
         for axis, size in zip(self.names, shape, strict=False):
-            if sizes.setdefault(axis, size) != size:
-                return f"expected {sizes[axis]} {axis}, got {size}"
-        return ""
+            fits = fits and sizes.setdefault(axis, size) == size
+        if fits:
+            return ""
+        sides = ", ".join([*map(str, expected), *["…"] * self.rest])
+        if count == 1 and not self.rest:
+            sides += ","
+        got = f"{short(str(dtype), 60)} {short(str(shape), 60)}"
+        return f"expected {_SAID.get(kinds, 'numbers')} ({sides}), got {got}"
 
     def explain_values(self, array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> str:
         """Say which values of an array are wrong, or cannot be cast to whole numbers of type ``dtype``, or nothing."""
@@ -414,90 +418,36 @@ def _arrays_of(field: _StoredField, content: Any, before: str) -> dict[str, NDAr
     return {f"{before}{field.name}": content}
 
 
-def read_arrays(
-    cls: type[T],
-    path: Path,
-    error: Error,
-    hint: str,
-    *,
-    text: str = "",
-    inside: Callable[[Any], Any] = _give,
-    most: float = np.inf,
-    inflated: int = MAX_EXAMPLES_INFLATED,
-) -> T:
-    """Read a dataclass with arrays from an ``.npz``, or raise ``error`` in one line that ends with ``hint``.
+class _GivenArrays:
+    """Arrays that are in memory, in the place of a file."""
 
-    Types and shapes of all its arrays are looked at before memory is taken for any. Others in the file are not read.
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        self.names = tuple(arrays)
 
-    Parameters
-    ----------
-    text
-        The array that holds the JSON of all else, as a text or as bytes; none where all fields are arrays.
-    inside
-        Returns the dataclass's own part of that JSON, where it is not all.
-    most, inflated
-        As for :func:`fedattack.base.untrusted.read_npz`.
-    """
-    with open_npz(path, error, hint, inflated=inflated) as file:
-        needed = [*filter(None, [text]), *_list_needed(cls)]
-        lacking = [name for name in needed if name not in file.names]
-        if lacking:
-            raise error(f"{path}: expected the arrays {' and '.join(needed)}, but there is no {lacking[0]!r}; {hint}")
-        values: dict[str, Any] = {}
-        if text:
-            where = f"{path}: {text}"
-            part = inside(_parse_array(file.read(text), where, error, hint))
-            values = validate(_keys_adapter_of(cls), part, where, error, hint)
-        arrays = _ArraysRead(file, most, lambda wrong: error(f"{path}: {wrong}; {hint}"))
-        arrays.look(cls, values)
-        arrays.read()
-    try:
-        made: T = arrays.join(cls, values)
-    except PydanticCustomError as cause:
-        raise error(f"{path}: {cause.message()}; {hint}") from None
-    return made
+    def look(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        return self._arrays[name].dtype, self._arrays[name].shape
 
-
-def _parse_array(array: NDArray[Any], where: str, error: Error, hint: str) -> Any:
-    if array.dtype == np.uint8 and array.ndim == 1:
-        content: bytes | str = array.tobytes()
-    elif array.dtype.kind == "U" and array.ndim == 0:
-        content = str(array)
-    else:
-        raise error(f"{where}: expected bytes or a text, got {short(str(array.dtype), 60)} {array.shape}; {hint}")
-    try:
-        return parse_json(content)
-    except ValueError as cause:
-        raise error(f"{where} is no JSON ({short(str(cause), 100)}); {hint}") from None
-
-
-def _list_needed(cls: Any, before: str = "") -> list[str]:
-    """Name the arrays that must be there."""
-    needed = []
-    for field in _fields_of(cls):
-        if field.inner is not None:
-            needed += _list_needed(field.inner, f"{before}{field.name}_")
-        elif field.axes is not None and not field.array.may_lack and not field.array.is_mapping:
-            needed.append(f"{before}{field.name}")
-    return needed
+    def read(self, name: str, most: float) -> NDArray[Any]:
+        return self._arrays[name]
 
 
 class _ArraysRead:
     """The arrays of a file that are a dataclass's; what is wrong raises what ``refuse`` makes."""
 
-    def __init__(self, file: NpzFile, most: float, refuse: Callable[[str], Exception]) -> None:
+    def __init__(self, file: NpzFile | _GivenArrays, most: float, refuse: Callable[[str], Exception]) -> None:
         self._file = file
         self._most = most
         self._refuse = refuse
         self._seen: dict[str, tuple[_StoredField, tuple[Any, ...]]] = {}
         self._arrays: dict[str, NDArray[Any]] = {}
 
-    def look(self, cls: Any, values: Mapping[str, Any], before: str = "") -> None:
-        """Hold types and shapes against the form, and take no memory."""
-        sizes = {name: len(value) for name, value in values.items() if isinstance(value, tuple)}
+    def look(self, cls: Any, values: Mapping[str, Any], known: Mapping[str, int], before: str = "") -> None:
+        """Hold types and shapes against the form, and take no memory; ``known`` are lengths of axes."""
+        sizes = {**known, **{name: len(value) for name, value in values.items() if isinstance(value, tuple)}}
         for field in _fields_of(cls):
             if field.inner is not None:
-                self.look(field.inner, values[field.name], f"{before}{field.name}_")
+                self.look(field.inner, values[field.name], known, f"{before}{field.name}_")
             if field.axes is None:
                 continue
             names = field.find(self._file.names, before)
@@ -532,4 +482,97 @@ class _ArraysRead:
                     joined[field.name] = {name[begins:]: array for name, array in made.items()}
                 elif made:
                     (joined[field.name],) = made.values()
-        return _make(cls, joined, before)
+        try:
+            return _make(cls, joined, before)
+        except PydanticCustomError as cause:
+            raise self._refuse(cause.message()) from None
+
+
+def read_arrays(
+    cls: type[T],
+    path: Path,
+    error: Error,
+    hint: str,
+    *,
+    text: str = "",
+    inside: Callable[[Any], Any] = _give,
+    sizes: Mapping[str, int] | None = None,
+    most: float = np.inf,
+    inflated: int = MAX_EXAMPLES_INFLATED,
+) -> T:
+    """Read a dataclass with arrays from an ``.npz``, or raise ``error`` in one line that ends with ``hint``.
+
+    Types and shapes of all its arrays are looked at before memory is taken for any. Others in the file are not read.
+
+    Parameters
+    ----------
+    text
+        The array that holds the JSON of all else, as a text or as bytes; none where all fields are arrays.
+    inside
+        Returns the dataclass's own part of that JSON, where it is not all.
+    sizes
+        Lengths of axes that are known otherwise.
+    most, inflated
+        As for :func:`fedattack.base.untrusted.read_npz`.
+    """
+    with open_npz(path, error, hint, inflated=inflated) as file:
+        _check_there(file, [*filter(None, [text]), *_list_needed(cls)], path, error, hint)
+        values: dict[str, Any] = {}
+        if text:
+            where = f"{path}: {text}"
+            part = inside(_parse_array(file.read(text), where, error, hint))
+            values = validate(_keys_adapter_of(cls), part, where, error, hint)
+        arrays = _ArraysRead(file, most, lambda wrong: error(f"{path}: {wrong}; {hint}"))
+        arrays.look(cls, values, sizes or {})
+        arrays.read()
+    made: T = arrays.join(cls, values)
+    return made
+
+
+def check_arrays(
+    cls: type[T],
+    arrays: Mapping[str, NDArray[Any]],
+    where: object,
+    error: Error,
+    hint: str,
+    *,
+    sizes: Mapping[str, int] | None = None,
+) -> T:
+    """Make a dataclass of arrays that are in memory; refuses the same as :func:`read_arrays`."""
+    given = _GivenArrays(arrays)
+    _check_there(given, _list_needed(cls), where, error, hint)
+    checked = _ArraysRead(given, np.inf, lambda wrong: error(f"{where}: {wrong}; {hint}"))
+    checked.look(cls, {}, sizes or {})
+    checked.read()
+    made: T = checked.join(cls, {})
+    return made
+
+
+def _check_there(file: NpzFile | _GivenArrays, needed: Collection[str], where: object, error: Error, hint: str) -> None:
+    lacking = [name for name in needed if name not in file.names]
+    if lacking:
+        raise error(f"{where}: expected the arrays {' and '.join(needed)}, but there is no {lacking[0]!r}; {hint}")
+
+
+def _parse_array(array: NDArray[Any], where: str, error: Error, hint: str) -> Any:
+    if array.dtype == np.uint8 and array.ndim == 1:
+        content: bytes | str = array.tobytes()
+    elif array.dtype.kind == "U" and array.ndim == 0:
+        content = str(array)
+    else:
+        raise error(f"{where}: expected bytes or a text, got {short(str(array.dtype), 60)} {array.shape}; {hint}")
+    try:
+        return parse_json(content)
+    except ValueError as cause:
+        raise error(f"{where} is no JSON ({short(str(cause), 100)}); {hint}") from None
+
+
+def _list_needed(cls: Any, before: str = "") -> list[str]:
+    """Name the arrays that must be there."""
+    needed = []
+    for field in _fields_of(cls):
+        if field.inner is not None:
+            needed += _list_needed(field.inner, f"{before}{field.name}_")
+        elif field.axes is not None and not field.array.may_lack and not field.array.is_mapping:
+            needed.append(f"{before}{field.name}")
+    return needed
