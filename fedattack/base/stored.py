@@ -16,8 +16,11 @@ for what is :data:`OPTIONAL`. Tuples are lists, and dataclasses are objects. Arr
 dataclass within another have the field's name and ``_`` before theirs. A class may have a method ``fault`` that says
 what else is wrong with what was read, or nothing.
 
-What reads: :func:`form_of` for JSON alone, as the adapter of :func:`fedattack.base.untrusted.read_sealed`, and
-:func:`read_arrays` for an ``.npz``. What writes: :func:`split`.
+What writes is :func:`split`. What reads:
+
+- JSON alone: :func:`form_of`, as the adapter of :func:`fedattack.base.untrusted.read_sealed`;
+- an ``.npz``: :func:`read_arrays`;
+- JSON with files beside it, of which it has the digests: :func:`read_with_files`, after :func:`write_with_files`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,8 +37,20 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from fedattack.base.errors import short
+from fedattack.base.files import write_sealed
 from fedattack.base.machine import let_go
-from fedattack.base.untrusted import MAX_EXAMPLES_INFLATED, Error, NpzFile, open_npz, parse_json, validate
+from fedattack.base.untrusted import (
+    MAX_EXAMPLES_INFLATED,
+    UNFIT,
+    Error,
+    NpzFile,
+    Text,
+    open_npz,
+    parse_json,
+    read_sealed,
+    validate,
+    verify_files,
+)
 
 T = TypeVar("T")
 
@@ -90,6 +105,14 @@ class AsJson:
     form: Any
     write: Callable[[Any], Any] = _give
     read: Callable[[Any], Any] = _give
+
+
+class _Apart:
+    """The kind of :data:`APART`."""
+
+
+APART = _Apart()
+"""Marks a field that lies in a file of its own, which whoever writes and reads the dataclass takes care of."""
 
 
 class Axes:
@@ -212,6 +235,7 @@ class _StoredField:
     array: _ArrayKind
     json: AsJson | None
     optional: Optional | None
+    is_apart: bool
 
     @property
     def inner(self) -> Any:
@@ -245,7 +269,8 @@ def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
             default = partial(_give, field.default)
         axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, Optional))
         array = _NONE if axes is None else _array_kind(kind, axes)
-        found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional))
+        is_apart = _find_mark(marks, _Apart) is not None
+        found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional, is_apart))
     return tuple(found)
 
 
@@ -296,7 +321,7 @@ def _kinds_of(scalar: Any) -> tuple[str, np.dtype[Any] | None]:
 
 @cache
 def _has_arrays(cls: Any) -> bool:
-    return any(field.axes is not None or field.inner is not None for field in _fields_of(cls))
+    return any(field.axes is not None or field.inner is not None for field in _fields_of(cls) if not field.is_apart)
 
 
 def form_of(cls: type[T]) -> TypeAdapter[T]:
@@ -311,7 +336,7 @@ def _adapter_of(cls: Any) -> TypeAdapter[Any]:
 
 @cache
 def _keys_adapter_of(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(_keys_of(cls))
+    return TypeAdapter(keys_of(cls))
 
 
 def schema_of(cls: type[Any]) -> dict[str, Any]:
@@ -324,13 +349,17 @@ _make_typed_dict: Any = TypedDict
 
 
 @cache
-def _keys_of(cls: Any) -> Any:
-    """Describe the keys of a dataclass's JSON to pydantic; what is validated by that is a dict of its fields."""
-    keys = {}
+def keys_of(cls: Any, **further: Any) -> Any:
+    """Describe the keys of a dataclass's JSON to pydantic, and ``further`` ones, which may be missing.
+
+    What is validated by that is a dict of the fields.
+    """
+    keys: dict[str, Any] = {}
     for field in _fields_of(cls):
-        if field.axes is None:
+        if field.axes is None and not field.is_apart:
             form = _form(field.hint)
             keys[field.name] = form if field.optional is None else NotRequired[form]
+    keys |= {name: NotRequired[form] for name, form in further.items()}
     config = getattr(cls, "__pydantic_config__", _STRICT)
     return with_config(config)(_make_typed_dict(cls.__name__, keys))
 
@@ -342,7 +371,7 @@ def _form(kind: Any, *limits: Any) -> Any:
         marks = inner[1:]
         if by_hand := _find_mark(marks, AsJson):
             return Annotated[by_hand.form, AfterValidator(partial(_read_by, by_hand.read))]
-        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, Optional)))
+        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, Optional | _Apart)))
     making: tuple[Any, ...] = ()
     if origin is tuple:
         making = (AfterValidator(tuple),)
@@ -356,7 +385,7 @@ def _form(kind: Any, *limits: Any) -> Any:
     elif is_dataclass(kind):
         if not _has_arrays(kind):
             making = (AfterValidator(partial(_make, kind)),)
-        kind = _keys_of(kind)
+        kind = keys_of(kind)
     return Annotated[kind, *limits, *making] if limits or making else kind
 
 
@@ -368,7 +397,28 @@ def _read_by(read: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _unfit(wrong: str) -> PydanticCustomError:
-    return PydanticCustomError("unfit", "{wrong}", {"wrong": wrong})
+    return PydanticCustomError(UNFIT, "{wrong}", {"wrong": wrong})
+
+
+@cache
+def _with_files(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(keys_of(cls, files=dict[Text, Text]))
+
+
+def write_with_files(path: Path, value: Any, files: Mapping[str, str]) -> None:
+    """Write a dataclass as JSON, with the SHA-256 of the ``files`` beside it."""
+    write_sealed(path, {**split(value)[0], "files": dict(files)})
+
+
+def read_with_files(cls: Any, path: Path, error: Error, hint: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read what :func:`write_with_files` wrote, or raise ``error`` in one line that ends with ``hint``.
+
+    Returned are the dataclass's fields that lie in the JSON, and the files with their digests, which they match.
+    """
+    values = read_sealed(path, _with_files(cls), error, hint)
+    files = values.pop("files", {})
+    verify_files(path.parent, files, error, path)
+    return values, files
 
 
 def _make(cls: Callable[..., T], values: Mapping[str, Any], before: str = "") -> T:
@@ -384,7 +434,7 @@ def split(value: Any, before: str = "") -> tuple[dict[str, Any], dict[str, NDArr
     """Return what of a dataclass is JSON, and its arrays by name, which begin with ``before``."""
     entry: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
-    known = {field.name: field for field in _fields_of(type(value))}
+    known = {field.name: field for field in _fields_of(type(value)) if not field.is_apart}
     for field in known.values():
         content = getattr(value, field.name)
         if field.axes is not None:

@@ -62,6 +62,9 @@ Text = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00-\x1f\
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A name that is safe as that of a file or a folder, and on a terminal."""
 
+UNFIT = "unfit"
+"""The type of pydantic's error where a value's own class refuses it; see :mod:`fedattack.base.stored`."""
+
 T = TypeVar("T")
 Error = type[FedAttackError]
 
@@ -281,7 +284,9 @@ def fault(cause: ValidationError) -> str:
     message = short(first["msg"], 120)
     if first["type"] == "missing":
         return f"{short(place, 100)} is missing"
-    return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {shown(first['input'])}"
+    said = f"{short(place, 100)}: {message[:1].lower()}{message[1:]}"
+    # What a dataclass says of itself says what it got.
+    return said if first["type"] == UNFIT else f"{said}, got {shown(first['input'])}"
 
 
 _BRIEF = reprlib.Repr()
