@@ -73,6 +73,10 @@ def _give(value: T) -> T:
     return value
 
 
+def _is_stored(kind: Any) -> bool:
+    return isinstance(kind, type) and is_dataclass(kind)
+
+
 @dataclass(frozen=True)
 class Optional:
     """Marks a key that is left out of the JSON where its field has its default.
@@ -240,7 +244,7 @@ class _StoredField:
     @property
     def inner(self) -> Any:
         """The dataclass with arrays that the field is; ``None`` if it is none."""
-        if self.axes is None and is_dataclass(self.kind) and _has_arrays(self.kind):
+        if self.axes is None and _is_stored(self.kind) and _has_arrays(self.kind):
             return self.kind
         return None
 
@@ -290,12 +294,16 @@ def _array_kind(kind: Any, axes: Axes) -> _ArrayKind:
         kind = get_args(kind)[1]
         is_mapping = True
     make: Callable[[NDArray[Any]], Any] = _give
+    scalar: Any = np.str_
     if kind is str:
-        kind, make = NDArray[np.str_], str
+        make = str
     elif get_origin(kind) is tuple:
-        kind, make = NDArray[np.str_ if get_args(kind)[0] is str else np.int64], _make_tuple
-    # NDArray[scalar] is np.ndarray[shape, np.dtype[scalar]].
-    scalar = get_args(get_args(kind)[1])[0]
+        make = _make_tuple
+        if get_args(kind)[0] is not str:
+            scalar = np.int64
+    else:
+        # NDArray[scalar] is np.ndarray[shape, np.dtype[scalar]].
+        scalar = get_args(get_args(kind)[1])[0]
     kinds, dtype = _kinds_of(get_origin(scalar) or scalar)
     return _ArrayKind(axes.kinds or kinds, dtype, make, is_mapping, may_lack)
 
@@ -326,7 +334,8 @@ def _has_arrays(cls: Any) -> bool:
 
 def form_of(cls: type[T]) -> TypeAdapter[T]:
     """Return the form of a dataclass without arrays as JSON; what is validated by it is an object of it."""
-    return _adapter_of(cls)
+    dataclass_: Any = cls
+    return _adapter_of(dataclass_)
 
 
 @cache
@@ -339,7 +348,7 @@ def _keys_adapter_of(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(keys_of(cls))
 
 
-def schema_of(cls: type[Any]) -> dict[str, Any]:
+def schema_of(cls: Any) -> dict[str, Any]:
     """Return the JSON schema of a dataclass, of all that are no arrays."""
     return _keys_adapter_of(cls).json_schema()
 
@@ -382,7 +391,7 @@ def _form(kind: Any, *limits: Any) -> Any:
         kind = Union[tuple(map(_form, inner))]  # noqa: UP007 - of types that are known here alone
     elif _is_mapping(kind):
         kind = dict[_form(inner[0]), _form(inner[1])]  # type: ignore[misc]
-    elif is_dataclass(kind):
+    elif _is_stored(kind):
         if not _has_arrays(kind):
             making = (AfterValidator(partial(_make, kind)),)
         kind = keys_of(kind)
@@ -539,7 +548,7 @@ class _ArraysRead:
 
 
 def read_arrays(
-    cls: type[T],
+    cls: Callable[..., T],
     path: Path,
     error: Error,
     hint: str,
@@ -580,7 +589,7 @@ def read_arrays(
 
 
 def check_arrays(
-    cls: type[T],
+    cls: Callable[..., T],
     arrays: Mapping[str, NDArray[Any]],
     where: object,
     error: Error,
