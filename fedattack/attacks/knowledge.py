@@ -132,10 +132,10 @@ class PartialRecords:
     x: Annotated[NDArray[np.float32], Axes("examples", "inputs")]
     y: Annotated[NDArray[Any], Axes("examples")]
     clients: Annotated[NDArray[np.str_], Axes("examples")]
-    columns: Annotated[tuple[int, ...], Axes("columns", low=0)]
+    columns: Annotated[tuple[int, ...], Axes("columns")]
     domain: Annotated[NDArray[np.float32], Axes("values", "columns")]
     names: Annotated[tuple[str, ...], Axes("values")]
-    prior: Annotated[NDArray[np.float64] | None, Axes("values", low=0, high=1)] = None
+    prior: Annotated[NDArray[np.float64] | None, Axes("values")] = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -164,8 +164,16 @@ class AuxiliaryAttribute:
         (n,) int64: each auxiliary record's value, an index into ``values``.
     """
 
-    values: Annotated[tuple[str, ...], Axes("values")]
-    codes: Annotated[NDArray[np.int64], Axes("examples", low=0)]
+    values: Annotated[tuple[str, ...], Axes("values", nan=True, kinds="biufU")]
+    codes: Annotated[NDArray[np.int64], Axes("examples")]
+
+    def fault(self) -> str:
+        """Say what does not fit together of an attribute that was read, or nothing."""
+        if len(self.values) < 2:
+            return f"expected at least two values, got {len(self.values)}"
+        if len(self.codes) and not 0 <= self.codes.min() <= self.codes.max() < len(self.values):
+            return f"expected indices 0 … {len(self.values) - 1}, got others"
+        return ""
 
 
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]

@@ -29,7 +29,7 @@ from fedattack.attacks.knowledge import (
 )
 from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz
-from fedattack.base.stored import Finite, keys_of, read_with_files, split, write_with_files
+from fedattack.base.stored import Finite, check_arrays, keys_of, read_with_files, split, write_with_files
 from fedattack.base.structured import fault, fields, finite, pack
 from fedattack.base.untrusted import Text, check_folder, read_npz, validate
 from fedattack.learning.importing import Asked, asked_unless
@@ -251,18 +251,11 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
     if not names:
         raise DataError(f"{path} has no attribute; {hint}")
-    count = len(auxiliary or ())
     attributes = {}
     for name in names:
-        codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))
-        if codes.shape != (count,) or codes.dtype.kind not in "iu" or values.ndim != 1 or len(values) < 2:
-            raise DataError(
-                f"{path}: {name}: got {codes.dtype} {codes.shape} for {count} auxiliary records, and {values.size} "
-                f"values of at least two; {hint}"
-            )
-        if count and not 0 <= codes.min() <= codes.max() < len(values):
-            raise DataError(f"{path}: {name}: expected indices 0 … {len(values) - 1}, got others; {hint}")
-        attributes[name] = AuxiliaryAttribute(tuple(map(str, values.tolist())), codes.astype(np.int64))
+        parts = {"codes": arrays[f"codes.{name}"], "values": arrays.get(f"values.{name}", np.zeros(0))}
+        where, sizes = f"{path}: {short(name, 60)}", {"examples": len(auxiliary or ())}
+        attributes[name] = check_arrays(AuxiliaryAttribute, parts, where, DataError, hint, sizes=sizes)
     return attributes
 
 

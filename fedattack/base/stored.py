@@ -298,9 +298,9 @@ def _array_kind(kind: Any, axes: Axes) -> _ArrayKind:
     if kind is str:
         make = str
     elif get_origin(kind) is tuple:
-        make = _make_tuple
+        make = _make_texts
         if get_args(kind)[0] is not str:
-            scalar = np.int64
+            scalar, make = np.int64, _make_tuple
     else:
         # NDArray[scalar] is np.ndarray[shape, np.dtype[scalar]].
         scalar = get_args(get_args(kind)[1])[0]
@@ -313,8 +313,12 @@ def _is_mapping(kind: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
-def _make_tuple(array: NDArray[Any]) -> tuple[Any, ...]:
+def _make_tuple(array: NDArray[Any]) -> tuple[int, ...]:
     return tuple(array.tolist())
+
+
+def _make_texts(array: NDArray[Any]) -> tuple[str, ...]:
+    return tuple(map(str, array.tolist()))
 
 
 def _kinds_of(scalar: Any) -> tuple[str, np.dtype[Any] | None]:
@@ -348,11 +352,6 @@ def _keys_adapter_of(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(keys_of(cls))
 
 
-def schema_of(cls: Any) -> dict[str, Any]:
-    """Return the JSON schema of a dataclass, of all that are no arrays."""
-    return _keys_adapter_of(cls).json_schema()
-
-
 # mypy takes a TypedDict in words alone.
 _make_typed_dict: Any = TypedDict
 
@@ -365,12 +364,23 @@ def keys_of(cls: Any, **further: Any) -> Any:
     """
     keys: dict[str, Any] = {}
     for field in _fields_of(cls):
-        if field.axes is None and not field.is_apart:
-            form = _form(field.hint)
-            keys[field.name] = form if field.optional is None else NotRequired[form]
+        if field.axes is not None or field.is_apart:
+            continue
+        if field.optional is None:
+            keys[field.name] = _form(field.hint)
+        else:
+            keys[field.name] = NotRequired[_form(_without_none(field.hint))]
     keys |= {name: NotRequired[form] for name, form in further.items()}
     config = getattr(cls, "__pydantic_config__", _STRICT)
     return with_config(config)(_make_typed_dict(cls.__name__, keys))
+
+
+def _without_none(hint: Any) -> Any:
+    """Return a type without ``None``, in whose place the key is left out."""
+    kind, *marks = get_args(hint)
+    if get_origin(kind) in (Union, UnionType):
+        kind = Union[tuple(part for part in get_args(kind) if part is not NoneType)]  # noqa: UP007 - as below
+    return Annotated[kind, *marks]
 
 
 def _form(kind: Any, *limits: Any) -> Any:

@@ -274,8 +274,8 @@ def test_attributes_of_auxiliary_records_survive_the_disk(tmp_path):
     ("arrays", "message"),
     [
         ({}, "has no attribute"),
-        ({"codes.a": np.array([0, 1, 1])}, r"a: got int64 \(3,\) for 4 auxiliary records"),
-        ({"codes.a": np.array([0, 1, 1, 0])}, "0 values of at least two"),
+        ({"codes.a": np.array([0, 1, 1])}, r"a: codes: expected whole numbers \(4,\), got int64 \(3,\)"),
+        ({"codes.a": np.array([0, 1, 1, 0])}, "a: expected at least two values, got 0"),
         ({"codes.a": np.array([0, 1, 2, 0]), "values.a": np.array(["x", "y"])}, "a: expected indices 0 … 1"),
         ({"codes.a": np.zeros(4), "values.a": np.array(["x", "y"])}, "got float64"),
     ],

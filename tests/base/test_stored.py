@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, with_config
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 
 from fedattack.base.errors import DataError
 from fedattack.base.files import write_npz, write_sealed
-from fedattack.base.stored import OPTIONAL, AsJson, Axes, Optional, form_of, read_arrays, schema_of, split
+from fedattack.base.stored import OPTIONAL, AsJson, Axes, Optional, form_of, keys_of, read_arrays, split
 from fedattack.base.untrusted import parse_json, read_sealed, validate
 
 HINT = "write it again"
@@ -91,6 +91,7 @@ def test_what_is_optional_is_left_out_where_it_has_its_default():
         ({"counts": {"a": 1}}, "counts: invalid literal for int.*; write"),
         ({"counts": {"1": 101}}, "counts.1: input should be less than or equal to 100"),
         ({"lr": "0.1"}, "lr: input should be a valid number"),
+        ({"lr": None}, "lr: input should be a valid number, got None"),
         ({"more": 1}, "more: extra inputs are not permitted"),
         ({str(index): 0 for index in range(1000)}, "dictionary should have at most 23 items"),
     ],
@@ -109,7 +110,7 @@ def test_reading_stops_at_the_first_fault():
 
 
 def test_the_schema_is_of_the_form():
-    schema = schema_of(Model)
+    schema = TypeAdapter(keys_of(Model)).json_schema()
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["name", "tables", "of", "counts", "best"]
     assert schema["properties"]["tables"]["minItems"] == 1
