@@ -56,10 +56,12 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 _Count = Annotated[int, Field(ge=1, le=10**6)]
 _Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 
+_TRAINING: Any = keys_of(LocalSGD)
+
 # The settings of fedattack's own defences, with the keys of the run config; only the first kind changes the training.
 _PrivateTraining = TypedDict(
     "_PrivateTraining",
-    {"defence": Literal["dp-sgd"], "noise": Finite, "dp-clip": _Rate, "loss": Text, "training": keys_of(LocalSGD)},
+    {"defence": Literal["dp-sgd"], "noise": Finite, "dp-clip": _Rate, "loss": Text, "training": _TRAINING},
 )
 _OfUpdates = TypedDict(
     "_OfUpdates",

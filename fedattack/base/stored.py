@@ -453,7 +453,8 @@ def split(value: Any, before: str = "") -> tuple[dict[str, Any], dict[str, NDArr
     """Return what of a dataclass is JSON, and its arrays by name, which begin with ``before``."""
     entry: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
-    known = {field.name: field for field in _fields_of(type(value)) if not field.is_apart}
+    cls: Any = type(value)
+    known = {field.name: field for field in _fields_of(cls) if not field.is_apart}
     for field in known.values():
         content = getattr(value, field.name)
         if field.axes is not None:

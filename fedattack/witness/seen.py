@@ -128,7 +128,7 @@ class WitnessedModel:
     """
 
     spec: Text | None
-    arguments: dict[Text, JsonValue]
+    arguments: Annotated[dict[str, Any], AsJson(dict[Text, JsonValue])]
     input_shape: tuple[Count, ...]
     classes: Count
     loss: Text | None
