@@ -1,9 +1,12 @@
 """What can be said of models and of training without PyTorch: names of what is built in, and how a client trains."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.stored import OPTIONAL, AsJson
 
 MODEL_NAMES = (
     *("lenet-mnist", "lenet-cifar", "sia-cnn", "sia-mlp", "mlp", "linear", "student-mlp", "fedmd-cnn-1"),
@@ -32,12 +35,12 @@ class LocalSGD:
         own other numbers.
     """
 
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    optimizer: str = "SGD"
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
+    batch_size: Annotated[int, Field(ge=0, le=10**9)]
+    lr: Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
+    optimizer: Annotated[str, AsJson(Literal["SGD", "Adam", "AdamW"]), OPTIONAL] = "SGD"
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:

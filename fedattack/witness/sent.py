@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
+
+from fedattack.base.stored import AsJson, Count, Finite
+from fedattack.base.untrusted import Text
 
 ZEROS = "zeros"
 UNCHANGED = "as received"
@@ -59,13 +64,13 @@ class SentArray:
         By what the difference after − before was multiplied, in the calls of the client; ``None`` for other kinds.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str
-    of: str = ""
-    least: float | None = None
-    most: float | None = None
+    name: Text
+    shape: Annotated[tuple[Count, ...], Field(max_length=32)]
+    dtype: Text
+    kind: Annotated[str, AsJson(Kind)]
+    of: Text = ""
+    least: Finite | None = None
+    most: Finite | None = None
 
 
 def joined_kinds(before: Sequence[SentArray], now: Sequence[SentArray]) -> tuple[SentArray, ...]:
