@@ -226,16 +226,18 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 def _correct_finding(finding: Finding, p: float, best: float, count: int) -> Finding:
     """Correct one of so many findings: ``p`` is what was found, corrected, and ``best`` the least that could be."""
-    verdict, reason = finding.verdict, finding.reason
+    verdict, grounds = finding.verdict, []
     if count > 1 and verdict == LEAK:
-        reason += f"; corrected for all {count} findings {p_in_words(p)}"
+        corrected = f"corrected for all {count} findings {p_in_words(p)}"
         if p > ERROR:
             verdict = NO_EVIDENCE
-            reason += ", which is not enough"
+            corrected += ", which is not enough"
+        grounds.append(Reason(corrected))
     if best > ERROR:
         verdict = TOO_FEW
-        reason += f"; there are too few targets or clients for a report of {count} findings: at best {p_in_words(best)}"
-    return replace(finding, p_adjusted=p, verdict=verdict, reason=reason)
+        too_few = f"there are too few targets or clients for a report of {count} findings: at best {p_in_words(best)}"
+        grounds.append(Reason(too_few))
+    return finding.with_grounds(*grounds, p_adjusted=p, verdict=verdict)
 
 
 def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:

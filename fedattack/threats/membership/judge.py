@@ -37,6 +37,7 @@ from fedattack.audit.significance import DRAWS, Significance, least_p
 from fedattack.audit.summaries import null_of, null_rate, reliability
 from fedattack.audit.truth import SEVERAL
 from fedattack.base.machine import let_go
+from fedattack.base.reasons import ABOUT, Reason
 from fedattack.threats.membership.blind import Blind, threshold_at
 from fedattack.threats.membership.case import (
     FEWEST,
@@ -116,7 +117,7 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, row in self._compared.items():
             if method in ALONE:
                 baselines[row["method"]] = row["tpr_1pct"]["value"]
-        return self._find_at(_ONE_PERCENT, reason=f"{self._say_whose()}: ", baselines=baselines, series=self._series())
+        return self._find_at(_ONE_PERCENT, grounds=(Reason(self._say_whose(), ABOUT),), baselines=baselines, series=self._series())
 
     @measure("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives")
     def find_members_surely(self) -> Measurement:
