@@ -51,7 +51,7 @@ Form = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Handler:
-    """The app's own training of one client, as :class:`fedattack.witness.AskedToTrain` says it was asked to."""
+    """The app's own training of one client, as :class:`fedattack.witness.seen.AskedToTrain` says it was asked to."""
 
     app: ClientApp
     run_config: Mapping[str, Any]

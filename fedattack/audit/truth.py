@@ -53,7 +53,7 @@ SEVERAL = "*"
 
 @dataclass(frozen=True)
 class Privacy:
-    """What clients with differential privacy may tell; see :func:`fedattack.learning.privacy_spent`.
+    """What clients with differential privacy may tell; see :func:`fedattack.privacy.spent.privacy_spent`.
 
     Attributes
     ----------

@@ -274,7 +274,7 @@ def _find_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def fault(cause: ValidationError) -> str:
-    """Say in a few words the first thing that is wrong with the form of a value that :func:`formed` refused."""
+    """Say in a few words the first thing that is wrong with the form of a value that :func:`validate_value` refused."""
     first = cause.errors(include_url=False, include_context=False)[0]
     place = ".".join(short(str(part), 40) for part in first["loc"]) or "the whole"
     message = short(first["msg"], 120)

@@ -7,11 +7,13 @@ from typing import Any, Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedattack.base.version import __version__
 from fedattack.grids.engine import DONE
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, column
-from fedattack.report.html import template
-from fedattack.report.words import level, markdown
+from fedattack.report.section import Table
+from fedattack.report.template import scalar, template
+from fedattack.report.words import level, markdown, markdown_table
 
 Results = Mapping[str, Any]
 
@@ -24,22 +26,48 @@ class Passage:
     ----------
     kind
         ``lines``: sentences. ``figures``: figures, and small tables beside them. ``table``: one table. ``cards``:
-        tables whose captions are names. ``links``: texts by address. ``facts``: values by name.
+        tables whose captions are names. ``links``: texts by address. ``facts``: values by name. ``picture``: the file
+        that Markdown shows where the HTML page has figures.
     heading, anchor
         Its heading, and the id of that in the page.
     items
         What it shows.
+    texts
+        How many of a table's first columns hold texts.
     """
 
-    kind: Literal["lines", "figures", "table", "cards", "links", "facts"]
+    kind: Literal["lines", "figures", "table", "cards", "links", "facts", "picture"]
     heading: str
     anchor: str
     items: Any
+    texts: int = 1
+
+    def to_markdown(self) -> list[str]:
+        """Write it as blocks of Markdown; figures are left out, since Markdown holds no drawings."""
+        blocks: list[str] = []
+        if self.kind == "lines":
+            blocks.append(_write_list(map(_write_line, self.items)))
+        elif self.kind == "links":
+            blocks.append(_write_list(f"[{markdown(text)}]({address})" for address, text in self.items.items()))
+        elif self.kind == "facts":
+            blocks.append(_write_list(markdown(f"{name}: {scalar(value)}") for name, value in self.items.items()))
+        elif self.kind == "picture":
+            blocks.append(f"![{markdown(self.heading)}]({self.items})")
+            return blocks
+        elif self.kind == "table":
+            blocks += _write_table(self.items, self.texts)
+        else:
+            for table in self.items:
+                if isinstance(table, Table):
+                    blocks += [f"### {markdown(table.title)}", *_write_table(table, self.texts)]
+        if blocks and self.heading:
+            blocks.insert(0, f"## {markdown(self.heading)}")
+        return blocks
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of a grid.
+    """A page of a grid, as HTML and as Markdown.
 
     Attributes
     ----------
@@ -50,7 +78,11 @@ class Page:
     passages
         In their order.
     commands
-        Commands that do the same again.
+        Commands that do the same again: that of the whole grid, and that of its first cell.
+    version
+        That of fedattack.
+    departure
+        In what the runs depart from what their title says; shown in bold.
     """
 
     kind: str
@@ -58,30 +90,39 @@ class Page:
     about: str = ""
     passages: Sequence[Passage] = ()
     commands: Sequence[str] = field(default_factory=list)
+    version: str = __version__
+    departure: str = ""
 
     def to_html(self) -> str:
         """Write one self-contained page."""
         return template("grid.html.j2").render(page=self)
 
+    def to_markdown(self) -> str:
+        """Write the same as Markdown."""
+        blocks = [f"# {markdown(self.title)}", markdown(self.about)]
+        if self.departure:
+            blocks.append(f"**{markdown(self.departure)}**")
+        for passage in self.passages:
+            if passage.items:
+                blocks += passage.to_markdown()
+        words = f"fedattack {self.version}"
+        if len(self.commands) > 1:
+            words += "; the second command makes the first cell alone"
+        blocks.append("\n".join([f"{words}:\n", "```", *self.commands, "```"]))
+        return "\n\n".join(filter(None, blocks)) + "\n"
 
-def write_markdown(title: str, blocks: Iterable[str]) -> str:
-    """Write blocks of Markdown below a title; empty ones are left out."""
-    return "\n\n".join([f"# {markdown(title)}", *filter(None, blocks)]) + "\n"
+
+def _write_table(table: Table, texts: int) -> list[str]:
+    return [markdown_table(table.header, table.rows, texts=texts), markdown(table.caption)]
 
 
-def write_list(lines: Iterable[str]) -> str:
-    """Write sentences as a list in Markdown."""
-    return "\n".join([f"- {markdown(line)}" for line in lines])
+def _write_list(lines: Iterable[str]) -> str:
+    return "\n".join([f"- {line}" for line in lines])
 
 
-def write_picture(title: str, file: str) -> str:
-    """Show a picture in Markdown."""
-    return f"![{markdown(title)}]({file})"
-
-
-def write_commands(words: str, commands: Sequence[str]) -> str:
-    """Write commands in Markdown, below what they are."""
-    return "\n".join([f"{words}:\n", "```", *commands, "```"])
+def _write_line(line: str) -> str:
+    """Escape a sentence, which may have commands between backticks."""
+    return markdown(line).replace("\\`", "`")
 
 
 def list_commands(results: Results) -> list[str]:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed
 from fedattack.data import DATASETS, data_root
 from fedattack.grids.cell import DATA_KEYS, Cell, Job, Number, list_data, write_command, write_value
-from fedattack.grids.engine import DONE, FAILED, NOT_RUN, WAITING, Design, Made, Outcome
+from fedattack.grids.engine import DONE, WAITING, Design, Made, Outcome
 from fedattack.grids.spread import make_on_cluster
 from fedattack.record.folder import read_study
 from fedattack.report import read_findings, read_run
@@ -102,20 +102,18 @@ class TrainedDesign(Design[Cell]):
 
     def look_for(self, cell: Cell) -> Outcome:
         """Say whether a cell is there, is to be made, or why it is not."""
-        outcome = Outcome(NOT_RUN, "left out by --only")
         selected = self.selected is None or cell in self.selected
+        left_out = Outcome("left out", "left out by --only")
         try:
             job = self.plan(cell)
         except ConfigError as problem:
-            if selected:
-                outcome = Outcome(FAILED, f"cannot run: {problem}")
-            return outcome
+            return Outcome("failed", f"cannot run: {problem}") if selected else left_out
         if _is_finished(job):
-            return Outcome(DONE)
-        if selected:
-            lacking = self._name_lacking(cell, str(job.settings["data-root"]))
-            outcome = replace(WAITING, reason=lacking) if lacking else WAITING
-        return outcome
+            return Outcome()
+        if not selected:
+            return left_out
+        lacking = self._name_lacking(cell, str(job.settings["data-root"]))
+        return Outcome("left out", lacking) if lacking else WAITING
 
     def _name_lacking(self, cell: Cell, root: str) -> str:
         for name in list_data(cell):

@@ -53,7 +53,9 @@ def train_private(
     device: torch.device | str = "cpu",
     memory: float = MEMORY,
 ) -> LocalTraining:
-    """Train a model in place as :func:`train_local` does, by DP-SGD; the global random state is left as it was.
+    """Train a model in place as :func:`fedattack.learning.train_local` does, by DP-SGD.
+
+    The global random state is left as it was.
 
     In each of an epoch's ⌈n / batch_size⌉ steps every example is drawn with probability batch_size / n, independently
     of the others. The gradients of those drawn are clipped to norm C one by one and added up; noise is added, and the
@@ -64,7 +66,7 @@ def train_private(
     model : nn.Module
         See :func:`check_private_model`. Names of its parameters stay as they are.
     x, y, epochs, lr, momentum, weight_decay, maximise, loss, device
-        As for :func:`train_local`.
+        As for :func:`fedattack.learning.train_local`.
     batch_size : int
         Examples a step on average. 0, or n and more: all examples in every step.
     noise : float

@@ -28,7 +28,8 @@ class LocalSGD:
     Attributes
     ----------
     epochs, batch_size, lr, momentum, weight_decay, optimizer
-        As for :func:`train_local`. Adam and AdamW begin anew in every round, and have PyTorch's own other numbers.
+        As for :func:`fedattack.learning.train_local`. Adam and AdamW begin anew in every round, and have PyTorch's
+        own other numbers.
     """
 
     epochs: int
@@ -51,7 +52,7 @@ class LocalSGD:
                 raise ConfigError(f"local training: {name} must be at least {low}; got {value}")
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords of :func:`train_local`, without the optimizer where it is SGD."""
+        """Return the keywords of :func:`fedattack.learning.train_local`, without the optimizer where it is SGD."""
         return {name: value for name, value in vars(self).items() if (name, value) != ("optimizer", "SGD")}
 
     def steps(self, examples: int) -> int:

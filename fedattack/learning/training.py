@@ -111,7 +111,7 @@ def train_local(
     batch_size : int
         Examples a step. The last, shorter batch of an epoch is kept. 0, or n and more: all examples in one step.
     lr, momentum, weight_decay, optimizer
-        Of one of :data:`OPTIMIZERS`; only SGD has momentum.
+        Of one of :data:`fedattack.learning.OPTIMIZERS`; only SGD has momentum.
     maximise : bool
         Ascend the loss instead of descending it.
     loss : str

@@ -27,8 +27,8 @@ from fedattack.report.claim_words import (
 )
 from fedattack.report.drawing import Plot
 from fedattack.report.epsilons import Row, epsilon_axis
-from fedattack.report.html import template
 from fedattack.report.scores import canary_scores
+from fedattack.report.template import template
 from fedattack.report.validate import CLAIM, validate_claim
 
 # The rows of the axis.

@@ -19,9 +19,9 @@ from fedattack.base.errors import ReportError
 from fedattack.base.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
 from fedattack.report.drawing import CHANCE, INK, Plot
-from fedattack.report.html import scalar, template
 from fedattack.report.lacking import list_lacking
 from fedattack.report.section import Table
+from fedattack.report.template import scalar, template
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import interval, printable_all, shown
 from fedattack.report.worse import WORSE, Change

@@ -1,27 +1,25 @@
 """The report as one self-contained HTML page."""
 
-import shlex
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-
-from fedattack.audit.finding import Finding, p_in_words
+from fedattack.audit.finding import Finding
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_atomically
 from fedattack.record.folder import LEFT_OUT
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
+from fedattack.report.claim import render_claim
 from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot
 from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.lacking import list_failures
 from fedattack.report.section import Table, section_of
-from fedattack.report.sent import reached_kind, sent_kind
+from fedattack.report.template import template
 from fedattack.report.validate import (
     read_claim,
     read_findings,
@@ -30,18 +28,7 @@ from fedattack.report.validate import (
     validate_findings,
     validate_run,
 )
-from fedattack.report.words import (
-    NOTHING,
-    end_sentence,
-    interval,
-    interval_title,
-    level,
-    printable_all,
-    shown,
-    verdict_in_words,
-    with_interval,
-    write_spread,
-)
+from fedattack.report.words import interval_title, printable_all
 
 PAGE = "report.html"
 """File of a report's page, in its run folder."""
@@ -92,8 +79,6 @@ def write_page(
     with failing_alone(unmade, "what people added"):
         filed = read_filed(folder)
     if claim is not None:
-        from fedattack.report.claim import render_claim
-
         is_written = False
         with failing_alone(unmade, "the page of the privacy claim"):
             write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
@@ -170,33 +155,6 @@ def _departures(setting: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in setting.items() if usual.get(key) != value}
 
 
-def template(name: str) -> Template:
-    """Load a page's template, which escapes all that it is given and fails on what it was not given."""
-    environment = Environment(
-        loader=PackageLoader("fedattack.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "shown": shown,
-        "level": level,
-        "stopped": end_sentence,
-        "words": _words,
-        "scalar": scalar,
-        "spread": write_spread,
-        "chance_of": p_in_words,
-        "verdict": verdict_in_words,
-        "options": options_of,
-        "command": as_command,
-        "sent_kind": sent_kind,
-        "reached_kind": reached_kind,
-    }
-    environment.globals |= {"interval": interval, "with_interval": with_interval}
-    return environment.get_template(name)
-
-
 def _of_findings(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[Plot]:
     """Draw the findings, attack by attack."""
     by_attack: dict[str, list[Plot]] = {}
@@ -243,41 +201,3 @@ def _tables(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | 
                 with failing_alone(failed, f"a table of {finding.name}, {name}"):
                     tables.append(make(finding))
     return list(filter(None, tables))
-
-
-def _words(key: str) -> str:
-    return key.replace("-", " ").replace("_", " ")
-
-
-def options_of(command: str) -> list[str]:
-    """Split a command before each option, so that no line breaks within one."""
-    first, *rest = command.split(" --")
-    return [first, *(f"--{option}" for option in rest)]
-
-
-def as_command(text: str) -> str:
-    """Quote anew what a folder says was run: people copy commands, and whoever wrote it may have meant harm.
-
-    Words stay as they are. What a shell would do beyond passing them on, such as a second command, becomes a word. What
-    is no command of fedattack becomes one word as a whole.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = []
-    if words[:1] == ["fedattack"]:
-        return shlex.join(words)
-    return shlex.quote(text)
-
-
-def scalar(value: Any) -> str:
-    """Scalar, or list of them, as people write it."""
-    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-        return ", ".join(map(scalar, value)) or NOTHING
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)

@@ -120,7 +120,7 @@ def with_canaries(x: NDArray, y: NDArray, *, client: str | int, folder: Path | s
     client
         Its name, such as its ``partition-id``.
     folder
-        Where :meth:`Examples.write` wrote them.
+        Where :meth:`CanaryExamples.write` wrote them.
 
     Raises
     ------

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from fedattack.base.errors import ConfigError, instead
 from fedattack.base.settings import SettingField, Value
 from fedattack.defences import NONE
-from fedattack.grids.cell import Cell, Number
+from fedattack.grids.cell import Cell, Number, check_changes
 from fedattack.runs.app import app_folder
-from fedattack.runs.checks import check_data
 from fedattack.runs.presets import Preset, resolve_settings
 from fedattack.runs.settings import open_settings
 
@@ -90,10 +89,7 @@ def check_words(
     preset: Preset, wanted: Sequence[str], changes: Sequence[str]
 ) -> tuple[dict[str, list[Value]], dict[str, Value]]:
     """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence."""
-    for change in changes:
-        if change.partition("=")[0] in (SETTING, STRENGTH):
-            raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
-    check_data(changes)
+    check_changes(changes, (SETTING, STRENGTH), "--defence NAME=S1,S2,…")
     undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
     return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
 

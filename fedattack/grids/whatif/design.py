@@ -14,7 +14,7 @@ from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunEr
 from fedattack.base.files import make_private
 from fedattack.base.version import __version__
 from fedattack.grids.cell import CELLS
-from fedattack.grids.engine import FAILED, Design, Outcome, run_grid
+from fedattack.grids.engine import Design, Outcome, run_grid
 from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.grids.whatif.asked import list_siblings
@@ -98,15 +98,9 @@ class Altering(Design[Alteration]):
         copy, adaptive = self.request.cells / cell.name, False
         not_asked: dict[str, str] = {}
         make_private(copy)
-        try:
-            for index, part in enumerate(self.parts):
-                watch.step("record", index, len(self.parts))
-                adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
-        except FedAttackError as cause:
-            # Other alterations may well be possible.
-            why = f"no copy can be made: {self.request.hide_paths(str(cause))}"
-            self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, why))
-            return
+        for index, part in enumerate(self.parts):
+            watch.step("record", index, len(self.parts))
+            adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
         study = read_study(self.folder)
         if study:
             write_study(copy, {**study, "commands": [*study.get("commands", []), self.command]})
@@ -192,7 +186,7 @@ class Altering(Design[Alteration]):
         """Gather what ``what-if.json`` holds."""
         for cell in self.cells:
             outcome = outcomes[cell.name]
-            if outcome.state == FAILED:
+            if outcome.state == "failed":
                 self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, outcome.reason))
         found, title, runs = list(self.found.values()), "", []
         for first in found[:1]:
