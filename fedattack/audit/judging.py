@@ -6,7 +6,6 @@ from typing import Any
 
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.audit.below import mark_below_guessing
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import (
     CANNOT_TELL,
@@ -20,6 +19,7 @@ from fedattack.audit.finding import (
 )
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
+from fedattack.audit.opened import Run
 from fedattack.audit.significance import correct_findings
 from fedattack.base.errors import DataError
 from fedattack.base.failures import Failure, failing_alone
@@ -27,7 +27,7 @@ from fedattack.base.reasons import ABOUT, Reason
 
 
 def judge_attacks(
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     *,
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -72,7 +72,7 @@ def judge_attacks(
 
 def _judge_attack(
     attack: str,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     anew: Sequence[int],
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -131,7 +131,7 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
     return final
 
 
-def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -> list[Case] | None:
+def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Run]) -> list[Case] | None:
     """Make a case of each seed; ``None`` if the truth of one is missing."""
     together = [name for name in evidence[0].scores if name == attack or name in judge.beside]
     first = next(name for name in together if judge_of(name))
@@ -148,7 +148,7 @@ def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -
     return cases
 
 
-def _check_targets(seed: Evidence, scores: Sequence[Scores]) -> None:
+def _check_targets(seed: Run, scores: Sequence[Scores]) -> None:
     if seed.truth is None:
         return
     spoken_of = {seed.truth.targets}
@@ -165,7 +165,7 @@ def _check_targets(seed: Evidence, scores: Sequence[Scores]) -> None:
 def _without_truth(
     judge: type[Judge[Any]],
     attack: str,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Finding:

@@ -6,8 +6,8 @@ from typing import Any
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
+from fedattack.audit.opened import Run
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
@@ -30,7 +30,7 @@ _KNOWLEDGE = {
 
 
 def untried_of(
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     stated: Mapping[str, str] | None = None,
     failed: Mapping[str, Failure] | None = None,
 ) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def untried_of(
     return found
 
 
-def _why(threat: Threat, evidence: Evidence) -> str:
+def _why(threat: Threat, evidence: Run) -> str:
     """Say what keeps the attack of a threat that lacks least from being tried."""
     fewest: list[str] | None = None
     for name in threat.judges:
@@ -80,7 +80,7 @@ def _why(threat: Threat, evidence: Evidence) -> str:
     return "; ".join(fewest or ["it has no attack that can be judged"])
 
 
-def _missing(attack: Attack, evidence: Evidence) -> list[str]:
+def _missing(attack: Attack, evidence: Run) -> list[str]:
     missing = lacking(attack, evidence.record, evidence.knowledge)
     judge = judge_of(attack.name)
     if judge is not None and not missing:

@@ -42,10 +42,25 @@ _OBSERVED = {
 }
 
 
-def write_report(
-    folder: Path, files: Mapping[str, str] | None = None, unmade: MutableMapping[str, Failure] | None = None
+def write_report(folder: Path) -> Path:
+    """Render ``findings.json`` and ``run.json`` of a run folder to its page; see :func:`write_page`.
+
+    Raises
+    ------
+    ReportError
+        If one of the two files is missing, is not JSON, or does not fit its schema.
+    """
+    return write_page(folder, read_findings(folder), read_run(folder))
+
+
+def write_page(
+    folder: Path,
+    findings: Sequence[Finding],
+    run: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+    unmade: MutableMapping[str, Failure] | None = None,
 ) -> Path:
-    """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
+    """Render findings and facts of the run to the ``report.html`` of a run folder, whose path is returned.
 
     The page replaces an older one only when it is complete. On ``files`` and ``unmade`` see :func:`render_html`. Where
     there is a ``claim.json``, it says what became of the privacy claim, and links ``claim.html``, which is written
@@ -55,7 +70,7 @@ def write_report(
     Raises
     ------
     ReportError
-        If one of the two files is missing, or one of the three is not JSON, or does not fit its schema.
+        If the findings, the facts, or a ``claim.json`` do not fit their schemas.
     """
     page = Path(folder) / PAGE
     claim, filed = None, list[FiledWords]()
@@ -72,7 +87,7 @@ def write_report(
             # An older page may be of another claim.
             claim = None
             page.with_name(CLAIM_PAGE).unlink(missing_ok=True)
-    content = render_html(read_findings(folder), read_run(folder), files, claim, filed, unmade).encode()
+    content = render_html(findings, run, files, claim, filed, unmade).encode()
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)
     return page

@@ -14,12 +14,13 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, _fan_out, read_knowled
 from fedattack.attacks._fan_out import PROCESS
 from fedattack.attacks.registry import THREATS, threat_of
 from fedattack.audit.describe import notes_of
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judge import judge_of
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.audit.untried import lacking
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
+from fedattack.record.folder import RunFolder
 from fedattack.record.format import PROTOCOLS
 from tests.attacks.listed import tables_of
 from tests.worlds.federation import write_run
@@ -274,7 +275,7 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
         assert scores.facts["rounds"] == [number for number in whole.facts["rounds"] if number % 2]
     if judge_of(attack.name) is not None and (folder / "truth").exists():
         scores.save(tmp_path / "thin" / "scores" / f"{attack.name}.npz")
-        evidence = read_evidence(tmp_path / "thin")
+        evidence = open_runs(RunFolder(tmp_path / "thin"))
         assert judge_attacks(evidence, setting={}, provenance={})
         assert any("does not hold all that the server saw" in note for note in notes_of(evidence))
 
@@ -311,13 +312,13 @@ def test_what_the_judge_lists_gives_the_headline_again(case, tmp_path):
         shutil.copytree(folder / name, tmp_path / name)
     run(attack, tmp_path).save(tmp_path / "scores" / f"{attack.name}.npz")
     listings = []
-    findings = judge_attacks(read_evidence(tmp_path), setting={}, provenance={}, listings=listings)
+    findings = judge_attacks(open_runs(RunFolder(tmp_path)), setting={}, provenance={}, listings=listings)
     assert "clients" in {listing.name for listing in listings} or attack.name == "inversion"
 
     tables = tables_of(listings, tmp_path)
     (headline,) = (finding for finding in findings if finding.headline)
     assert RECOUNTS[threat_of(attack.name).name](tables) == (pytest.approx(headline.value), headline.n)
-    clients = set(read_evidence(tmp_path)[0].truth.clients) | {"all clients"}
+    clients = set(open_runs(RunFolder(tmp_path))[0].truth.clients) | {"all clients"}
     for key in ("client", "client asked"):
         assert {row[key] for rows in tables.values() for row in rows if key in row} <= clients
 
