@@ -7,6 +7,7 @@ import numpy as np
 
 from fedattack.apps.posing import FEW, Posed
 from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks.needs import VIEW
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.finding import ERROR
@@ -14,12 +15,10 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth
-from fedattack.audit.untried import VIEWS, lacking
 from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.reasons import Reason
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
-
-_SUMS = "aggregate"
 
 # Among how many headlines what every app is asked first is judged.
 _HEADLINES = 2
@@ -64,7 +63,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
         asked = []
         for name in threat.judges:
             with failing_alone(failed, name):
-                if _lacks(name, runs[0]):
+                if _find_obstacles(name, runs[0]):
                     continue
                 if why := _why_refused(name, runs, posed):
                     refused[name] = why
@@ -113,12 +112,13 @@ def _spare(attack: Attack, rounds: int) -> dict[str, str]:
     return sparing
 
 
-def _lacks(name: str, run: Run) -> list[str]:
-    """Say what an attack lacks; a property is asked of sums, which single replies make."""
-    missing = lacking(ATTACKS[name], run.sent, run.knowledge)
-    if ATTACKS[name].in_apps.of_sums and run.sent.view != _SUMS and VIEWS[_SUMS] in missing:
-        missing.remove(VIEWS[_SUMS])
-    return missing
+def _find_obstacles(name: str, run: Run) -> list[Reason]:
+    """Say why an attack cannot be made; a property is asked of sums, which single replies make."""
+    attack = ATTACKS[name]
+    obstacles = attack.find_obstacles(run.sent, run.knowledge)
+    if attack.in_apps.of_sums and run.sent.view == "individual":
+        return [reason for reason in obstacles if reason.kind != VIEW]
+    return obstacles
 
 
 def list_unasked(
@@ -135,9 +135,9 @@ def list_unasked(
         reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
-            missing = min((_lacks(name, run) for name in threat.judges), key=len, default=[])
-            if missing:
-                reasons = ["; ".join(missing) + find_remedy(threat, run.knowledge)]
+            obstacles = min((_find_obstacles(name, run) for name in threat.judges), key=len, default=[])
+            if obstacles:
+                reasons = ["; ".join(reason.what for reason in obstacles) + find_remedy(threat, run.knowledge)]
         for why in reasons[:1]:
             unasked[threat.name] = why
     return unasked

@@ -13,7 +13,7 @@ shows a leak in at most one of twenty runs.
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from scipy.special import gammaln
 
 from fedattack.audit.finding import BELOW_ERROR, ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
 from fedattack.base.errors import DataError
+from fedattack.base.reasons import Reason
 
 DRAWS = 9_999
 """Exchanges that a test draws."""

@@ -198,7 +198,9 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == CANNOT_TELL:
         if control_of(finding):
             return "Cannot be told: this attack would not have seen a leak here."
-        return f"Cannot be told: {find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)}".rstrip(".") + "."
+        return (
+            f"Cannot be told: {find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)}".rstrip(".") + "."
+        )
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; there is nothing to hold that against."
     is_leak = finding.verdict == LEAK

@@ -117,7 +117,9 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, row in self._compared.items():
             if method in ALONE:
                 baselines[row["method"]] = row["tpr_1pct"]["value"]
-        return self._find_at(_ONE_PERCENT, grounds=(Reason(self._say_whose(), ABOUT),), baselines=baselines, series=self._series())
+        return self._find_at(
+            _ONE_PERCENT, grounds=(Reason(self._say_whose(), ABOUT),), baselines=baselines, series=self._series()
+        )
 
     @measure("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives")
     def find_members_surely(self) -> Measurement:
