@@ -117,9 +117,8 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, row in self._compared.items():
             if method in ALONE:
                 baselines[row["method"]] = row["tpr_1pct"]["value"]
-        return self._find_at(
-            _ONE_PERCENT, grounds=(Reason(self._say_whose(), ABOUT),), baselines=baselines, series=self._series()
-        )
+        whose = Reason(self._say_whose(), ABOUT)
+        return self._find_at(_ONE_PERCENT, grounds=(whose,), baselines=baselines, series=self._series())
 
     @measure("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives")
     def find_members_surely(self) -> Measurement:
