@@ -215,7 +215,7 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_p
         file.unlink()
     code, _, err = call("attack", "sia", folder)
     assert code == 2
-    assert "needs knowledge of model" in err
+    assert "the attacker does not know the clients' model" in err
     words = ("--targets", tmp_path / "mine.npz", "--model", "mlp", "--hidden", MODEL.hidden, "--classes", MODEL.classes)
     code, out, _ = call("attack", "sia", folder, *words, "--device", "cpu", "--json")
     assert code == 0
@@ -503,7 +503,7 @@ def test_a_record_from_elsewhere_is_attacked_for_declared_private_attributes(cal
     words += ["--training", "epochs=1,batch-size=2,lr=0.1", "--option", "clients=60", "--option", "adversaries=svm"]
     code, _, err = call(*words)
     assert code == 2
-    assert "needs knowledge of attributes" in err
+    assert "attributes of the attacker's examples" in err
     assert call(*words, "--attributes", tmp_path / "attributes.npz")[0] == 0
     scores = Scores.load(folder / "scores" / "private-attribute.npz")
     assert scores.facts["attributes"] == {name: list(attribute.values)}

@@ -298,11 +298,16 @@ def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     hint = "target records go into x, their labels into y; what a model takes by name into x.NAME"
     arrays = read_npz(path, DataError, hint)
     parts = {name.removeprefix("x."): array for name, array in arrays.items() if name.startswith("x.")}
+    needed = ["y"]
     if not parts:
-        arrays = read_npz(path, DataError, hint, "x", "y")
+        needed = ["x", "y"]
+    if not {*needed} <= {*arrays}:
+        # It says which one is not there.
+        arrays |= read_npz(path, DataError, hint, *needed)
+    if not parts:
         return arrays["x"], arrays["y"]
     try:
-        return pack(parts), read_npz(path, DataError, hint, "y")["y"]
+        return pack(parts), arrays["y"]
     except (TypeError, ValueError) as cause:
         raise DataError(f"{path}: {short(str(cause), 100)}; {hint}") from None
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import short
+from fedattack.base.reasons import Reason
+from fedattack.record.format import PROTOCOLS
 
 if TYPE_CHECKING:
     from fedattack.attacks.knowledge import Knowledge
@@ -42,12 +44,28 @@ class Needs:
     sgd: bool = False
     server: str = ""
 
+    def find_lacks(self, record: Record, knowledge: Knowledge) -> list[Reason]:
+        """Say what is neither in a record nor known besides; nothing if all is there."""
+        reasons = []
+        if record.view not in self.views:
+            reasons.append(NEEDS_VIEW[self.views[0]])
+        if record.protocol not in self.protocols:
+            wanted = " or ".join(PROTOCOLS[name].replies for name in self.protocols)
+            sent = PROTOCOLS[record.protocol].replies
+            reasons.append(Reason(f"it needs {wanted}, and these clients send {sent}", PROTOCOL))
+        if lack := self.lack(record):
+            reasons.append(Reason(f"it needs {lack}", KEPT))
+        unknown = [_KNOWLEDGE.get(need, need) for need in self.knowledge if not knowledge.has(need)]
+        if unknown:
+            reasons.append(Reason(f"the attacker does not know {', '.join(unknown)}", UNKNOWN))
+        return reasons
+
     def lack(self, record: Record) -> str:
         """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
         if self.server not in ("", record.server):
-            return f"a server that is {self.server}; that of {record.path} is {record.server}"
+            return f"a server that is {self.server}, and this one is {record.server}"
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
-            return f"sums of clients that were sent one model; the server of {record.path} is {record.server}"
+            return f"sums of clients that were sent one model, and this server is {record.server}"
         for kind in record.keep.kinds:
             if kind not in self.takes:
                 return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
@@ -118,6 +136,30 @@ class InApps:
     asked_of: str = ""
 
 
+VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT = "view", "protocol", "kept", "unknown", "unfit"
+"""Kinds of reasons why an attack cannot be made: the view, the protocol, what the record keeps, what is not known, and
+what is of a kind that the attack does not take."""
+
+NEEDS_VIEW = {
+    "individual": Reason("it needs each client's reply, and this server sees sums alone", VIEW),
+    "aggregate": Reason(
+        "it is about sums of updates, and this server sees each client's reply",
+        VIEW,
+        "`fedattack project` makes such a record of this one",
+    ),
+}
+"""By the view that an attack needs, what keeps it from a record of the other one."""
+
+_KNOWLEDGE = {
+    "model": "the clients' model",
+    "losses": "the clients' model and loss",
+    "targets": "examples to ask about",
+    "auxiliary": "examples of the attacker's own",
+    "attributes": "attributes of the attacker's examples",
+    "training": "how clients train",
+    "property": "a property to ask about",
+    "partial": "clients' examples without one column",
+}
 _WHOLE = {
     "rounds": "every round",
     "clients": "the replies of all clients",

@@ -7,11 +7,12 @@ the file is ``fedattack/report/schema.json``.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, TypedDict
 
 from fedattack.base.errors import ReportError
+from fedattack.base.reasons import Reason, join_reasons
 
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"
@@ -26,8 +27,8 @@ ERROR = 0.05
 BELOW_ERROR = 0.02
 """How often a report on nothing may say that something is far below guessing; see :mod:`fedattack.audit.below`."""
 
-FIRST_ALONE = "in other runs the same clients hold the same"
-"""What the reason says of a finding that is tested on some of its runs alone."""
+ONE_FEDERATION = "one federation"
+"""Kind of the ground that a finding is tested on some of its runs alone: in others the same clients hold the same."""
 
 PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
@@ -39,7 +40,7 @@ NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
 METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # What findings of earlier reports have not.
-_MAY_LACK = {"p_below", "read_off"}
+_MAY_LACK = {"p_below", "read_off", "grounds"}
 
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
@@ -106,7 +107,9 @@ class Finding:
     p_below
         The same as `p` of the other side: how likely so little is by accident. None where nothing was tested.
     verdict, reason
-        One of :data:`VERDICTS`, and why, in words.
+        One of :data:`VERDICTS`, and why, in words: those of the grounds, where these are given.
+    grounds
+        What the reason is made of, one by one.
     headline
         Whether this number was fixed in advance as the one that counts.
     selected_after_the_fact, comparisons
@@ -139,7 +142,8 @@ class Finding:
     n: int
     seeds: list[int]
     verdict: str
-    reason: str
+    reason: str = ""
+    grounds: tuple[Reason, ...] = ()
     here_low: float | None = None
     here_high: float | None = None
     level: float = 0.95
@@ -163,6 +167,8 @@ class Finding:
     read_off: ReadOff | None = None
 
     def __post_init__(self) -> None:
+        if not self.reason:
+            object.__setattr__(self, "reason", join_reasons(self.grounds))
         for part, pattern in ((self.attack, NAME), (self.metric, METRIC)):
             if not pattern.fullmatch(part):
                 raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
@@ -173,6 +179,8 @@ class Finding:
             fault = f"the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}"
         elif not self.reason.strip():
             fault = "the reason is empty; expected the verdict's grounds in words"
+        elif self.grounds and join_reasons(self.grounds) != self.reason:
+            fault = "the reason is not made of the grounds; expected the same words"
         elif self.value is None and self.verdict != NOT_APPLICABLE:
             fault = f"it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}"
         elif any(right < left - _ROUNDING for left, right in pairwise(ends)):
@@ -188,6 +196,11 @@ class Finding:
     def name(self) -> str:
         """Attack and metric, as conditions name them: ``sia.asr``."""
         return f"{self.attack}.{self.metric}"
+
+    def with_grounds(self, *grounds: Reason, **changes: Any) -> "Finding":
+        """Return the finding with further grounds, and other parts changed."""
+        before = self.grounds or (Reason(self.reason),)
+        return replace(self, reason="", grounds=(*before, *grounds), **changes)
 
     @property
     def null_value(self) -> float | None:
@@ -222,7 +235,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into plain dicts, lists, numbers and strings that JSON can hold; NumPy values are converted."""
-        return dict(_plain(vars(self)))
+        return dict(_plain(vars(self) | {"grounds": list(map(vars, self.grounds))}))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
@@ -239,7 +252,9 @@ class Finding:
             raise ReportError(
                 f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"
             )
-        return cls(**_plain(data))
+        plain = _plain(data)
+        plain["grounds"] = tuple(Reason(**ground) for ground in plain.get("grounds", ()))
+        return cls(**plain)
 
 
 def answering(findings: Sequence[Finding]) -> list[Finding]:

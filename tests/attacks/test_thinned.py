@@ -12,11 +12,12 @@ from torch import nn
 
 from fedattack.attacks import ATTACKS, read_knowledge, write_knowledge
 from fedattack.attacks.frozen import initial_weights, read_frozen
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, shrink_record
+from fedattack.record.folder import RunFolder
 from tests.worlds.federation import write_property_run, write_run, write_sums_run
 
 
@@ -137,7 +138,7 @@ def findings(folder, record_path, known):
     """Attack and judge a run folder with another record."""
     scores = ATTACKS["sia"].run(Record(record_path, thinned=True), known, device="cpu", seed=3)
     scores.save(folder / "scores" / "sia.npz")
-    found = judge_attacks(read_evidence(folder), setting={}, provenance={})
+    found = judge_attacks(open_runs(RunFolder(folder)), setting={}, provenance={})
     return scores, [finding.to_dict() for finding in found]
 
 

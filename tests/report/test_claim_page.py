@@ -9,9 +9,10 @@ from jsonschema import Draft202012Validator
 
 from fedattack.base.errors import ReportError
 from fedattack.claims import Claim
-from fedattack.report import read_claim, render_html, write_report
+from fedattack.report import read_claim, read_findings, read_run, render_html, write_report
 from fedattack.report.claim import axis_of, render_claim, write_claim
 from fedattack.report.claim_words import clients_of, meaning_of, readable, short_of, sums_of, ways_of
+from fedattack.report.html import write_page
 from fedattack.report.validate import validate_claim
 from tests.report import claims, example
 from tests.report.test_html import Page
@@ -284,7 +285,7 @@ def test_a_claim_that_cannot_be_shown_leaves_no_page_of_another_one(folder, shee
 
     monkeypatch.setattr("fedattack.report.claim.render_claim", fail)
     unmade = {}
-    html = write_report(folder, unmade=unmade).read_text()
+    html = write_page(folder, read_findings(folder), read_run(folder), unmade=unmade).read_text()
     assert [*unmade] == ["the page of the privacy claim"]
     assert not (folder / "claim.html").exists()
     assert 'href="claim.html"' not in html

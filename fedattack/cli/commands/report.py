@@ -38,18 +38,19 @@ def report(
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
     """
-    from fedattack.record.folder import find_parts
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.checks import check_conditions, check_device, scored_attacks
 
     conditions = read_conditions(fail_if)
     check_device(device)
-    check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
-    trusted = trust_knowledge(folder, trust)
+    opened = RunFolder(folder)
+    check_conditions(conditions, scored_attacks(opened.parts), isolating=True)
+    trusted = trust_knowledge(opened, trust)
     if filed:
         from fedattack.report.html import add_words
 
         add_words(folder, by or "", read_words(filed, by), why)
-    report_run(folder, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
+    report_run(opened, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
 
 
 def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:

@@ -9,7 +9,6 @@ from typing import Any
 from fedattack.attacks import ATTACKS, Attack, Knowledge, KnownDefence, write_knowledge
 from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.attacks.matching import named_for
-from fedattack.audit.untried import lacking
 from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunError
 from fedattack.base.files import make_private
 from fedattack.base.version import __version__
@@ -148,13 +147,15 @@ class Altering(Design[Alteration]):
         """List the run's attacks whose needs the copy meets; of sums also others that ask the same."""
         known, names = self._know(self.parts[0]), []
         for name in self.attacks:
-            missing = lacking(ATTACKS[name], record, known)
-            if missing:
-                not_asked[name] = "; ".join(missing)
+            obstacles = ATTACKS[name].find_obstacles(record, known)
+            if obstacles:
+                not_asked[name] = "; ".join(reason.what for reason in obstacles)
             else:
                 names.append(name)
         if record.view == "aggregate":
-            names += [name for name in list_siblings(self.attacks) if not lacking(ATTACKS[name], record, known)]
+            for name in list_siblings(self.attacks):
+                if not ATTACKS[name].find_obstacles(record, known):
+                    names.append(name)
         return names
 
     def _judge_copy(

@@ -44,6 +44,7 @@ from fedattack.audit.summaries import (
 )
 from fedattack.audit.truth import SEVERAL
 from fedattack.base.machine import let_go
+from fedattack.base.reasons import ABOUT, Reason
 from fedattack.threats.membership.blind import Blind, threshold_at
 from fedattack.threats.membership.case import (
     FEWEST,
@@ -123,7 +124,8 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, row in self._compared.items():
             if method in ALONE:
                 baselines[row["method"]] = row["tpr_1pct"]["value"]
-        return self._find_at(_ONE_PERCENT, reason=f"{self._say_whose()}: ", baselines=baselines, series=self._series())
+        whose = Reason(self._say_whose(), ABOUT)
+        return self._find_at(_ONE_PERCENT, grounds=(whose,), baselines=baselines, series=self._series())
 
     @measure("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives")
     def find_members_surely(self) -> Measurement:
