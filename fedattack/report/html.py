@@ -141,62 +141,6 @@ def write_page(
     files: Mapping[str, str] | None = None,
     unmade: MutableMapping[str, Failure] | None = None,
 ) -> Path:
-    """Render ``findings.json`` and ``run.json`` of a run folder to its page; see :func:`write_page`.
->>>>>>> h-reason
-
-    Raises
-    ------
-    ReportError
-<<<<<<< HEAD
-        If the file is damaged.
-    """
-    path = Path(folder) / FILED
-    if not path.exists():
-        return []
-    return read_sealed(path, _FILED, ReportError, "put it back as it was, or delete it")["entries"]
-
-
-def add_words(folder: Path, by: str, words: Sequence[tuple[str, str]], why: str = "") -> None:
-    """Add what a person says of fields to what is there; earlier words stay.
-
-    Raises
-    ------
-    ReportError
-        If what is there is damaged, or the folder is none.
-    """
-    check_folder(Path(folder), ReportError, to_write=True)
-    entries = read_filed(folder)
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    for field, text in words:
-        entries.append(FiledWords(time=now, by=by.strip(), field=field, text=text, why=why.strip()))
-    write_sealed(Path(folder) / FILED, {"entries": entries})
-
-
-def _list_standing(entries: Sequence[FiledWords]) -> list[FiledWords]:
-    """Return what stands of each field, in the order of :data:`FIELDS`: the latest words, and of notes all."""
-    standing = []
-    for field in FIELDS:
-        said = [entry for entry in entries if entry["field"] == field]
-        standing += said if field == "note" else said[-1:]
-    return standing
-
-
-def write_report(
-    folder: Path, files: Mapping[str, str] | None = None, unmade: MutableMapping[str, Failure] | None = None
-=======
-        If one of the two files is missing, is not JSON, or does not fit its schema.
-    """
-    return write_page(folder, read_findings(folder), read_run(folder))
-
-
-def write_page(
-    folder: Path,
-    findings: Sequence[Finding],
-    run: Mapping[str, Any],
-    files: Mapping[str, str] | None = None,
-    unmade: MutableMapping[str, Failure] | None = None,
->>>>>>> h-reason
-) -> Path:
     """Render findings and facts of the run to the ``report.html`` of a run folder, whose path is returned.
 
     The page replaces an older one only when it is complete. On ``files`` and ``unmade`` see :func:`render_html`. Where
