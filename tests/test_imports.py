@@ -16,11 +16,7 @@ ROOMS = (
 )
 APP = ("strategies", "simulations", "clients")
 
-KNOWN_CIRCLES: tuple[set[str], ...] = (
-    {"fedattack.apps.auditing", "fedattack.apps.running"},
-    {"fedattack.attacks.all_attacks", "fedattack.attacks.registry"},
-    {"fedattack.audit.card", "fedattack.audit.finding", "fedattack.audit.numbers"},
-)
+KNOWN_CIRCLES: tuple[set[str], ...] = ({"fedattack.attacks.all_attacks", "fedattack.attacks.registry"},)
 """Circles that are still to be opened."""
 
 FORBIDDEN_PACKAGES = {

@@ -1,5 +1,7 @@
 """The walk of an audit of somebody's app, in seven stages; each returns a frozen value, and none is entered twice.
 
+With an active server a run with an honest one comes first: it is another run, in a private folder, that is posed alone.
+
 ======= ===================================================== =====================================================
 run     :func:`fedattack.apps.running.run_app`                 parts of a run folder: records, and what witnesses wrote
 witness :func:`fedattack.apps.witnessing.witness`              what was witnessed of a run
@@ -140,7 +142,14 @@ def audit(order: Order, app: App, watch: Watch) -> Judged:
     """
     with explaining(order, watch):
         parts = run_app(
-            app, order.out, order.seeds, on=order.on, command=order.command, options=order.options, watch=watch
+            app,
+            order.out,
+            order.seeds,
+            on=order.on,
+            command=order.command,
+            options=order.options,
+            plan=plan_departure,
+            watch=watch,
         )
     trusted: set[str] = set()
     with explaining(order, watch, trusted), lock_folder(order.out):
@@ -175,6 +184,24 @@ def list_trusted(posed: Sequence[Posed]) -> set[str]:
     """List the import paths that the clients' own app gave."""
     models = [each.knowledge.model for each in posed if each.knowledge.model is not None]
     return {str(name) for model in models for name in (model.spec, model.loss)}
+
+
+def plan_departure(server: str, honest: Part, seed: int, file: Path) -> None:
+    """Plan what an active server sends, from what an honest run shows of the clients' model.
+
+    Raises
+    ------
+    ConfigError
+        If that run does not show it, or the model does not allow it.
+    """
+    # It imports Flower, which an honest server's audit has imported in other processes alone.
+    from fedattack.apps.departing import Plan
+
+    try:
+        posed = pose_run(honest)
+    except FedAttackError as cause:
+        raise ConfigError(f"--server {server} needs to know the clients' model: {cause}") from None
+    Plan.of(server, Record(honest.record), posed.knowledge, seed).write(file)
 
 
 def pose_run(

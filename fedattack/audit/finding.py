@@ -11,15 +11,20 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, TypedDict
 
+from fedattack.audit.card import card_of, line_of
+
+# Whoever reads findings finds verdicts and units here, too.
+from fedattack.audit.numbers import AUC as AUC
+from fedattack.audit.numbers import PROPORTION as PROPORTION
+from fedattack.audit.numbers import in_units as in_units
+from fedattack.audit.verdicts import CANNOT_TELL as CANNOT_TELL
+from fedattack.audit.verdicts import LEAK as LEAK
+from fedattack.audit.verdicts import NO_EVIDENCE as NO_EVIDENCE
+from fedattack.audit.verdicts import NOT_APPLICABLE as NOT_APPLICABLE
+from fedattack.audit.verdicts import TOO_FEW as TOO_FEW
+from fedattack.audit.verdicts import VERDICTS as VERDICTS
 from fedattack.base.errors import ReportError
 from fedattack.base.reasons import Reason, join_reasons
-
-LEAK = "leak"
-NO_EVIDENCE = "no evidence"
-TOO_FEW = "too few to tell"
-CANNOT_TELL = "cannot be told"
-NOT_APPLICABLE = "not applicable"
-VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
 
 ERROR = 0.05
 """How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.correct_findings`."""
@@ -29,12 +34,6 @@ BELOW_ERROR = 0.02
 
 ONE_FEDERATION = "one federation"
 """Kind of the ground that a finding is tested on some of its runs alone: in others the same clients hold the same."""
-
-PROPORTION = "proportion"
-"""Units of a rate in [0, 1]; people are shown it in per cent."""
-
-AUC = "AUC"
-"""Units of an area under a ROC curve."""
 
 NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
@@ -223,14 +222,9 @@ class Finding:
         return self.p_adjusted is None or self.p_adjusted > ERROR
 
     def __repr__(self) -> str:
-        # How findings look is made of their parts, and this module has none of it.
-        from fedattack.audit.card import line_of
-
         return f"<{line_of(self)}>"
 
     def _repr_html_(self) -> str:
-        from fedattack.audit.card import card_of
-
         return card_of(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -273,24 +267,6 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
         if finding.headline:
             chosen.append(finding if finding.verdict == LEAK else leaks.get(finding.attack, finding))
     return chosen
-
-
-def in_units(value: float, units: str = PROPORTION) -> str:
-    """Write a number as people read it: ``0.581`` as a proportion is ``58.1%``.
-
-    A proportion that is not quite 0 or 1 is given enough decimals not to read as 0% or 100%, unless it takes more than
-    four.
-    """
-    if units != PROPORTION:
-        return f"{value:.3g} {units}".rstrip()
-    percent = 100 * value
-    if percent in (0, 100):
-        return f"{percent:.0f}%"
-    for decimals in range(1, 5):
-        text = f"{percent:.{decimals}f}"
-        if float(text) not in (0, 100):
-            return f"{text}%"
-    return f"{round(percent)}%"
 
 
 def verdict(
