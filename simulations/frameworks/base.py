@@ -55,8 +55,8 @@ class Framework:
         Whether all share one model; else clients have models of their own, and send predictions on public records.
     array_names
         Names of the arrays in a reply, where they are not the model's; the server records them so, too.
-    trains_model
-        Whether clients train a PyTorch model; of others an attacker knows none.
+    content
+        What replies hold in the place of arrays of a PyTorch model, such as trees, which an attacker knows no model of.
     check
         Refuses a study that cannot be trained so: its model, its data, or what is not installed.
     """
@@ -68,8 +68,13 @@ class Framework:
     fixed: Mapping[str, Value] = field(default_factory=dict)
     shares_model: bool = True
     array_names: tuple[str, ...] = ()
-    trains_model: bool = True
+    content: str = ""
     check: Callable[[Study], None] | None = None
+
+    @property
+    def trains_model(self) -> bool:
+        """Whether clients train a PyTorch model."""
+        return not self.content
 
     def load_client(self) -> Callable[..., NumPyClient]:
         """Import the class of an honest client: it is made of study, client and Flower's state."""

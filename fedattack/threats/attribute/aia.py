@@ -131,8 +131,7 @@ class _ModelBasedFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class ModelBased(ModelBasedOptions, Attack):
+class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
     For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ examples with the largest
@@ -153,6 +152,7 @@ class ModelBased(ModelBasedOptions, Attack):
     - ``weight``: the attribute's θ_s under each method.
     """
 
+    options = ModelBasedOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_ModelBasedFacts),
         {
@@ -182,7 +182,7 @@ class ModelBased(ModelBasedOptions, Attack):
         linear = _LinearModel.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []
-        messages = _collect(record, knowledge, clients, model, self.memory, notes, progress)
+        messages = _collect(record, knowledge, clients, model, self.options.memory, notes, progress)
         if not messages:
             raise NeedsError(
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
