@@ -68,7 +68,7 @@ ATTACKS: Mapping[str, "Attack"] = AttackRegistry()
 
 
 def _load_attacks(threat: Threat) -> "dict[str, Attack]":
-    attacks = {attack.name: attack for attack in (make() for make in threat.load_attacks())}
+    attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
     if {*attacks} != {*threat.attacks}:
         raise ValueError(f"its attacks are {', '.join(attacks)}, and it declares {', '.join(threat.attacks)}")
     return attacks
@@ -120,7 +120,7 @@ def find_content(record: "Record") -> str:
         If a threat of another package cannot say it.
     """
     for threat in THREATS.values():
-        with threat.contained("content of replies"):
+        with threat.contained("say what replies hold"):
             content = threat.find_content(record)
         if content:
             return content

@@ -85,18 +85,18 @@ class Threat(ABC):
         """
         if attack not in self.judged:
             return None
-        with self.contained("judges"):
+        with self.contained("load its judges"):
             return self.load_judges()[attack]
 
     @contextmanager
-    def contained(self, what: str) -> Iterator[None]:
-        """Say in one line what of another package fails, which it may do in any way."""
+    def contained(self, task: str) -> Iterator[None]:
+        """Raise a ConfigError that says what another package cannot do: its code may fail in any way."""
         try:
             yield
         except Exception as cause:
             if self.built_in:
                 raise
-            raise ConfigError(f"the {what} of {self.package} cannot be loaded: {short(str(cause), 200)}") from None
+            raise ConfigError(f"{self.package} cannot {task}: {short(str(cause), 200)}") from None
 
     @property
     def attacks(self) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ def section_of(attack: str) -> Section:
     threat = threat_of(attack)
     if threat is None:
         return COMMON
-    with threat.contained("section"):
+    with threat.contained("load its section"):
         section: Section = threat.load_section() or COMMON
     remedies, forms = threat.read_text("remedies.toml"), threat.read_text("series.json")
     if remedies:

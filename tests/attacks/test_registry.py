@@ -233,7 +233,7 @@ class Theirs(Threat):
 
 def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(monkeypatch):
     theirs = Theirs()
-    with pytest.raises(ConfigError, match=r"^the judges of tests\.attacks cannot be loaded: 'toy'"):
+    with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its judges: 'toy'"):
         theirs.find_judge("toy")
     monkeypatch.setattr(THREATS, "_found", ({**THREATS, "theirs": theirs}, {}))
     assert "toy" not in AttackRegistry()
