@@ -89,18 +89,6 @@ def read_rounds(text: str) -> str:
     return text
 
 
-def list_reader(known: Collection[str] = ()) -> Callable[[str], tuple[str, ...]]:
-    """Make what reads words separated by commas, of those that are ``known`` if any are."""
-
-    def read(text: str) -> tuple[str, ...]:
-        values = tuple(map(str.strip, text.split(",")))
-        if known and not {*values} <= {*known}:
-            raise ConfigError(f"expected some of {', '.join(known)}")
-        return values
-
-    return read
-
-
 def interval_reader(known: Collection[str]) -> Callable[[str], str | tuple[float, float]]:
     """Make what reads two numbers, the first below the second, or one of some words."""
     expected = f"expected {', '.join(known)}, or two numbers, the lower one first, such as 0,1"

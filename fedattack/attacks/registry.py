@@ -6,9 +6,7 @@ the declaration is imported here. Attacks are imported when somebody looks for o
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedattack.attacks.options import Options
 from fedattack.attacks.threat import Threat
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from fedattack.attacks.base import Attack
     from fedattack.attacks.held_examples import HeldByClients
     from fedattack.record import Record
+    from fedattack.record.format import Arrays
 
 
 def _find_fault(threat: Threat, others: Mapping[str, Threat]) -> str:
@@ -101,7 +100,7 @@ def options_of_attack(attack: str) -> type[Options]:
     return next(options for options in threat.options if options.name == attack)
 
 
-def find_answers(held: "HeldByClients", failed: MutableMapping[str, Failure]) -> dict[str, Mapping[str, NDArray[Any]]]:
+def find_answers(held: "HeldByClients", failed: MutableMapping[str, Failure]) -> "dict[str, Arrays]":
     """Gather what the judges of threats ask for in what clients hold; `failed` is told by the name of the threat."""
     answers = {}
     for threat in THREATS.values():

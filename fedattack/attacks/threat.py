@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedattack.attacks.options import Options
 from fedattack.base.errors import ConfigError, short
@@ -17,15 +15,7 @@ if TYPE_CHECKING:
     from fedattack.attacks.base import Attack
     from fedattack.attacks.held_examples import HeldByClients
     from fedattack.record import Record
-
-Attacks: TypeAlias = "tuple[type[Attack], ...]"
-"""Classes of attacks."""
-
-Judges: TypeAlias = Mapping[str, type[Any]]
-"""By the name of an attack, a subclass of :class:`fedattack.audit.judge.Judge`."""
-
-Truths: TypeAlias = Mapping[str, NDArray[Any]] | None
-"""What is true of clients, as named arrays; ``None`` where nothing is known."""
+    from fedattack.record.format import Arrays
 
 ADAPTIVE = "-adaptive"
 """How the name of a metric ends whose attacker knows of the clients' defence."""
@@ -53,18 +43,18 @@ class Threat(ABC):
     options: ClassVar[tuple[type[Options], ...]]
 
     @abstractmethod
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type["Attack"], ...]:
         """Import the attacks."""
 
     @abstractmethod
-    def load_judges(self) -> Judges:
-        """Import the judge of each attack that is no baseline."""
+    def load_judges(self) -> Mapping[str, type[Any]]:
+        """Import a subclass of :class:`fedattack.audit.judge.Judge` by the name of each attack that is no baseline."""
 
     def load_section(self) -> Any:
         """Import a :class:`fedattack.report.section.Section`; ``None`` if titles and common figures are enough."""
         return None
 
-    def find_truth(self, held: "HeldByClients") -> Truths:
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
         """Return what its judges ask for in what clients hold, besides the usual truth; ``None`` if there is nothing.
 
         Presets ask before the run, and audits of apps after it. It is what ``Truth.answers`` has by the threat's name.

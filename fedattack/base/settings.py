@@ -30,10 +30,10 @@ _KINDS: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
     str: "a text",
-    tuple: "several texts",
+    tuple: "texts with commas between",
 }
 
-_LIMITS = {"ge": ", {} or more", "gt": " above {}", "le": ", {} or less", "lt": " below {}"}
+_LIMITS = {"ge": ", {} or more", "gt": " above {}", "le": ", {} or less", "lt": ", below {}"}
 """How a bound is said behind the kind of a number."""
 
 
@@ -85,7 +85,7 @@ def setting(
     internal
         Whether no user may choose it.
     words
-        Which words it may be besides its default.
+        Which words it may be besides its default, or each of several texts.
     read
         Reads it from a text that is no plain number or word; raises a ConfigError that says what was expected.
     bounds
@@ -108,7 +108,7 @@ class SettingField:
     words: Words | None
     reader: Callable[[str], Any] | None
     bounds: Mapping[str, float]
-    adapter: TypeAdapter[Value]
+    adapter: TypeAdapter[Any]
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -119,7 +119,8 @@ class SettingField:
     def expected(self) -> str:
         """What it may be, in words."""
         if self.values:
-            return f"one of {', '.join(self.values)}"
+            number = "some" if self.kind is tuple else "one"
+            return f"{number} of {', '.join(self.values)}"
         return _KINDS[self.kind] + "".join(_LIMITS[name].format(bound) for name, bound in self.bounds.items())
 
     def read(self, text: str) -> Any:
@@ -127,11 +128,11 @@ class SettingField:
         if self.reader is not None:
             return self.reader(text)
         try:
-            if self.words is not None:
-                self.words.check(text)
-            return self.adapter.validate_python(self._convert(text))
+            value = self.adapter.validate_python(self._convert(text))
+            self._check_words(value)
         except (ConfigError, ValueError):
             raise ConfigError(f"expected {self.expected}") from None
+        return value
 
     def parse(self, text: str) -> Value:
         """Read a value from the command line; a ConfigError if it is of another type, or out of range."""
@@ -147,6 +148,8 @@ class SettingField:
 
     def _convert(self, text: str) -> Any:
         """Return a text as the field's type; a ValueError if it is none."""
+        if self.kind is tuple:
+            return tuple(map(str.strip, text.split(",")))
         if self.kind is not bool:
             return self.kind(text)
         if text.lower() not in ("true", "false"):
@@ -167,12 +170,17 @@ class SettingField:
             error = cause.errors(include_url=False)[0]
             expected = _BOUNDS.get(error["type"], _KINDS[self.kind]).format(**error.get("ctx", {}))
             raise ConfigError(f"{self.name} = {short(repr(value), 60)}: expected {expected} ({self.help})") from None
-        if self.words is not None and checked != self.default:
+        if checked != self.default:
             try:
-                self.words.check(str(checked))
+                self._check_words(checked)
             except ConfigError as cause:
                 raise ConfigError(f"{self.name} = {cause}") from None
         return checked
+
+    def _check_words(self, value: object) -> None:
+        if self.words is not None:
+            for word in value if isinstance(value, tuple) else (str(value),):
+                self.words.check(word)
 
 
 class SettingsModel(BaseModel):
@@ -216,7 +224,7 @@ def _settings_of(model: type[SettingsModel]) -> Mapping[str, SettingField]:
     for info in model.model_fields.values():
         extra, name, kind = cast(dict[str, Any], info.json_schema_extra), str(info.alias), _find_kind(info)
         bounded: Any = Annotated[kind, Field(), *info.metadata]
-        adapter: TypeAdapter[Value] = TypeAdapter(bounded, config=_STRICT)
+        adapter: TypeAdapter[Any] = TypeAdapter(bounded, config=_STRICT)
         settings[name] = SettingField(name, kind, info.default, info.description or "", **extra, adapter=adapter)
     return settings
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.attribute.options import BaselinesOptions, GradientMatchingOptions, ModelBasedOptions
 
 
@@ -11,14 +11,14 @@ class AttributeThreat(Threat):
     question = "What stands in the one column of clients' examples that the server lacks?"
     options = (ModelBasedOptions, GradientMatchingOptions, BaselinesOptions)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.attribute.aia import ModelBased
         from fedattack.threats.attribute.ara import GradientMatching
         from fedattack.threats.attribute.baselines import AttributeBaselines
 
         return ModelBased, GradientMatching, AttributeBaselines
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.attribute.judge import AttributeJudge, ModelBasedJudge
 
         return {"aia": ModelBasedJudge, "ara": AttributeJudge}

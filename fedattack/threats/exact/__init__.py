@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat, Truths
+from fedattack.attacks.threat import Threat
 from fedattack.threats.exact.options import ExactOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
+    from fedattack.record.format import Arrays
 
 
 class ExactThreat(Threat):
@@ -14,12 +15,12 @@ class ExactThreat(Threat):
     question = "Which training examples can be read off exactly?"
     options = (ExactOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.exact.exact import FirstLayerReading
 
         return (FirstLayerReading,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.exact.judge import ExactJudge
 
         return {"exact": ExactJudge}
@@ -29,7 +30,7 @@ class ExactThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> Truths:
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
         """Return the examples of clients of which all are known."""
         from fedattack.attacks.held_examples import held_examples
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.group.options import PrivateAttributeOptions
 
 
@@ -11,12 +11,12 @@ class GroupThreat(Threat):
     question = "What do all examples of a client have in common?"
     options = (PrivateAttributeOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.group.private_attribute import PrivateAttribute
 
         return (PrivateAttribute,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.group.judge import PrivateAttributeJudge
 
         return {"private-attribute": PrivateAttributeJudge}

@@ -4,8 +4,8 @@ Needs are shown, and options checked, before torch is imported.
 """
 
 from fedattack.attacks.needs import InApps, Needs
-from fedattack.attacks.options import MemoryOptions, WorkersOptions, list_reader, read_rounds
-from fedattack.base.settings import setting
+from fedattack.attacks.options import MemoryOptions, WorkersOptions, read_rounds
+from fedattack.base.settings import Words, setting
 
 ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
 """The adversaries by name."""
@@ -40,7 +40,7 @@ class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
         read=read_rounds,
     )
     adversaries: tuple[str, ...] = setting(
-        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", read=list_reader(ADVERSARIES)
+        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", words=Words(ADVERSARIES)
     )
     clients: int = setting(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", ge=1)
     epochs: int = setting(EPOCHS, f"of the networks' training ({EPOCHS})", ge=1)

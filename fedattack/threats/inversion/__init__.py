@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.inversion.options import GradientInversionOptions
 
 
@@ -11,12 +11,12 @@ class InversionThreat(Threat):
     question = "What do a client's examples look like?"
     options = (GradientInversionOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.inversion.inversion import GradientInversion
 
         return (GradientInversion,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.inversion.judge import InversionJudge
 
         return {"inversion": InversionJudge}

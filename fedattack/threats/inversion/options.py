@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fedattack.attacks.needs import InApps, Needs
-from fedattack.attacks.options import MemoryOptions, WorkersOptions, interval_reader, list_reader, read_rounds
+from fedattack.attacks.options import MemoryOptions, WorkersOptions, interval_reader, read_rounds
 from fedattack.base.settings import Words, setting
 
 Method = Literal["cos", "l2"]
@@ -45,9 +45,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     updates: str = setting(
         "pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)", read=read_rounds
     )
-    clients: tuple[str, ...] = setting(
-        (), "names or node ids of the clients to attack, separated by commas (all)", read=list_reader()
-    )
+    clients: tuple[str, ...] = setting((), "names or node ids of the clients to attack, separated by commas (all)")
     records: int | None = setting(
         None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", ge=1
     )

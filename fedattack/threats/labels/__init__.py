@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.labels.options import LabelsOptions
 
 
@@ -11,12 +11,12 @@ class LabelsThreat(Threat):
     question = "How many examples of each label does a client hold?"
     options = (LabelsOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.labels.labels import LabelCounting
 
         return (LabelCounting,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.labels.judge import LabelsJudge
 
         return {"labels": LabelsJudge}

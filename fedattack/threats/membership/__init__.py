@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.membership.options import AggregateMembershipOptions, CanaryMembershipOptions, MembershipOptions
 
 
@@ -11,14 +11,14 @@ class MembershipThreat(Threat):
     question = "Did this client train on this example?"
     options = (MembershipOptions, AggregateMembershipOptions, CanaryMembershipOptions)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.membership.aggregate import AggregateMembership
         from fedattack.threats.membership.canaries import CanaryMembership
         from fedattack.threats.membership.membership import Membership
 
         return Membership, AggregateMembership, CanaryMembership
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.membership.judge import AggregateMembershipJudge, CanaryMembershipJudge, MembershipJudge
 
         return {

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat, Truths
+from fedattack.attacks.threat import Threat
 from fedattack.threats.plaintext.options import PlaintextOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
+    from fedattack.record.format import Arrays
 
 
 class PlaintextThreat(Threat):
@@ -14,12 +15,12 @@ class PlaintextThreat(Threat):
     question = "What do numbers and texts beside the model give away?"
     options = (PlaintextOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.plaintext.plaintext import Plaintext
 
         return (Plaintext,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.plaintext.judge import PlaintextJudge
 
         return {"plaintext": PlaintextJudge}
@@ -29,7 +30,7 @@ class PlaintextThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> Truths:
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
         """Return the examples that are nearest to what clients sent; before a run nothing was."""
         from fedattack.threats.plaintext.truths import nearest_examples
 

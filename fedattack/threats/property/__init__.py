@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.property.options import ProlinOptions
 
 
@@ -11,12 +11,12 @@ class PropertyThreat(Threat):
     question = "Which clients have a property, if the server sees sums alone?"
     options = (ProlinOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.property.prolin import Prolin
 
         return (Prolin,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.property.judge import PropertyJudge
 
         return {"prolin": PropertyJudge}

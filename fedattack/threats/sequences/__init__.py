@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat, Truths
+from fedattack.attacks.threat import Threat
 from fedattack.threats.sequences.options import SequencesOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
+    from fedattack.record.format import Arrays
 
 
 class SequencesThreat(Threat):
@@ -14,12 +15,12 @@ class SequencesThreat(Threat):
     question = "Which sequences of tokens did a client train on?"
     options = (SequencesOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.sequences.dager import SpanCheck
 
         return (SpanCheck,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.sequences.judge import SequencesJudge
 
         return {"dager": SequencesJudge}
@@ -29,7 +30,7 @@ class SequencesThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> Truths:
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
         """Return the sequences of clients of which all examples are known."""
         from fedattack.attacks.lookups import trained_sequences
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat
+from fedattack.attacks.threat import Threat
 from fedattack.threats.source.options import SourceOptions
 
 
@@ -11,12 +11,12 @@ class SourceThreat(Threat):
     question = "Which client holds this example?"
     options = (SourceOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.source.sia import SourceInference
 
         return (SourceInference,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.source.judge import SourceJudge
 
         return {"sia": SourceJudge}

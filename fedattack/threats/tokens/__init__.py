@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat, Truths
+from fedattack.attacks.threat import Threat
 from fedattack.threats.tokens.options import TokensOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
+    from fedattack.record.format import Arrays
 
 
 class TokensThreat(Threat):
@@ -14,12 +15,12 @@ class TokensThreat(Threat):
     question = "Which words, items or categories does a client hold?"
     options = (TokensOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.tokens.tokens import MovedRows
 
         return (MovedRows,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.tokens.judge import TokensJudge
 
         return {"tokens": TokensJudge}
@@ -29,7 +30,7 @@ class TokensThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> Truths:
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
         """Return the rows that clients use of which all examples are known."""
         from fedattack.attacks.lookups import used_rows
 

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedattack.attacks.threat import Attacks, Judges, Threat, Truths
+from fedattack.attacks.threat import Threat
 from fedattack.threats.trees.options import TreesOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
     from fedattack.record import Record
+    from fedattack.record.format import Arrays
 
 TREES = "trees"
 """What replies hold that are not arrays of a model."""
@@ -18,12 +19,12 @@ class TreesThreat(Threat):
     question = "What do boosted trees give away of a client's table?"
     options = (TreesOptions,)
 
-    def load_attacks(self) -> Attacks:
+    def load_attacks(self) -> tuple[type, ...]:
         from fedattack.threats.trees.trees import TreesOfTables
 
         return (TreesOfTables,)
 
-    def load_judges(self) -> Judges:
+    def load_judges(self) -> dict[str, type]:
         from fedattack.threats.trees.judge import TreesJudge
 
         return {"trees": TreesJudge}
@@ -33,7 +34,7 @@ class TreesThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> Truths:
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
         """Return the rows of clients that send trees; of a large client those that are known."""
         from fedattack.attacks.held_examples import join_examples
         from fedattack.base.structured import fields
