@@ -113,6 +113,11 @@ class Attack(ABC):
     """An attack on a record.
 
     Subclasses are found by name in :data:`fedattack.attacks.ATTACKS`. They only read the record.
+
+    Parameters
+    ----------
+    options
+        How it computes, where that is not as the subclass states.
     """
 
     options: Options

@@ -56,7 +56,7 @@ class Framework:
     array_names
         Names of the arrays in a reply, where they are not the model's; the server records them so, too.
     content
-        What replies hold in the place of arrays of a PyTorch model, such as trees, which an attacker knows no model of.
+        What replies hold in the place of a PyTorch model's arrays, such as trees; an attacker then knows no model.
     check
         Refuses a study that cannot be trained so: its model, its data, or what is not installed.
     """
