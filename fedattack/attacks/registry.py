@@ -32,7 +32,10 @@ def _find_fault(threat: Threat, others: Mapping[str, Threat]) -> str:
 
 
 THREATS: Registry[Threat] = Registry(
-    "fedattack.threats", Threat, lambda: stated_in("fedattack.threats", "THREAT"), _find_fault
+    "fedattack.threats",
+    Threat,  # type: ignore[type-abstract]  # what is found is held against it, and nothing is made of it
+    lambda: stated_in("fedattack.threats", "THREAT"),
+    _find_fault,
 )
 """By name."""
 
@@ -51,7 +54,7 @@ class AttackRegistry(Mapping[str, "Attack"]):
 
     @cached_property
     def _loaded(self) -> "dict[str, Attack]":
-        loaded = {}
+        loaded: dict[str, Attack] = {}
         for threat in THREATS.values():
             try:
                 loaded |= _load_attacks(threat)

@@ -165,7 +165,7 @@ class SettingField:
             If it is of another type or out of range.
         """
         try:
-            checked = self.adapter.validate_python(value)
+            checked: Value = self.adapter.validate_python(value)
         except ValidationError as cause:
             error = cause.errors(include_url=False)[0]
             expected = _BOUNDS.get(error["type"], _KINDS[self.kind]).format(**error.get("ctx", {}))
