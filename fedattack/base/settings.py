@@ -85,7 +85,7 @@ def setting(
     internal
         Whether no user may choose it.
     words
-        Which words it may be besides its default, or each of several texts.
+        Which words it may be besides its default; a field whose type is a ``Literal`` says them by that.
     read
         Reads it from a text that is no plain number or word; raises a ConfigError that says what was expected.
     bounds
@@ -222,11 +222,21 @@ class SettingsModel(BaseModel):
 def _settings_of(model: type[SettingsModel]) -> Mapping[str, SettingField]:
     settings = {}
     for info in model.model_fields.values():
-        extra, name, kind = cast(dict[str, Any], info.json_schema_extra), str(info.alias), _find_kind(info)
+        extra, name, kind = dict(cast(dict[str, Any], info.json_schema_extra)), str(info.alias), _find_kind(info)
+        if listed := _list_words(info.annotation):
+            extra["words"] = Words(listed)
         bounded: Any = Annotated[kind, Field(), *info.metadata]
         adapter: TypeAdapter[Any] = TypeAdapter(bounded, config=_STRICT)
         settings[name] = SettingField(name, kind, info.default, info.description or "", **extra, adapter=adapter)
     return settings
+
+
+def _list_words(annotation: Any) -> tuple[str, ...]:
+    """List the words of a type such as ``Literal["cos", "l2"]``, which may stand within another."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return inner
+    return tuple(word for each in inner for word in _list_words(each))
 
 
 def _find_kind(info: FieldInfo) -> type:

@@ -14,9 +14,10 @@ class ToldOptions(Options):
 
     starts: int | None = setting(None, "starts", ge=1)
     share: float = setting(0.5, "share", gt=0, lt=1)
-    order: Literal["fixed", "free"] | None = setting(None, "order", words=Words(("fixed", "free")))
+    order: Literal["fixed", "free"] | None = setting(None, "order")
     quietly: bool = setting(False, "quietly")
     some: tuple[str, ...] = setting(("a", "b"), "some", words=Words(("a", "b", "c")))
+    others: tuple[Literal["x", "y"], ...] = setting(("x", "y"), "others")
     all_names: tuple[str, ...] = setting((), "any")
     updates: str = setting("pre1", "rounds", read=read_rounds)
 
@@ -29,6 +30,7 @@ class ToldOptions(Options):
         ("order", "free", "free"),
         ("quietly", "TRUE", True),
         ("some", "c, a", ("c", "a")),
+        ("others", "y", ("y",)),
         ("all_names", "x,y", ("x", "y")),
         ("updates", "1,2", "1,2"),
     ],
@@ -51,6 +53,7 @@ def test_an_option_is_read_from_a_text(key, text, value):
         ("order", "other", "one of fixed, free"),
         ("quietly", "maybe", "true or false"),
         ("some", "a,,b", "some of a, b, c"),
+        ("others", "x,z", "some of x, y"),
     ],
 )
 def test_what_was_expected_is_said(key, text, expected):

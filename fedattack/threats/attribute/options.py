@@ -5,13 +5,10 @@ from typing import Literal
 from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import MemoryOptions, Options, WorkersOptions, read_rounds
 from fedattack.attacks.replies import UPDATES
-from fedattack.base.settings import Words, setting
+from fedattack.base.settings import setting
 
 Relaxation = Literal["softmax", "gumbel"]
-RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")
-
 Knows = Literal["known", "unknown"]
-_KNOWS = ("known", "unknown")
 
 
 class ModelBasedOptions(MemoryOptions):
@@ -55,20 +52,15 @@ class GradientMatchingOptions(WorkersOptions, MemoryOptions):
         None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", ge=1
     )
     steps: int = setting(200, "steps of Adam, and at most of L-BFGS (200)", ge=1)
-    relaxation: Relaxation = setting(
-        "softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)", words=Words(RELAXATIONS)
-    )
+    relaxation: Relaxation = setting("softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)")
     temperature: float = setting(1.0, "of the relaxation (1)", gt=0)
     weights: Literal["uniform", "free"] | None = setting(
         None,
         "uniform as in the paper, or free: find examples' weights too (free if a round has several steps)",
-        words=Words(("uniform", "free")),
     )
-    prior: Knows = setting("known", "known or unknown (known where knowledge has one)", words=Words(_KNOWS))
-    label: Knows = setting("known", "known or unknown (known)", words=Words(_KNOWS))
-    membership: Knows = setting(
-        "known", "known, or unknown: examples lie among auxiliary ones (known)", words=Words(_KNOWS)
-    )
+    prior: Knows = setting("known", "known or unknown (known where knowledge has one)")
+    label: Knows = setting("known", "known or unknown (known)")
+    membership: Knows = setting("known", "known, or unknown: examples lie among auxiliary ones (known)")
 
 
 class BaselinesOptions(Options):

@@ -1,5 +1,6 @@
 """Exact: which training examples can be read off the first fully connected layer, number by number."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedattack.attacks.threat import Threat
@@ -7,7 +8,6 @@ from fedattack.threats.exact.options import ExactOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
-    from fedattack.record.format import Arrays
 
 
 class ExactThreat(Threat):
@@ -30,7 +30,7 @@ class ExactThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
+    def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
         """Return the examples of clients of which all are known."""
         from fedattack.attacks.held_examples import held_examples
 

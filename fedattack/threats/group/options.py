@@ -3,11 +3,14 @@
 Needs are shown, and options checked, before torch is imported.
 """
 
+from typing import Literal, get_args
+
 from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import MemoryOptions, WorkersOptions, read_rounds
-from fedattack.base.settings import Words, setting
+from fedattack.base.settings import setting
 
-ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
+Adversary = Literal["stru-nn", "unkwn-nn", "svm", "random-forest"]
+ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 """The adversaries by name."""
 
 SHADOWS = 500
@@ -39,8 +42,8 @@ class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
         "as 1,2,10 (stages)",
         read=read_rounds,
     )
-    adversaries: tuple[str, ...] = setting(
-        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", words=Words(ADVERSARIES)
+    adversaries: tuple[Adversary, ...] = setting(
+        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)"
     )
     clients: int = setting(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", ge=1)
     epochs: int = setting(EPOCHS, f"of the networks' training ({EPOCHS})", ge=1)

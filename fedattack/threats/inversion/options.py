@@ -4,13 +4,10 @@ from typing import Literal
 
 from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import MemoryOptions, WorkersOptions, interval_reader, read_rounds
-from fedattack.base.settings import Words, setting
+from fedattack.base.settings import setting
 
 Method = Literal["cos", "l2"]
-METHODS: tuple[Method, ...] = ("cos", "l2")
-
 Order = Literal["fixed", "searched"]
-ORDERS: tuple[Order, ...] = ("fixed", "searched")
 
 MOST_ORDERED = 4
 """Mini-batches of an epoch up to which their order is searched for; each of their steps then computes all examples."""
@@ -18,7 +15,6 @@ MOST_ORDERED = 4
 KNOWN, UNBOUNDED = "known", "none"
 
 Labels = Literal["rule", "free"]
-_LABELS: tuple[Labels, ...] = ("rule", "free")
 
 
 class GradientInversionOptions(WorkersOptions, MemoryOptions):
@@ -49,9 +45,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     records: int | None = setting(
         None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", ge=1
     )
-    method: Method = setting(
-        "cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)", words=Words(METHODS)
-    )
+    method: Method = setting("cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)")
     iterations: int = setting(1000, "gradients computed for a batch, over all its starts (1000)", ge=1)
     restarts: int = setting(
         1, "starts that share the iterations, the worse half given up again and again; the best counts (1)", ge=1
@@ -69,7 +63,6 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         "searched",
         "which example is in which mini-batch; searched: found with the examples, of up to "
         f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
-        words=Words(ORDERS),
     )
     box: str | tuple[float, float] = setting(
         KNOWN,
@@ -80,5 +73,4 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     label: Labels | None = setting(
         None,
         "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
-        words=Words(_LABELS),
     )

@@ -1,5 +1,6 @@
 """Plaintext is what stands beside a model: numbers, lists and texts, which nobody masks or averages."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedattack.attacks.threat import Threat
@@ -7,7 +8,6 @@ from fedattack.threats.plaintext.options import PlaintextOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
-    from fedattack.record.format import Arrays
 
 
 class PlaintextThreat(Threat):
@@ -30,7 +30,7 @@ class PlaintextThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
+    def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
         """Return the examples that are nearest to what clients sent; before a run nothing was."""
         from fedattack.threats.plaintext.truths import nearest_examples
 

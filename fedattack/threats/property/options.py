@@ -4,10 +4,9 @@ from typing import Literal
 
 from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import MemoryOptions, WorkersOptions
-from fedattack.base.settings import Words, setting
+from fedattack.base.settings import setting
 
 Mode = Literal["linear", "exact"]
-MODES: tuple[Mode, ...] = ("linear", "exact")
 
 
 class ProlinOptions(WorkersOptions, MemoryOptions):
@@ -30,5 +29,5 @@ class ProlinOptions(WorkersOptions, MemoryOptions):
     )
 
     shadows: Mode | None = setting(
-        None, "linear (from per-example gradients, the default where the model allows it) or exact", words=Words(MODES)
+        None, "linear (from per-example gradients, the default where the model allows it) or exact"
     )

@@ -1,5 +1,6 @@
 """Sequences: which sequences of tokens a client trains on, by what the gradients of self-attention span."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedattack.attacks.threat import Threat
@@ -7,7 +8,6 @@ from fedattack.threats.sequences.options import SequencesOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
-    from fedattack.record.format import Arrays
 
 
 class SequencesThreat(Threat):
@@ -30,7 +30,7 @@ class SequencesThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
+    def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
         """Return the sequences of clients of which all examples are known."""
         from fedattack.attacks.lookups import trained_sequences
 

@@ -1,5 +1,6 @@
 """Tokens: which words, items or categories a client holds, by which rows of a table moved."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedattack.attacks.threat import Threat
@@ -7,7 +8,6 @@ from fedattack.threats.tokens.options import TokensOptions
 
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
-    from fedattack.record.format import Arrays
 
 
 class TokensThreat(Threat):
@@ -30,7 +30,7 @@ class TokensThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
+    def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
         """Return the rows that clients use of which all examples are known."""
         from fedattack.attacks.lookups import used_rows
 

@@ -1,5 +1,6 @@
 """Trees: what thresholds, leaves and covers of boosted trees give away of a client's table."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedattack.attacks.threat import Threat
@@ -8,7 +9,6 @@ from fedattack.threats.trees.options import TreesOptions
 if TYPE_CHECKING:
     from fedattack.attacks.held_examples import HeldByClients
     from fedattack.record import Record
-    from fedattack.record.format import Arrays
 
 TREES = "trees"
 """What replies hold that are not arrays of a model."""
@@ -34,7 +34,7 @@ class TreesThreat(Threat):
 
         return SECTION
 
-    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
+    def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
         """Return the rows of clients that send trees; of a large client those that are known."""
         from fedattack.attacks.held_examples import join_examples
         from fedattack.base.structured import fields
