@@ -199,9 +199,10 @@ def section_of(attack: str) -> Section:
     What to do, and the forms of series, stand in ``remedies.toml`` and ``series.json`` of the threat's folder.
     """
     threat = threat_of(attack)
-    if threat is None or not threat.section:
+    if threat is None:
         return COMMON
-    section: Section = threat.load(threat.section)
+    with threat.contained("load its section"):
+        section: Section = threat.load_section() or COMMON
     remedies, forms = threat.read_text("remedies.toml"), threat.read_text("series.json")
     if remedies:
         section = replace(section, remedies=read_remedies(remedies))

@@ -17,7 +17,10 @@ class ToyJudge(Judge[Case]):
         """State it."""
         hits, shares, named = [], [], []
         for case in self.cases:
-            held = dict(zip(case.truth.clients, case.truth.counts.sum(axis=1).tolist(), strict=True))
+            sizes = case.truth.counts.sum(axis=1)
+            if "toy" in case.truth.answers:
+                sizes = case.truth.answers["toy"]["sizes"]
+            held = dict(zip(case.truth.clients, sizes.tolist(), strict=True))
             loudest = case.node_clients[int(np.argmax(case.scores.arrays["norms"]))]
             hits.append(float(held[loudest] == max(held.values())))
             shares.append(sum(size == max(held.values()) for size in held.values()) / len(held))
