@@ -23,7 +23,7 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.section import PER_CLIENT, POPULATIONS, RELIABILITY, Explained, Section, Table
+from fedattack.report.section import PER_CLIENT, POPULATIONS, RELIABILITY, Explained, PageTable, Section
 from fedattack.report.words import interval, level, shown
 
 # Letters of a column or a value that stand in a title.
@@ -76,7 +76,7 @@ def _percents(rows: list[dict[str, Any]], key: str) -> NDArray[np.float64]:
     return 100 * floats([row[key] for row in rows])
 
 
-def _attributes(finding: Finding) -> Table:
+def _attributes(finding: Finding) -> PageTable:
     series = finding.series["attributes"]
     rare = series["rarest"]
     imputed = f" Imputed by: {', '.join(series['imputed_by'])}." if series["imputed_by"] else ""
@@ -93,7 +93,7 @@ def _attributes(finding: Finding) -> Table:
                 interval(row["excess_low"], row["excess_high"], ""),
             ]
         )
-    return Table(
+    return PageTable(
         f"Every way to fill in {series['column']}, on the same examples",
         f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
         f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",

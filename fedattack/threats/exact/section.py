@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.section import Section, Table
+from fedattack.report.section import PageTable, Section
 from fedattack.report.words import shown
 
 
-def _rules(finding: Finding) -> Table:
+def _rules(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["rules"]:
         error = f"{row['error']:.0e}" if row["right"] else "–"
         rows.append([row["rule"], f"{row['named']:,}", f"{row['right']:,}", error])
-    return Table(
+    return PageTable(
         "How examples were told from mixtures",
         "Over all runs. The largest error of those that are right is a part of the feature's span.",
         ["rule", "read off", "of these training examples", "largest error"],
@@ -20,9 +20,9 @@ def _rules(finding: Finding) -> Table:
     )
 
 
-def _clients(finding: Finding) -> Table:
+def _clients(finding: Finding) -> PageTable:
     rows = [[row["client"], f"{row['examples']:,}", f"{row['read']:,}"] for row in finding.series["clients"]]
-    return Table(
+    return PageTable(
         "What was read off of each client",
         "Of the first run, at most 20 clients.",
         ["client", "examples", "read off exactly"],
@@ -30,9 +30,9 @@ def _clients(finding: Finding) -> Table:
     )
 
 
-def _rounds(finding: Finding) -> Table:
+def _rounds(finding: Finding) -> PageTable:
     rows = [[f"{row['round']:,}", shown(row["share"])] for row in finding.series["rounds"]]
-    return Table(
+    return PageTable(
         "After how many rounds",
         "Of the first run: the part of all examples that was read off by then.",
         ["after round", "read off"],
@@ -40,11 +40,11 @@ def _rounds(finding: Finding) -> Table:
     )
 
 
-def _updates(finding: Finding) -> Table:
+def _updates(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["updates"]:
         rows.append([f"{row['round']:,}", row["client"], f"{row['batch']:,}", f"{row['found']:,}", row["why"] or "–"])
-    return Table(
+    return PageTable(
         "Whole batches",
         "Of the first run, at most 20 updates: whether the batch was taken apart, and why not.",
         ["round", "client", "examples", "found", "why not"],

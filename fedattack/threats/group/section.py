@@ -23,7 +23,7 @@ from fedattack.report.drawing import (
     to_svg,
     wrap_name,
 )
-from fedattack.report.section import Explained, Lists, Section, Table, by_guesses
+from fedattack.report.section import Explained, Lists, PageTable, Section, by_guesses
 from fedattack.report.words import level, shown
 
 # Letters on a line of a small panel's title.
@@ -102,12 +102,12 @@ def _small(findings: Sequence[Finding]) -> tuple[Figure, list[Axes]]:
     return figure, grid
 
 
-def _confusion(finding: Finding) -> Table | None:
+def _confusion(finding: Finding) -> PageTable | None:
     # Of many adversaries that of the headline is enough; the files for reviewers have all.
     if not finding.headline:
         return None
     values, counts = finding.series["confusion"]["values"], finding.series["confusion"]["counts"]
-    return Table(
+    return PageTable(
         f"{finding.label}: which value was taken for which",
         "A row is the value that clients have, a column the value that the server named. The server names one value "
         "for each reply, so a client counts once for each of its rounds.",

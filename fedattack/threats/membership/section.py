@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedattack.audit.finding import Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, Section, Table
+from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, PageTable, Section
 from fedattack.report.words import end_sentence, interval, shown
 
 _WITHOUT_MODEL = "examples alone, without any model"
@@ -23,7 +23,7 @@ def scores(finding: Finding, slug: str) -> Plot:
     return figures.histogram(finding, slug, title="Scores of members and non-members", axis="Score", **words)
 
 
-def _methods(finding: Finding) -> Table:
+def _methods(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["membership_methods"]:
         texts = [row["method"]]
@@ -32,7 +32,7 @@ def _methods(finding: Finding) -> Table:
         area = row["auc"]
         texts.append(f"{area['value']:.3f} ({area['low']:.3f} to {area['high']:.3f})")
         rows.append(texts)
-    return Table(
+    return PageTable(
         "How else could the server ask?",
         "The same members and non-members, told apart in other ways. The headline's method was fixed in advance.",
         ["method", "found at 1% false positives", "interval", "at 0.1%", "interval", "area under the curve"],
@@ -40,9 +40,9 @@ def _methods(finding: Finding) -> Table:
     )
 
 
-def _targets(finding: Finding) -> Table:
+def _targets(finding: Finding) -> PageTable:
     counts = finding.series["membership_targets"]
-    return Table(
+    return PageTable(
         "Targets",
         "Members are targets that one seen client holds. Targets that several clients hold are left out.",
         ["targets that", "how many"],

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import Finding, list_words
-from fedattack.report.section import Explained, Section, Table, by_guesses
+from fedattack.report.section import Explained, PageTable, Section, by_guesses
 from fedattack.report.words import count_words, shown
 
 _TEXTS = "list of texts"
@@ -13,7 +13,7 @@ _TEXTS = "list of texts"
 _SCALARS = ("number", "text", "bytes", "yes or no")
 
 
-def _beside(finding: Finding) -> Table:
+def _beside(finding: Finding) -> PageTable:
     rows = []
     for key in finding.series["beside"]:
         kind = key["kind"]
@@ -24,7 +24,7 @@ def _beside(finding: Finding) -> Table:
         by_example = f"{key['by_example']:,} of {key['replies']:,}" if key["by_example"] else "none"
         replies, values = f"{key['replies']:,}, of {count_words(key['clients'], 'client')}", f"{key['values']:,}"
         rows.append([key["name"], key["type"], kind, replies, values, by_example, _apart(key)])
-    return Table(
+    return PageTable(
         "What stands in plaintext beside the model",
         "Of the first run, and not tested. Names that differ in running numbers alone have # in their place. A list "
         "that is as long as the client's examples are many holds a value for each. What is the same in all replies of "
@@ -49,12 +49,12 @@ def _apart(key: Mapping[str, Any]) -> str:
     return f"into {key['apart']:,} groups"
 
 
-def _vectors(finding: Finding) -> Table:
+def _vectors(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["vectors"]:
         count = f"{row['vectors']:,}"
         rows.append([row["name"], count, shown(row["own"] / row["vectors"]), f"{row['equal']:,} of {count}"])
-    return Table(
+    return PageTable(
         "Which of these numbers are training examples",
         "Lists and families of numbers that are as long as an example. Each is compared with all known examples, "
         "whatever its scale and offset. It is one if it equals the example but for these and for rounding.",

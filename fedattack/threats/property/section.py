@@ -38,7 +38,7 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.section import Lists, Section, Table
+from fedattack.report.section import Lists, PageTable, Section
 from fedattack.report.words import interval, level, shown
 
 _ROUNDS_SEEN = "Rounds that the server has seen"
@@ -387,8 +387,8 @@ def _rows(rounds: Sequence[int], columns: Any) -> list[list[str]]:
     return [[str(r), *map(shown, values)] for r, *values in zip(rounds, *columns, strict=True)]
 
 
-def _plaintext(finding: Finding) -> Table:
-    return Table(
+def _plaintext(finding: Finding) -> PageTable:
+    return PageTable(
         "What each number that is sent in plaintext tells by itself",
         "How well one of the numbers that are sent beside the encrypted update separates by itself the clients with "
         "the property from the others: 1 always, 0.5 no better than a coin, 0 always but the other way round.",

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.section import Section, Table
+from fedattack.report.section import PageTable, Section
 from fedattack.report.words import shown
 
 
-def _clients(finding: Finding) -> Table:
+def _clients(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["clients"]:
         counts = f"{row['sequences']:,}", f"{row['tokens']:,}", f"{row['found']:,}"
         scores = shown(row["exact"]), shown(row["rouge1"]), shown(row["rouge2"])
         rows.append([row["client"], *counts, *scores, f"{row['rank']:,} of {row['width']:,}"])
-    return Table(
+    return PageTable(
         "What was found of each client",
         "Of the first run, at most 20 clients. ROUGE-1 and ROUGE-2 are F1 scores of tokens and of neighbouring pairs. "
         "The last column says how much of the layers' inputs the gradient spans: near the whole, nothing is told.",

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.section import Section, Table
+from fedattack.report.section import PageTable, Section
 from fedattack.report.words import shown
 
 
-def _clients(finding: Finding) -> Table:
+def _clients(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["clients"]:
         counts = f"{row['trees']:,}", f"{row['rows']:,}", f"{row['read']:,}"
         rows.append([row["client"], *counts, *(shown(row[f"{name}_met"]) for name in ("rows", "values", "columns"))])
-    return Table(
+    return PageTable(
         "What was read of each client",
         "Of the first run, at most 20 clients. Rows are whole rows within the tolerance. Values of columns are those "
         "that stand in a tree as a threshold.",
@@ -21,11 +21,11 @@ def _clients(finding: Finding) -> Table:
     )
 
 
-def _columns(finding: Finding) -> Table:
+def _columns(finding: Finding) -> PageTable:
     rows = []
     for row in finding.series["columns"]:
         rows.append([str(row["column"]), f"{row['thresholds']:,.1f}", shown(row["met"])])
-    return Table(
+    return PageTable(
         "What was read of each column",
         "Of the first run, at most 20 columns, means over clients: the different thresholds, and the share of a "
         "client's values that stand among its own.",
