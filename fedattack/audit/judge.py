@@ -17,7 +17,7 @@ from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measure, Measurement, Rate
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import DRAWS
-from fedattack.audit.table import Column, Row, RowsOf, Table
+from fedattack.audit.table import Row, RowsOf, Table, clients_table
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -367,15 +367,6 @@ def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str,
         chosen_among=among,
         **parts,
     )
-
-
-def clients_table(result: str) -> Table:
-    """State the file of what ``series["per_client"]`` says of each client; `result` names the column of values."""
-    columns = (
-        *(Column("seed"), Column("client"), Column("n", file="targets"), Column("value", file=result), Column("low")),
-        *(Column("high"), Column("share", file="share of all examples"), Column("null")),
-    )
-    return Table("clients", columns, file="one row for each client", over_runs=True)
 
 
 def list_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]], result: str) -> Listing:

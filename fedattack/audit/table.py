@@ -148,3 +148,12 @@ def rows_of(table: Table) -> Callable[[Callable[..., Iterable[Row]]], RowsOf]:
         return RowsOf(table, list_rows)
 
     return register
+
+
+def clients_table(result: str) -> Table:
+    """State the file of what ``series["per_client"]`` says of each client; `result` names the column of values."""
+    columns = (
+        *(Column("seed"), Column("client"), Column("n", file="targets"), Column("value", file=result), Column("low")),
+        *(Column("high"), Column("share", file="share of all examples"), Column("null")),
+    )
+    return Table("clients", columns, file="one row for each client", over_runs=True)
