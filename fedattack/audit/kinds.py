@@ -42,8 +42,10 @@ def number(least: float | None = None, most: float | None = None, *, form: str =
     return Kind({"type": "number", **_bounds("minimum", least, "maximum", most)}, f"{{:{form}}}".format)
 
 
-def choice(words: Mapping[str, str]) -> Kind:
-    """Return the kind of a few texts, with what people read in place of each."""
+def choice(*names: str, words: Mapping[str, str] | None = None) -> Kind:
+    """Return the kind of a few texts; ``words`` is what people read in place of each."""
+    if words is None:
+        return Kind({"enum": [*names]})
     return Kind({"enum": [*words]}, words.__getitem__)
 
 

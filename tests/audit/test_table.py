@@ -85,7 +85,7 @@ def test_fields_that_lack_and_lists_that_are_empty_are_refused():
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (kinds.choice({"a": "A"}), ["a"], ["b", None]),
+        (kinds.choice("a", "b"), ["a"], ["c", None]),
         (kinds.list_of(kinds.COUNT, 1, 2), [[0], [0, 1]], [[], [0, 1, 2], [-1], 3]),
         (kinds.by_name(kinds.SHARE, 1), [{"x": 1}], [{}, {"x": 2}, []]),
         (kinds.fields({"a": kinds.TEXT}, {"b": kinds.COUNT}), [{"a": ""}, {"a": "", "c": 1}], [{}, {"a": "", "b": -1}]),
@@ -106,4 +106,4 @@ def test_people_read_numbers_with_separators_and_names_as_they_are():
     assert kinds.COUNT.write(12345) == "12,345"
     assert kinds.INDEX.write(12345) == "12345"
     assert kinds.number(form=",.1f").write(1234.56) == "1,234.6"
-    assert kinds.choice({"a": "A"}).write("a") == "A"
+    assert kinds.choice(words={"a": "A"}).write("a") == "A"

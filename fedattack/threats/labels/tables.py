@@ -15,7 +15,7 @@ _ERROR = kinds.number(0, form=".2f")
 RULES = Table(
     "rules",
     (
-        Column("rule", "rule", kinds.choice(_RULES)),
+        Column("rule", "rule", kinds.choice(words=_RULES)),
         Column("right", "counted right", kinds.SHARE, about="Part of the labels that is counted right."),
         Column("present", "labels there and named", kinds.SHARE, about="Part of the labels there that is named."),
         Column("error", "mean absolute error", _ERROR, about="Mean absolute error of counts, in examples."),
