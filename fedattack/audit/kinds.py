@@ -37,6 +37,11 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
     return Kind({"type": "integer", **_bounds("minimum", least, "maximum", most)}, "{:,}".format)
 
 
+def index(least: int | None = None) -> Kind:
+    """Return the kind of whole numbers that are names, such as those of examples; written without separators."""
+    return replace(whole(least), write=str)
+
+
 def number(least: float | None = None, most: float | None = None, *, form: str = ".3g") -> Kind:
     """Return the kind of numbers within bounds; ``form`` is how Python formats them."""
     return Kind({"type": "number", **_bounds("minimum", least, "maximum", most)}, f"{{:{form}}}".format)
@@ -58,8 +63,7 @@ YES_OR_NO = Kind({"type": "boolean"}, _say_yes_or_no)
 SHARE = replace(number(0, 1), write=shown)
 COUNT = whole(0)
 NUMBER = number()
-INDEX = Kind({"type": "integer"})
-"""A number that is a name, such as that of an example: written without separators."""
+INDEX = index()
 
 
 def optional(kind: Kind) -> Kind:
