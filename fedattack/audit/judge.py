@@ -161,8 +161,8 @@ class Judge(Generic[C]):
     measures: ClassVar[Mapping[str, Measure]] = {}
     """By metric what is measured, in the order in which it is shown."""
 
-    tables: ClassVar[Mapping[str, RowsOf]] = {}
-    """By name of a table what gives its rows; files stand in this order."""
+    tables: ClassVar[Mapping[Table, Callable[..., Iterable[Row]]]] = {}
+    """By table what gives its rows; files stand in this order."""
 
     headline: ClassVar[str] = ""
     """The metric that was fixed in advance as the one that counts: of the measure that is registered so."""
@@ -186,7 +186,7 @@ class Judge(Generic[C]):
         super().__init_subclass__()
         own = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
         cls.measures = {**cls.measures, **own}
-        rows = {part.table.name: part for part in vars(cls).values() if isinstance(part, RowsOf)}
+        rows = {part.table: part.list_rows for part in vars(cls).values() if isinstance(part, RowsOf)}
         cls.tables = {**cls.tables, **rows}
         for metric, part in own.items():
             if part.headline:
@@ -235,8 +235,7 @@ class Judge(Generic[C]):
         A judge that has no table with a file lists nothing for reviewers.
         """
         listings = [replace(listing, attack=self.shared["attack"]) for listing in self.listings()]
-        for part in self.tables.values():
-            table = part.table
+        for table in self.tables:
             if table.file:
                 about = table.file.format(judge=self)
                 lines = self._list_lines(table)
@@ -245,13 +244,13 @@ class Judge(Generic[C]):
 
     def _list_rows(self, table: Table, case: C) -> Iterable[Row]:
         """Return the rows of one run, or those of a table over all runs."""
-        list_rows = self.tables[table.name].list_rows
+        list_rows = self.tables[table]
         return list_rows(self) if table.over_runs else list_rows(self, case)
 
     def _list_lines(self, table: Table) -> Iterator[list[Cell]]:
         """Yield the lines of a table's file: of all runs, each of which begins its lines with its seed."""
         if table.over_runs:
-            yield from map(table.cells, self.tables[table.name].list_rows(self))
+            yield from map(table.cells, self.tables[table](self))
             return
         for case in self.tabled:
             for row in self._list_rows(table, case):

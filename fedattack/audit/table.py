@@ -51,9 +51,9 @@ class Column:
         return self.kind.write(row[self.key])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """What a table is, without its rows.
+    """What a table is, without its rows. No two are alike: a series and a file may have one name and other rows.
 
     Attributes
     ----------
