@@ -25,6 +25,7 @@ from fedattack.report.drawing import (
 )
 from fedattack.report.section import Explained, Lists, PageTable, Section, by_guesses
 from fedattack.report.words import level, shown
+from fedattack.threats.group.tables import FORMS
 
 # Letters on a line of a small panel's title.
 _MOST_LETTERS = 26
@@ -141,5 +142,6 @@ SECTION = Section(
     explained=_explain_attribute,
     together=(("per_round", by_round), ("reliability", by_confidence)),
     tables=(("confusion", _confusion),),
+    forms=FORMS,
     lists=_lists,
 )
