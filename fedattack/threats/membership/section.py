@@ -6,7 +6,8 @@ from fedattack.audit.finding import Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, PageTable, Section
-from fedattack.report.words import end_sentence, interval, shown
+from fedattack.report.words import end_sentence
+from fedattack.threats.membership.tables import FORMS, METHODS
 
 _WITHOUT_MODEL = "examples alone, without any model"
 
@@ -21,23 +22,6 @@ def scores(finding: Finding, slug: str) -> Plot:
     """Scores of members and of non-members (``series["scores"]``)."""
     words = {"positive": "members", "negative": "non-members"}
     return figures.histogram(finding, slug, title="Scores of members and non-members", axis="Score", **words)
-
-
-def _methods(finding: Finding) -> PageTable:
-    rows = []
-    for row in finding.series["membership_methods"]:
-        texts = [row["method"]]
-        for key in ("tpr_1pct", "tpr_01pct"):
-            texts += [shown(row[key]["value"]), interval(row[key]["low"], row[key]["high"])]
-        area = row["auc"]
-        texts.append(f"{area['value']:.3f} ({area['low']:.3f} to {area['high']:.3f})")
-        rows.append(texts)
-    return PageTable(
-        "How else could the server ask?",
-        "The same members and non-members, told apart in other ways. The headline's method was fixed in advance.",
-        ["method", "found at 1% false positives", "interval", "at 0.1%", "interval", "area under the curve"],
-        rows,
-    )
 
 
 def _targets(finding: Finding) -> PageTable:
@@ -75,6 +59,7 @@ SECTION = Section(
         "accused 0.1% of the examples on which it did not{chance}.",
     },
     figures=(("roc", roc), ("scores", scores), PER_ROUND, PER_CLIENT, RELIABILITY),
-    tables=(POPULATIONS, ("membership_methods", _methods), ("membership_targets", _targets)),
+    tables=(POPULATIONS, METHODS, ("membership_targets", _targets)),
+    forms=FORMS,
     more_is_worse=("auc", "epsilon-implied"),
 )
