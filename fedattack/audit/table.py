@@ -10,6 +10,7 @@ from typing import Any
 
 from fedattack.audit.kinds import Kind, describe, fields, list_of
 from fedattack.audit.listing import Cell
+from fedattack.audit.numbers import interval
 
 Row = Mapping[str, Any]
 """A row: by the key of a column its value."""
@@ -148,6 +149,11 @@ def rows_of(table: Table) -> Callable[[Callable[..., Iterable[Row]]], RowsOf]:
         return RowsOf(table, list_rows)
 
     return register
+
+
+def say_interval(row: Row) -> str:
+    """Write the interval of a rate from a row's ``low`` to its ``high``."""
+    return interval(row["low"], row["high"])
 
 
 def clients_table(result: str) -> Table:

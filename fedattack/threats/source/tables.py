@@ -1,12 +1,8 @@
 """Tables of source inference: ways to combine rounds, most exposed examples, and every answer."""
 
 from fedattack.audit import kinds
-from fedattack.audit.numbers import NOTHING, interval, shown
-from fedattack.audit.table import Column, Row, Table, clients_table
-
-
-def _say_interval(row: Row) -> str:
-    return interval(row["low"], row["high"])
+from fedattack.audit.numbers import NOTHING, shown
+from fedattack.audit.table import Column, Row, Table, clients_table, say_interval
 
 
 def _say_times(row: Row) -> str:
@@ -26,7 +22,7 @@ COMBINING = Table(
     (
         Column("way", "named from", kinds.TEXT),
         Column("value", "result", kinds.SHARE),
-        Column("low", "{level} interval", kinds.SHARE, _say_interval),
+        Column("low", "{level} interval", kinds.SHARE, say_interval),
         Column("high", kind=kinds.SHARE),
         Column("chance", "chance", kinds.SHARE),
         Column("", "× chance", write=_say_times),
