@@ -1,7 +1,7 @@
 """What all judges of attacks share: one seed's case, the facts that every finding carries, and where it is missing."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, islice
 from statistics import fmean, stdev
@@ -17,7 +17,7 @@ from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measure, Measurement, Rate
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import DRAWS
-from fedattack.audit.table import Row, RowsOf, Table, clients_table
+from fedattack.audit.table import Row, RowsOf, Table
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -225,16 +225,12 @@ class Judge(Generic[C]):
             series[table.name] = table.store(islice(rows, table.most))
         return series
 
-    def listings(self) -> Iterable[Listing]:
-        """List what is no table yet."""
-        return ()
-
     def listed(self) -> list[Listing]:
         """List what was found client by client and target by target; asked for once, after :meth:`findings`.
 
         A judge that has no table with a file lists nothing for reviewers.
         """
-        listings = [replace(listing, attack=self.shared["attack"]) for listing in self.listings()]
+        listings = []
         for table in self.tables:
             if table.file:
                 about = table.file.format(judge=self)
@@ -366,12 +362,6 @@ def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str,
         chosen_among=among,
         **parts,
     )
-
-
-def list_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]], result: str) -> Listing:
-    """List what is no table yet."""
-    table = clients_table(result)
-    return Listing("clients", table.file, table.header, map(table.cells, rows_of_clients(judge, entries)))
 
 
 def rows_of_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]]) -> Iterator[Row]:

@@ -31,7 +31,7 @@ class Listing:
     about: str
     header: Sequence[str]
     rows: Iterable[Sequence[Cell]]
-    attack: str = ""
+    attack: str
 
     @property
     def file(self) -> str:

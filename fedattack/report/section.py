@@ -1,9 +1,8 @@
 """What a threat adds to the report: sentences for its findings, and figures and tables of the numbers behind them."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
@@ -194,12 +193,11 @@ class Section:
     together: Sequence[tuple[str, DrawTogether]] = ()
     tables: Sequence[Table | tuple[str, Tabulate]] = ()
     forms: Mapping[str, Kind] = field(default_factory=dict)
-    stated: Mapping[str, Any] = field(default_factory=dict)
     lists: Callable[[Mapping[str, Any]], Iterable[Lists]] = lambda series: ()
     more_is_worse: Sequence[str] = ()
     less_is_worse: Sequence[str] = ()
 
-    @property
+    @cached_property
     def tabulates(self) -> list[tuple[str, Tabulate]]:
         """In the order of the page, the name of a series, and what makes a table of it."""
         made: list[tuple[str, Tabulate]] = []
@@ -207,7 +205,7 @@ class Section:
             made.append((table.name, partial(show_table, table)) if isinstance(table, Table) else table)
         return made
 
-    @property
+    @cached_property
     def schemas(self) -> dict[str, Mapping[str, Any]]:
         """By the name of a series of the threat's own, its JSON schema."""
         own = {table.name: table.form for table in self.tables if isinstance(table, Table)}
@@ -233,9 +231,7 @@ def section_of(attack: str) -> Section:
     if threat is None or not threat.section:
         return COMMON
     section: Section = threat.load(threat.section)
-    remedies, forms = threat.read_text("remedies.toml"), threat.read_text("series.json")
+    remedies = threat.read_text("remedies.toml")
     if remedies:
         section = replace(section, remedies=read_remedies(remedies))
-    if forms:
-        section = replace(section, stated=json.loads(forms))
     return section

@@ -223,10 +223,7 @@ def _validator(name: str) -> Draft202012Validator:
 
 def _validator_of(section: Section) -> Draft202012Validator:
     """Return what checks the series of a threat's own."""
-    stated = dict(section.stated)
-    known = {**_schema("schema.json")["$defs"], **stated.pop("$defs", {})}
-    series = {"type": "object", "properties": {**stated, **section.schemas}}
-    return _Validator({"$defs": known, "properties": {"series": series}})
+    return _Validator({"properties": {"series": {"type": "object", "properties": section.schemas}}})
 
 
 def _check(obj: Any, schema: str, where: str, *, largest: float = LARGEST, hint: str = _NEXT) -> None:
