@@ -101,19 +101,19 @@ class Table:
         return describe(rows, self.about) if self.about else rows
 
     @property
-    def on_page(self) -> list[Column]:
+    def page_columns(self) -> list[Column]:
         """The columns that the page shows."""
         return [column for column in self.columns if column.title]
 
     @property
-    def in_file(self) -> list[Column]:
+    def file_columns(self) -> list[Column]:
         """The columns of the file, but for the seed."""
         return [column for column in self.columns if column.key and column.file is not None]
 
     @property
     def header(self) -> list[str]:
         """The titles of the file's columns."""
-        titles = [column.file or column.key for column in self.in_file]
+        titles = [column.file or column.key for column in self.file_columns]
         return titles if self.over_runs else ["seed", *titles]
 
     def store(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -123,11 +123,11 @@ class Table:
 
     def cells(self, row: Row) -> list[Cell]:
         """Return the cells of a row in the file, but for the seed."""
-        return [row[column.key] for column in self.in_file]
+        return [row[column.key] for column in self.file_columns]
 
     def texts(self, rows: Iterable[Row]) -> list[list[str]]:
         """Write rows for the page."""
-        return [[column.text(row) for column in self.on_page] for row in rows]
+        return [[column.text(row) for column in self.page_columns] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,13 @@ def say_interval(row: Row) -> str:
     return interval(row["low"], row["high"])
 
 
+def in_file(*keys: str, **titles: str) -> tuple[Column, ...]:
+    """Return columns of a file alone; `titles` are those that are not the key."""
+    return tuple(Column(key, file=titles.get(key, "")) for key in keys)
+
+
 def clients_table(result: str) -> Table:
     """State the file of what ``series["per_client"]`` says of each client; `result` names the column of values."""
-    columns = (
-        *(Column("seed"), Column("client"), Column("n", file="targets"), Column("value", file=result), Column("low")),
-        *(Column("high"), Column("share", file="share of all examples"), Column("null")),
-    )
+    keys = ("seed", "client", "n", "value", "low", "high", "share", "null")
+    columns = in_file(*keys, n="targets", value=result, share="share of all examples")
     return Table("clients", columns, file="one row for each client", over_runs=True)

@@ -54,7 +54,7 @@ def show_table(table: Table, finding: Finding) -> PageTable:
     listed = finding.series[table.name]
     rows = table.texts(listed[: table.most])
     words = {"label": finding.label, "shown": len(rows), "listed": len(listed)}
-    titles = [column.title.format(level=level(finding.level)) for column in table.on_page]
+    titles = [column.title.format(level=level(finding.level)) for column in table.page_columns]
     return PageTable(table.title.format(**words), table.caption.format(**words), titles, rows)
 
 

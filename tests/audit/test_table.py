@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Column, Table
+from fedattack.audit.table import Column, Table, in_file
 from fedattack.report.section import Section, show_table
 from tests.report import example
 
@@ -42,6 +42,13 @@ def test_a_finding_holds_what_has_a_kind_and_the_file_what_has_a_name_there():
     assert CLIENTS.header == ["seed", "client", "read", "part", "whole", "score"]
     assert CLIENTS.cells(row) == ["a", 1200, 0.5, False, 0.125]
     assert replace(CLIENTS, over_runs=True).header == CLIENTS.header[1:]
+
+
+def test_a_table_may_have_a_file_alone():
+    table = Table("rows", in_file("client", "right", right="named rightly"), file="one row for each client")
+    assert table.header == ["seed", "client", "named rightly"]
+    assert table.cells({"right": 1, "client": "a"}) == ["a", 1]
+    assert (table.page_columns, table.store([{"client": "a", "right": 1}])) == ([], [{}])
 
 
 def test_the_page_shows_no_more_rows_than_the_table_says_whatever_a_finding_holds():

@@ -84,7 +84,7 @@ def _attributes(finding: Finding) -> PageTable:
         f"Every way to fill in {series['column']}, on the same examples",
         f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
         f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
-        [column.title.format(rare=series["rarest"]) for column in METHODS.on_page],
+        [column.title.format(rare=series["rarest"]) for column in METHODS.page_columns],
         METHODS.texts(series["methods"]),
     )
 

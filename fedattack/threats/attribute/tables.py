@@ -2,7 +2,7 @@
 
 from fedattack.audit import kinds
 from fedattack.audit.numbers import interval, shown
-from fedattack.audit.table import Column, Row, Table, clients_table, say_interval
+from fedattack.audit.table import Column, Row, Table, clients_table, in_file, say_interval
 
 
 def _say_method(row: Row) -> str:
@@ -43,16 +43,11 @@ CLIENTS = clients_table("values recovered")
 
 RECORDS = Table(
     "records",
-    (
-        Column("seed"),
-        Column("record"),
-        Column("client"),
-        Column("true", file="true value"),
-        Column("said", file="said value"),
-        Column("answered"),
-        Column("score"),
-        Column("right"),
-        Column("baseline", file="best baseline says"),
+    in_file(
+        *("seed", "record", "client", "true", "said", "answered", "score", "right", "baseline"),
+        true="true value",
+        said="said value",
+        baseline="best baseline says",
     ),
     file="one row for each example, with the value of {judge.column} that {judge.main} names; an example without an "
     "answer counts as the commonest value; the best baseline is {judge.best}",

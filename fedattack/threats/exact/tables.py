@@ -2,7 +2,7 @@
 
 from fedattack.audit import kinds
 from fedattack.audit.numbers import NOTHING
-from fedattack.audit.table import Column, Row, Table
+from fedattack.audit.table import Column, Row, Table, in_file
 
 
 def _say_error(row: Row) -> str:
@@ -69,13 +69,10 @@ UPDATES = Table(
 
 EXAMPLES = Table(
     "examples",
-    (
-        Column("client"),
-        Column("group"),
-        Column("round"),
-        Column("rule"),
-        Column("holder", file="trained on by"),
-        Column("error", file="largest error, of the span"),
+    in_file(
+        *("client", "group", "round", "rule", "holder", "error"),
+        holder="trained on by",
+        error="largest error, of the span",
     ),
     file="one row for each example that was read off, whose it is said to be, and whose it is",
 )

@@ -1,33 +1,17 @@
 """Tables of private attributes: the clients, and every answer; and which value was taken for which."""
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Column, Table
+from fedattack.audit.table import Table, in_file
 
 CLIENTS = Table(
     "clients",
-    (
-        Column("client"),
-        Column("attribute"),
-        Column("adversary"),
-        Column("has"),
-        Column("replies"),
-        Column("right", file="named rightly"),
-    ),
+    in_file("client", "attribute", "adversary", "has", "replies", "right", right="named rightly"),
     file="one row for each client, attribute and adversary; named rightly is the share of its replies",
 )
 
 REPLIES = Table(
     "replies",
-    (
-        Column("client"),
-        Column("round"),
-        Column("attribute"),
-        Column("adversary"),
-        Column("has"),
-        Column("named"),
-        Column("confidence"),
-        Column("right"),
-    ),
+    in_file("client", "round", "attribute", "adversary", "has", "named", "confidence", "right"),
     file="one row for each reply, attribute and adversary; right is 1/m where m values are named alike",
 )
 

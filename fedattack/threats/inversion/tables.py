@@ -1,21 +1,13 @@
 """The table of reconstructed examples, and pictures of some."""
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Column, Table
+from fedattack.audit.table import Table, in_file
 
 MOST_PICTURES = 20
 
 RECORDS = Table(
     "records",
-    (
-        Column("client"),
-        Column("round"),
-        Column("record"),
-        Column("psnr"),
-        Column("ssim"),
-        Column("mse"),
-        Column("recognised"),
-    ),
+    in_file("client", "round", "record", "psnr", "ssim", "mse", "recognised"),
     file="one row for each example and each reply that was attacked; psnr is the peak signal-to-noise ratio in dB, "
     "ssim the structural similarity of images, mse the mean squared error of inputs in 0 … 1",
 )

@@ -1,7 +1,7 @@
 """Tables of counted labels: the rules beside each other, the clients, and every count."""
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Column, Row, Table
+from fedattack.audit.table import Column, Row, Table, in_file
 
 _RULES = {
     "solved": "solved for the mixture of labels",
@@ -52,6 +52,6 @@ CLIENTS = Table(
 
 COUNTS = Table(
     "counts",
-    (Column("client"), Column("rule"), Column("label"), Column("counted"), Column("true")),
+    in_file("client", "rule", "label", "counted", "true"),
     file="one row for each client, rule and label that is there or counted",
 )

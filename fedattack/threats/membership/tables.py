@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fedattack.audit import kinds
 from fedattack.audit.numbers import interval, shown
-from fedattack.audit.table import Column, Row, Table, clients_table
+from fedattack.audit.table import Column, Row, Table, clients_table, in_file
 
 _ESTIMATE = kinds.fields({"value": kinds.SHARE, "low": kinds.SHARE, "high": kinds.SHARE})
 
@@ -44,13 +44,7 @@ CLIENTS = clients_table("members found")
 
 RECORDS = Table(
     "records",
-    (
-        Column("record"),
-        Column("client", file="client asked"),
-        Column("member"),
-        Column("score"),
-        Column("accused"),
-    ),
+    in_file("record", "client", "member", "score", "accused", client="client asked"),
     file="one row for each example that was asked about, with the score of {judge.method}; accused is who has a higher "
     "score than 99% of the non-members",
 )

@@ -2,7 +2,7 @@
 
 from fedattack.audit import kinds
 from fedattack.audit.numbers import count_words, shown
-from fedattack.audit.table import Column, Row, Table
+from fedattack.audit.table import Column, Row, Table, in_file
 
 TEXTS = "list of texts"
 """A kind of values, as the attack names it."""
@@ -117,18 +117,12 @@ VECTORS = Table(
 
 CLIENTS = Table(
     "clients",
-    (Column("client"), Column("name"), Column("vectors"), Column("own", file="nearest to an own example")),
+    in_file("client", "name", "vectors", "own", own="nearest to an own example"),
     file="one row for each client that sends as many numbers as an example has, of the name that tells most",
 )
 
 EACH_VECTOR = Table(
     "vectors",
-    (
-        Column("client"),
-        Column("name"),
-        Column("holders", file="nearest to an example of"),
-        Column("own"),
-        Column("likeness"),
-    ),
+    in_file("client", "name", "holders", "own", "likeness", holders="nearest to an example of"),
     file="one row for each vector that is as long as an example",
 )

@@ -2,7 +2,7 @@
 
 from fedattack.audit import kinds
 from fedattack.audit.numbers import interval, shown
-from fedattack.audit.table import Column, Row, Table
+from fedattack.audit.table import Column, Row, Table, in_file
 
 _SHARES = kinds.list_of(kinds.optional(kinds.SHARE))
 _NUMBERS = kinds.list_of(kinds.optional(kinds.NUMBER))
@@ -40,16 +40,10 @@ PLAINTEXT = Table(
 
 CLIENTS = Table(
     "clients",
-    (
-        Column("target", file="question"),
-        Column("client"),
-        Column("positive", file="has"),
-        Column("named"),
-        Column("score"),
-        Column("posterior"),
-        Column("low"),
-        Column("high"),
-        Column("rounds"),
+    in_file(
+        *("target", "client", "positive", "named", "score", "posterior", "low", "high", "rounds"),
+        target="question",
+        positive="has",
     ),
     file="one row for each client that took part and each question; named and score are PROLIN's, after all rounds",
 )

@@ -1,7 +1,7 @@
 """Tables of sequences: the clients, and every sequence that is found or true."""
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Column, Row, Table
+from fedattack.audit.table import Column, Row, Table, in_file
 
 
 def _say_span(row: Row) -> str:
@@ -31,6 +31,6 @@ CLIENTS = Table(
 
 SEQUENCES = Table(
     "sequences",
-    (Column("client"), Column("tokens"), Column("found"), Column("trained", file="times trained")),
+    in_file("client", "tokens", "found", "trained", trained="times trained"),
     file="one row for each client and sequence that is found or true",
 )

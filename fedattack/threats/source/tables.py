@@ -2,7 +2,7 @@
 
 from fedattack.audit import kinds
 from fedattack.audit.numbers import NOTHING, shown
-from fedattack.audit.table import Column, Row, Table, clients_table, say_interval
+from fedattack.audit.table import Column, Row, Table, clients_table, in_file, say_interval
 
 
 def _say_times(row: Row) -> str:
@@ -60,13 +60,7 @@ CLIENTS = clients_table("owner named")
 
 RECORDS = Table(
     "records",
-    (
-        Column("record"),
-        Column("holders", file="held by"),
-        Column("named", file="client named"),
-        Column("confidence"),
-        Column("right"),
-    ),
+    in_file("record", "holders", "named", "confidence", "right", holders="held by", named="client named"),
     file="one row for each example that was asked about; right is 1/m where m clients are named alike, and empty where "
     "no client that was seen holds the example",
 )

@@ -1,7 +1,7 @@
 """Tables of moved rows: the tables of the model, the clients, and the rows one by one."""
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Column, Table
+from fedattack.audit.table import Column, Table, in_file
 
 TABLES = Table(
     "tables",
@@ -37,6 +37,6 @@ CLIENTS = Table(
 
 ROWS = Table(
     "rows",
-    (Column("client"), Column("table"), Column("row"), Column("named"), Column("used")),
+    in_file("client", "table", "row", "named", "used"),
     file="one row for each client and row of a table that is named or used",
 )
