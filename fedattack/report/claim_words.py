@@ -20,7 +20,7 @@ from fedattack.claims.finding import (
 )
 from fedattack.privacy import Epsilon
 from fedattack.report.epsilons import raise_powers
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.words import NOTHING, compact, count_words, end_sentence, printable_all
 
 CLAIM_PAGE = "claim.html"
@@ -244,7 +244,7 @@ def in_bounds(bounds: Mapping[str, float] | None) -> str:
     return NOTHING if bounds is None else raise_powers(bounds_in_figures(Epsilon(bounds["low"], bounds["high"])))
 
 
-def clients_of(sheet: Mapping[str, Any]) -> Table | None:
+def clients_of(sheet: Mapping[str, Any]) -> PageTable | None:
     """List the clients of a record, those with faults first, if the record shows what each one sent."""
     recorded = sheet["recorded"]
     clients = sorted(recorded["clients"], key=lambda client: not client["faults"])
@@ -261,7 +261,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         if {*cells} != {NOTHING}:
             columns.append((name, *cells))
     header, *rows = map(list, zip(*columns, strict=True))
-    return Table("Client by client", caption, header, rows)
+    return PageTable("Client by client", caption, header, rows)
 
 
 def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
@@ -279,7 +279,7 @@ def _write_amount(value: float | None) -> str:
     return NOTHING if value is None else compact(value)
 
 
-def tests_of(recorded: Mapping[str, Any]) -> Table | None:
+def tests_of(recorded: Mapping[str, Any]) -> PageTable | None:
     """List what a record was tested for."""
     rows = []
     for test in recorded["tests"]:
@@ -287,7 +287,7 @@ def tests_of(recorded: Mapping[str, Any]) -> Table | None:
         rows.append([test["name"], test["what"], rate, f"{test['checked']:,}", f"{test['failed']:,}"])
     header = ["Test", "What it looks at", "False alarms at most", "Checked", "Failed"]
     caption = "False alarms: how often a run that keeps its claim fails the test by accident."
-    return Table("What was tested", caption, header, rows) if rows else None
+    return PageTable("What was tested", caption, header, rows) if rows else None
 
 
 def sums_of(recorded: Mapping[str, Any]) -> str:

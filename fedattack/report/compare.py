@@ -21,7 +21,7 @@ from fedattack.report import drawing, words
 from fedattack.report.drawing import CHANCE, INK, Plot
 from fedattack.report.lacking import list_lacking
 from fedattack.report.page import Page, Passage
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.template import scalar
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import interval, printable_all, shown
@@ -234,7 +234,7 @@ def facts_of(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
-def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> Table:
+def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> PageTable:
     """Write the finding `name` of all runs, with its name as the caption; a run that lacks it has a row of dashes."""
     having = [run for run in runs if name in run.names]
     baselines = _baselines(having, name)
@@ -248,10 +248,10 @@ def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> Table:
                 null = words.with_interval(finding.null, finding.units)
                 row = [label, *_result(finding, baselines, finding.units)]
                 rows.append([*row, null, f"{finding.n:,}", finding.verdict])
-    return Table(_label(having, name), name, header, rows)
+    return PageTable(_label(having, name), name, header, rows)
 
 
-def _table_of_changes(names: str, changes: Sequence[Change]) -> Table:
+def _table_of_changes(names: str, changes: Sequence[Change]) -> PageTable:
     """Write how findings changed from a run to the next."""
     rows = []
     for change in changes:
@@ -260,7 +260,9 @@ def _table_of_changes(names: str, changes: Sequence[Change]) -> Table:
         if change.is_worse:
             said = WORSE
         rows.append([change.after.name, *values, p_in_words(change.p_adjusted), said])
-    return Table(f"From {names}", f"--fail-if {WORSE}", ["finding", "baseline", "new", "corrected p", "change"], rows)
+    return PageTable(
+        f"From {names}", f"--fail-if {WORSE}", ["finding", "baseline", "new", "corrected p", "change"], rows
+    )
 
 
 def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:

@@ -23,7 +23,7 @@ from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.lacking import list_failures
-from fedattack.report.section import Table, section_of
+from fedattack.report.section import PageTable, section_of
 from fedattack.report.template import template
 from fedattack.report.validate import (
     read_claim,
@@ -274,10 +274,10 @@ def _of_run(run: Mapping[str, Any], failed: MutableMapping[str, Failure] | None)
     return plots
 
 
-def _tables(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[Table]:
+def _tables(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[PageTable]:
     tables = []
     for finding in findings:
-        for name, make in section_of(finding.attack).tables:
+        for name, make in section_of(finding.attack).tabulates:
             if finding.series.get(name):
                 with failing_alone(failed, f"a table of {finding.name}, {name}"):
                     tables.append(make(finding))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedattack.base.version import __version__
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.template import scalar, template
 from fedattack.report.words import markdown, markdown_table
 
@@ -56,7 +56,7 @@ class Passage:
             blocks += _write_table(self.items, self.texts)
         else:
             for table in self.items:
-                if isinstance(table, Table):
+                if isinstance(table, PageTable):
                     blocks += [f"### {markdown(table.title)}", *_write_table(table, self.texts)]
         if blocks and self.heading:
             blocks.insert(0, f"## {markdown(self.heading)}")
@@ -111,7 +111,7 @@ class Page:
         return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _write_table(table: Table, texts: int) -> list[str]:
+def _write_table(table: PageTable, texts: int) -> list[str]:
     return [markdown_table(table.header, table.rows, texts=texts), markdown(table.caption)]
 
 

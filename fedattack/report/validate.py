@@ -119,7 +119,7 @@ def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
     for i, finding in enumerate(obj):
         section = section_of(finding["attack"])
         series = {"series": finding["series"]}
-        _check_form(_validator_of(section), series, f"{where}: $[{i}]", "series.json of its threat")
+        _check_form(_validator_of(section), series, f"{where}: $[{i}]", "the series of its threat")
         for name, lists in (*_common_lists(finding["series"]), *section.lists(finding["series"])):
             _check_lengths(lists, f"{where}: $[{i}].series.{name}")
     return list(map(Finding.from_dict, obj))
@@ -233,10 +233,7 @@ def _validator(name: str) -> Draft202012Validator:
 
 def _validator_of(section: Section) -> Draft202012Validator:
     """Return what checks the series of a threat's own."""
-    forms = dict(section.forms)
-    known = {**_schema("schema.json")["$defs"], **forms.pop("$defs", {})}
-    series = {"type": "object", "properties": forms}
-    return _Validator({"$defs": known, "properties": {"series": series}})
+    return _Validator({"properties": {"series": {"type": "object", "properties": section.schemas}}})
 
 
 def _check(obj: Any, schema: str, where: str, *, largest: float = LARGEST, hint: str = _NEXT) -> None:

@@ -21,7 +21,7 @@ from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.grids.trained import Audit, TrainedDesign, audit_cell, name_data
 from fedattack.report.page import Page, Passage
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.words import NOTHING, count_words
 
 
@@ -140,7 +140,7 @@ def make_page(spec: Reproduction, results: Results, *, picture: str = "") -> Pag
     )
 
 
-def _make_table(spec: Reproduction, done: Sequence[Results]) -> Table:
+def _make_table(spec: Reproduction, done: Sequence[Results]) -> PageTable:
     header, rows = list(spec.columns), []
     for entry in done:
         rows.append([_write_place(entry, column) for column in spec.columns])
@@ -164,7 +164,7 @@ def _make_table(spec: Reproduction, done: Sequence[Results]) -> Table:
         if ours["n"]:
             count = f"{ours['n']:,}"
         row += [count, str(len(entry["seeds"])), f"{entry['minutes']:.1f}"]
-    return Table("", _write_legend(done), header, rows)
+    return PageTable("", _write_legend(done), header, rows)
 
 
 def _write_number(number: Number, ours: Mapping[str, Any], with_paper: bool) -> list[str]:

@@ -12,7 +12,7 @@ from fedattack.grids.tradeoff.analysis import losses_of, measured_cells, success
 from fedattack.grids.tradeoff.cost import REFERENCE
 from fedattack.grids.tradeoff.picture import draw_results, list_plots
 from fedattack.report.page import Page, Passage
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.words import NOTHING, compact, printable_all, shown, with_interval
 
 LITTLE = 0.05
@@ -79,7 +79,7 @@ def _list_fronts(results: Results) -> list[tuple[Mapping[str, Any], Sequence[str
     return [(number, fronts[number["name"]]) for number in results["numbers"] if number["name"] in fronts]
 
 
-def make_tables(results: Results) -> list[Table]:
+def make_tables(results: Results) -> list[PageTable]:
     """Make the tables."""
     done = list_done(results)
     tables = [_tabulate_costs(results)]
@@ -162,7 +162,7 @@ def _describe_front(results: Results, front: Sequence[str]) -> str:
     return "; ".join(texts)
 
 
-def _tabulate_cells(results: Results, done: Sequence[Results]) -> Table:
+def _tabulate_cells(results: Results, done: Sequence[Results]) -> PageTable:
     fronts, quality, units = _list_fronts(results), results["quality"] or "accuracy", ""
     if quality == "accuracy":
         units = PROPORTION
@@ -194,10 +194,10 @@ def _tabulate_cells(results: Results, done: Sequence[Results]) -> Table:
         caption += f" Strengths: {'; '.join(strengths.values())}."
     if diverged:
         caption += f" Diverged, and so without a learning loss: {', '.join(diverged)}."
-    return Table("Cells", caption, header, rows)
+    return PageTable("Cells", caption, header, rows)
 
 
-def _tabulate_attacks(results: Results, done: Sequence[Results]) -> Table | None:
+def _tabulate_attacks(results: Results, done: Sequence[Results]) -> PageTable | None:
     if not results["numbers"]:
         return None
     rows = list(map(_write_place, done))
@@ -218,10 +218,10 @@ def _tabulate_attacks(results: Results, done: Sequence[Results]) -> Table | None
     caption += ". Chance and null (the same attack where there is nothing to find) are those of the first row."
     if late:
         caption += f" Chosen after seeing the results, with wider intervals for it: {', '.join(late)}."
-    return Table("Attacks", caption, header, [*rows, chance, null])
+    return PageTable("Attacks", caption, header, [*rows, chance, null])
 
 
-def _tabulate_comparisons(results: Results) -> Table | None:
+def _tabulate_comparisons(results: Results) -> PageTable | None:
     defences: dict[str, None] = {}
     for compared in results["at_equal_loss"].values():
         defences |= dict.fromkeys(compared["shares"])
@@ -244,15 +244,15 @@ def _tabulate_comparisons(results: Results) -> Table | None:
     )
     if results["limit"] is not None:
         caption += f" Losses above {results['limit']:.3g}, that of finding every class alike, are left out."
-    return Table("At equal learning loss", caption, ["attack", "adaptive", "losses", *defences], rows)
+    return PageTable("At equal learning loss", caption, ["attack", "adaptive", "losses", *defences], rows)
 
 
-def _tabulate_costs(results: Results) -> Table | None:
+def _tabulate_costs(results: Results) -> PageTable | None:
     cost = results["cost"]
     if not cost:
         return None
     if "reason" in cost:
-        return Table("Cost", f"Not measured: {cost['reason']}", ["defence"], [])
+        return PageTable("Cost", f"Not measured: {cost['reason']}", ["defence"], [])
     rows, refused = [], []
     for name, entry in cost["defences"].items():
         if "reason" in entry:
@@ -275,7 +275,7 @@ def _tabulate_costs(results: Results) -> Table | None:
     records = f"{cost['records']:,} examples"
     if cost["records"] == 1:
         records = "1 example"
-    return Table(
+    return PageTable(
         "Cost",
         f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "
         f"computed (its training took {_write_time(cost['training']['seconds'])}): median time (fastest–slowest), "

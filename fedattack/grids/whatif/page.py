@@ -13,7 +13,7 @@ from fedattack.grids.whatif.alteration import Alteration
 from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, by_setting, table_of
 from fedattack.report.page import Page, Passage
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.words import printable_all
 
 
@@ -132,7 +132,7 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     return {"what-if.md": page.to_markdown(), "what-if.html": page.to_html()}
 
 
-def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:
+def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
     """Put each headline in a table of its own, with a row for each run."""
     runs = _list_runs(cells)
     tables = []
@@ -142,7 +142,7 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:
         caption = name
         if name not in runs[0].names:
             caption += ": an attack on sums, which the run as it was did not make"
-        tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
+        tables.append(PageTable(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
     return tables
 
 

@@ -47,7 +47,7 @@ def test_the_curve_is_drawn_on_logarithmic_axes_and_all_of_it_is_in_the_table():
 
 
 def test_tables_hold_each_method_and_what_targets_there_were():
-    tables = dict(SECTION.tables)
+    tables = dict(SECTION.tabulates)
     methods = [{"method": "FedMIA", "tpr_1pct": ESTIMATE, "tpr_01pct": ESTIMATE, "auc": ESTIMATE}]
     table = tables["membership_methods"](finding(membership_methods=methods))
     assert table.rows == [["FedMIA", "50.0%", "25.0–75.0%", "50.0%", "25.0–75.0%", "0.500 (0.250 to 0.750)"]]
