@@ -352,8 +352,8 @@ def _keys_adapter_of(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(keys_of(cls))
 
 
-# mypy takes a TypedDict in words alone.
-_make_typed_dict: Any = TypedDict
+typed_dict: Any = TypedDict
+"""A TypedDict of keys that are known when the program runs, which mypy would not take."""
 
 
 @cache
@@ -372,7 +372,7 @@ def keys_of(cls: Any, **further: Any) -> Any:
             keys[field.name] = NotRequired[_form(_without_none(field.hint))]
     keys |= {name: NotRequired[form] for name, form in further.items()}
     config = getattr(cls, "__pydantic_config__", _STRICT)
-    return with_config(config)(_make_typed_dict(cls.__name__, keys))
+    return with_config(config)(typed_dict(cls.__name__, keys))
 
 
 def _without_none(hint: Any) -> Any:
