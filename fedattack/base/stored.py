@@ -60,7 +60,7 @@ __all__ = [
     "Axes",
     "Count",
     "Finite",
-    "Optional",
+    "OptionalKey",
     "check_arrays",
     "form_of",
     "keys_of",
@@ -90,7 +90,7 @@ def _is_stored(kind: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Optional:
+class OptionalKey:
     """Marks a key that is left out of the JSON where its field has its default.
 
     Attributes
@@ -102,7 +102,7 @@ class Optional:
     beside: str = ""
 
 
-OPTIONAL = Optional()
+OPTIONAL = OptionalKey()
 """A key that is left out of the JSON where its field has its default, and that may be missing."""
 
 
@@ -142,7 +142,7 @@ class _StoredField:
     axes: Axes | None
     array: ArrayKind
     json: AsJson | None
-    optional: Optional | None
+    optional: OptionalKey | None
     is_apart: bool
 
     @property
@@ -175,7 +175,7 @@ def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
             default = field.default_factory
         elif field.default is not MISSING:
             default = partial(_give, field.default)
-        axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, Optional))
+        axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, OptionalKey))
         array = ArrayKind() if axes is None else ArrayKind.of(kind, axes)
         is_apart = _find_mark(marks, _Apart) is not None
         found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional, is_apart))
@@ -221,6 +221,7 @@ def keys_of(cls: Any, **further: Any) -> Any:
     for field in _fields_of(cls):
         if field.axes is not None or field.is_apart:
             continue
+        # A default of Python's is none of the file's: a file that lacks the key is damaged.
         if field.optional is None:
             keys[field.name] = _form(field.hint)
         else:
@@ -245,8 +246,10 @@ def _form(kind: Any, *limits: Any) -> Any:
         marks = inner[1:]
         if by_hand := _find_mark(marks, AsJson):
             return Annotated[by_hand.form, AfterValidator(partial(_read_by, by_hand.read))]
-        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, Optional | _Apart)))
+        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, OptionalKey | _Apart)))
     making: tuple[Any, ...] = ()
+    # Strict pydantic takes no list for a tuple, and no dict for a dataclass. So it is told of lists and dicts, as JSON
+    # has them, and what is made of these comes after: its limits, and its stop at the first fault, hold before.
     if origin is tuple:
         making = (AfterValidator(tuple),)
         if inner[-1] is not Ellipsis:
@@ -271,6 +274,7 @@ def _read_by(read: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _unfit(wrong: str) -> PydanticCustomError:
+    # The text goes in as a value: pydantic would look for names in braces in a template.
     return PydanticCustomError(UNFIT, "{wrong}", {"wrong": wrong})
 
 
@@ -369,6 +373,7 @@ class _ArraysRead:
 
     def look(self, cls: Any, values: Mapping[str, Any], known: Mapping[str, int], before: str = "") -> None:
         """Hold types and shapes against the form, and take no memory; ``known`` are lengths of axes."""
+        # A tuple in the JSON lists what lies along the axis of its name.
         sizes = {**known, **{name: len(value) for name, value in values.items() if isinstance(value, tuple)}}
         for field in _fields_of(cls):
             if field.inner is not None:
@@ -387,6 +392,7 @@ class _ArraysRead:
     def read(self) -> None:
         """Read what was looked at, and hold values against the form."""
         for name, (field, seen) in self._seen.items():
+            # Memory is taken here, and nowhere before.
             array, dtype = self._file.read(name, self._most), field.array.dtype
             if (array.dtype, array.shape) != seen:
                 raise self._refuse(f"{short(name, 60)} changed while it was read")
