@@ -3,16 +3,16 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NotRequired, Self
+from typing import Annotated, Any, ClassVar, NotRequired, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.attacks.form import Form, Name
+from fedattack.attacks.form import Name
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import as_models, complete_models, how_named, named_for
 from fedattack.attacks.needs import UNFIT, InApps, Needs
@@ -22,16 +22,47 @@ from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.reasons import Reason, join_reasons
+from fedattack.base.stored import check_arrays, read_arrays, split
 from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, validate
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.record.marks import MarkEntry, RecordMark, explain_statement
+
+F = TypeVar("F")
 
 KNOWS_MODEL = "the model's architecture and loss"
 """What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
 
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
+
+
+@dataclass
+class Seen:
+    """What an attack is given: what the server saw, and what its attacker knows besides.
+
+    Attributes
+    ----------
+    record
+        The record of one run, with the names and weights of models that the attacker knows.
+    knowledge
+        What the attacker knows.
+    seed
+        Of every random draw.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    progress
+        Is told how many steps are done, and of how many.
+    notes
+        What a reader of the scores must know, such as clients whose replies could not be used; the attack adds to it.
+    """
+
+    record: Record
+    knowledge: Knowledge
+    seed: int
+    device: str
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -52,6 +83,8 @@ class Scores:
         Processor time that the attack took on this machine; 0 where nobody measured it.
     record
         Of which record they are, and in which state it was; ``None`` where nobody says.
+    found
+        Arrays and facts as the attack states them; ``None`` until somebody asks :meth:`as_found`.
     """
 
     attack: str
@@ -60,6 +93,21 @@ class Scores:
     notes: tuple[str, ...] = field(default=())
     seconds: float = 0.0
     record: RecordMark | None = None
+    found: Any = field(default=None, compare=False, repr=False)
+
+    def as_found(self, form: type[F]) -> F:
+        """Return what the attack found as it states it: arrays and facts in one object, which is made once.
+
+        Raises
+        ------
+        DataError
+            If arrays or facts are of another form.
+        """
+        if not isinstance(self.found, form):
+            made = check_arrays(form, self.arrays, f"scores of {self.attack}", DataError, _AGAIN, json=self.facts)
+            object.__setattr__(self, "found", made)
+        found: F = self.found
+        return found
 
     def save(self, path: Path) -> None:
         """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
@@ -127,8 +175,8 @@ class Attack(ABC):
     """The assumed knowledge in words, for the report."""
     asks_peers: ClassVar[bool] = False
     """Whether it also asks what a client learns of others by the models that it is sent."""
-    form: ClassVar[Form]
-    """What its scores hold; those that somebody hands over are held against it."""
+    found: ClassVar[type[Any]]
+    """The frozen dataclass of what it finds: its own form on disk, see :mod:`fedattack.base.stored`."""
 
     def __init__(self, options: Options | None = None) -> None:
         if options is not None:
@@ -161,15 +209,24 @@ class Attack(ABC):
 
     def load_scores(self, path: Path) -> Scores:
         """Read scores of this attack; a DataError if they are another attack's, or of another form."""
-        scores = Scores.load(path)
-        if scores.attack != self.name:
-            raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
-        facts = validate(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
-        if fault := self.form.fault(facts, scores.arrays):
-            raise DataError(f"{path}: {fault}; {_AGAIN}")
-        for array in scores.arrays.values():
+        about: dict[str, Any] = {}
+
+        def take_facts(value: Any) -> Any:
+            about.update(validate(_SAVED, value, str(path), DataError, _AGAIN))
+            if about["attack"] != self.name:
+                raise DataError(f"{path} holds scores of {short(about['attack'], 60)!r}, not of {self.name}; {_AGAIN}")
+            return about["facts"]
+
+        found = read_arrays(
+            self.found, path, DataError, _AGAIN, text="facts", inside=take_facts, most=IN_MEMORY, inflated=MAX_INFLATED
+        )
+        facts, arrays = split(found)
+        for array in arrays.values():
             let_go(array)
-        return replace(scores, facts={**scores.facts, **facts})
+        mark = None
+        if "record" in about:
+            mark = RecordMark(**about["record"])
+        return Scores(self.name, arrays, facts, tuple(about["notes"]), about["seconds"], mark, found)
 
     def with_options(self, choices: Mapping[str, str]) -> Self:
         """Return this attack with ``choices`` among its options; a ConfigError if one is unknown or cannot be taken."""
@@ -223,13 +280,15 @@ class Attack(ABC):
                 "gradients nobody sent"
             )
         before = count_processor_seconds()
-        scores = self._run(whole, knowledge, seed, device, progress or (lambda done, total: None))
+        seen = Seen(whole, knowledge, seed, device, progress or (lambda done, total: None))
+        found = self.attack(seen)
         seconds = round(max(count_processor_seconds() - before, 0.01), 2)
         notes = how_named(record, named)
         if whole is not named:
             added = len(whole.parameters) - len(named.parameters)
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
-        return replace(scores, notes=(*notes, *scores.notes), seconds=seconds, record=mark)
+        facts, arrays = split(found)
+        return Scores(self.name, arrays, facts, (*notes, *seen.notes), seconds, mark, found)
 
     def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:
         """Say why the attack cannot be made of a record by whoever knows this; nothing if it can.
@@ -248,8 +307,8 @@ class Attack(ABC):
         return self.needs.unfit(record, knowledge)
 
     @abstractmethod
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        """Attack; everything that the attack needs is there."""
+    def attack(self, seen: Seen) -> Any:
+        """Attack, and return what is found, an object of :attr:`found`; everything that the attack needs is there."""
 
 
 class Plants(ABC):

@@ -42,6 +42,10 @@ class Axes:
         Kinds of NumPy's types that are taken; those of the field's type if empty.
     prefix
         What the names of a mapping's arrays begin with.
+    called
+        The array's name on disk, where it is not its field's.
+    into
+        The field whose list its numbers are indices into.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class Axes:
         rest: bool = False,
         kinds: str = "",
         prefix: str = "",
+        called: str = "",
+        into: str = "",
     ) -> None:
         self.names = names
         self.low = low
@@ -61,6 +67,8 @@ class Axes:
         self.rest = rest
         self.kinds = kinds
         self.prefix = prefix
+        self.called = called
+        self.into = into
 
     def explain_misfit(self, dtype: np.dtype[Any], shape: tuple[int, ...], kinds: str, sizes: dict[str, int]) -> str:
         """Say what is wrong with an array's type or shape, or nothing.

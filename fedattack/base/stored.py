@@ -152,6 +152,11 @@ class _StoredField:
             return self.kind
         return None
 
+    @property
+    def array_name(self) -> str:
+        """The name of the field's array on disk."""
+        return (self.axes and self.axes.called) or self.name
+
     def has_default(self, value: Any) -> bool:
         """Whether an object's field has its default."""
         return self.default is not None and bool(getattr(value, self.name) == self.default())
@@ -160,7 +165,7 @@ class _StoredField:
         """Return which arrays of a file are this field's."""
         if self.axes is not None and self.array.is_mapping:
             return [name for name in names if name.startswith(f"{before}{self.axes.prefix}")]
-        return [name for name in (f"{before}{self.name}",) if name in names]
+        return [name for name in (f"{before}{self.array_name}",) if name in names]
 
 
 @cache
@@ -344,7 +349,7 @@ def _arrays_of(field: _StoredField, content: Any, before: str) -> dict[str, NDAr
         return {f"{before}{field.axes.prefix}{name}": array for name, array in content.items()}
     if not isinstance(content, np.ndarray):
         content = np.array(content, dtype=field.array.dtype or np.str_)
-    return {f"{before}{field.name}": content}
+    return {f"{before}{field.array_name}": content}
 
 
 class _GivenArrays:
@@ -370,6 +375,8 @@ class _ArraysRead:
         self._refuse = refuse
         self._seen: dict[str, tuple[_StoredField, tuple[Any, ...]]] = {}
         self._arrays: dict[str, NDArray[Any]] = {}
+        # By array how long the list is that its numbers are indices into.
+        self._lengths: dict[str, int] = {}
 
     def look(self, cls: Any, values: Mapping[str, Any], known: Mapping[str, int], before: str = "") -> None:
         """Hold types and shapes against the form, and take no memory; ``known`` are lengths of axes."""
@@ -388,6 +395,8 @@ class _ArraysRead:
                 if wrong := field.axes.explain_misfit(*seen, field.array.kinds, sizes):
                     raise self._refuse(f"{short(name, 60)}: {wrong}")
                 self._seen[name] = field, seen
+                if field.axes.into:
+                    self._lengths[name] = len(values[field.axes.into])
 
     def read(self) -> None:
         """Read what was looked at, and hold values against the form."""
@@ -398,6 +407,9 @@ class _ArraysRead:
                 raise self._refuse(f"{short(name, 60)} changed while it was read")
             if field.axes is not None and (wrong := field.axes.explain_values(array, dtype)):
                 raise self._refuse(f"{short(name, 60)}: {wrong}")
+            length = self._lengths.get(name)
+            if length is not None and array.max(initial=-1) >= length:
+                raise self._refuse(f"{short(name, 60)}: expected indices below {length}, got {array.max()}")
             self._arrays[name] = array if dtype is None else array.astype(dtype, copy=False)
 
     def join(self, cls: Any, values: Mapping[str, Any], before: str = "") -> Any:
@@ -467,15 +479,19 @@ def check_arrays(
     error: Error,
     hint: str,
     *,
+    json: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> T:
-    """Make a dataclass of arrays that are in memory; refuses the same as :func:`read_arrays`."""
+    """Make a dataclass of arrays that are in memory, and the JSON of all else; refuses the same as :func:`read_arrays`."""
     given = _GivenArrays(arrays)
     _check_there(given, _list_needed(cls), where, error, hint)
+    values: dict[str, Any] = {}
+    if json is not None:
+        values = validate(_keys_adapter_of(cls), dict(json), str(where), error, hint)
     checked = _ArraysRead(given, np.inf, lambda wrong: error(f"{where}: {wrong}; {hint}"))
-    checked.look(cls, {}, sizes or {})
+    checked.look(cls, values, sizes or {})
     checked.read()
-    made: T = checked.join(cls, {})
+    made: T = checked.join(cls, values)
     return made
 
 
@@ -505,5 +521,5 @@ def _list_needed(cls: Any, before: str = "") -> list[str]:
         if field.inner is not None:
             needed += _list_needed(field.inner, f"{before}{field.name}_")
         elif field.axes is not None and not field.array.may_lack and not field.array.is_mapping:
-            needed.append(f"{before}{field.name}")
+            needed.append(f"{before}{field.array_name}")
     return needed

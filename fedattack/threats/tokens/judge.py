@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from fedattack.audit.readoff import BITS, bits_of_items, read_off
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_kinds
 from fedattack.threats.tokens.tables import CLIENTS, ROWS, TABLES
+from fedattack.threats.tokens.tokens import NamedRows
 
 EVERYTHING = "all rows named"
 
@@ -27,7 +28,11 @@ class TokensCase(ClientsCase):
     """One seed's named rows beside its truth."""
 
     ANSWERS = "tokens"
-    PLACES: ClassVar[Mapping[str, str]] = {"tables": "tables", "asked_tables": "tables", "whose": "clients"}
+
+    @property
+    def found(self) -> NamedRows:
+        """The rows that are named."""
+        return self.scores.as_found(NamedRows)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect one entry for each row that a client uses."""
@@ -50,13 +55,13 @@ class TokensCase(ClientsCase):
     @property
     def names(self) -> list[str]:
         """The tables, that with most rows first."""
-        return [table["name"] for table in self.scores.facts["tables"]]
+        return [table.name for table in self.found.tables]
 
     def named(self, table: int) -> "csr_array[Any]":
         """Return which rows are named of each client, (clients, rows)."""
-        in_table = np.flatnonzero(self.scores.arrays["tables"] == table)
-        owners = [self.node_clients[node] for node in self.scores.arrays["whose"][in_table].tolist()]
-        return self._as_matrix(owners, self.scores.arrays["rows"][in_table], table)
+        in_table = np.flatnonzero(self.found.in_table == table)
+        owners = [self.node_clients[node] for node in self.found.whose[in_table].tolist()]
+        return self._as_matrix(owners, self.found.rows[in_table], table)
 
     def used(self, table: int) -> "csr_array[Any]":
         """Return which rows each client uses, (clients, rows)."""
@@ -76,10 +81,9 @@ class TokensCase(ClientsCase):
 
     def _width(self, table: int) -> int:
         """Return how many rows a table has, whoever counts them."""
-        widest = 0
-        for rows, tables in (("rows", "tables"), ("asked", "asked_tables")):
-            own = self.scores.arrays[rows][self.scores.arrays[tables] == table]
-            widest = max(widest, int(own.max(initial=0)))
+        found, widest = self.found, 0
+        for rows, tables in ((found.rows, found.in_table), (found.asked, found.asked_tables)):
+            widest = max(widest, int(rows[tables == table].max(initial=0)))
         if self.answers is not None:
             widest = max(widest, int(self.answers["rows"].max(initial=0)))
         return widest + 1
@@ -124,7 +128,7 @@ class TokensCase(ClientsCase):
 
     def _count_asked(self) -> int:
         """Return how many rows of the largest table are asked about."""
-        return int((self.scores.arrays["asked_tables"] == 0).sum())
+        return int((self.found.asked_tables == 0).sum())
 
     def guess(self) -> Floats:
         """Return (clients,): the F1 score of whoever names all rows of each client."""
@@ -212,12 +216,12 @@ class TokensJudge(ClientsJudge[TokensCase]):
     @rows_of(TABLES)
     def describe_tables(self, case: TokensCase) -> Iterator[Row]:
         """Describe the tables of a run."""
-        for index, table in enumerate(case.scores.facts["tables"]):
+        for index, table in enumerate(case.found.tables):
             _, named, used = case.counts(index)
             yield {
-                "name": table["name"],
-                "rows": table["rows"],
-                "how": ", ".join(table["how"]),
+                "name": table.name,
+                "rows": table.rows,
+                "how": ", ".join(table.how),
                 "used": float(used.mean()),
                 "named": float(named.mean()),
                 "precision": float(np.diagonal(case.fits("precision", index)).mean()),

@@ -6,17 +6,17 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from torch import nn
-from typing_extensions import TypedDict
 
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
+from fedattack.base.stored import Axes
 from fedattack.learning.importing import Asked
 from fedattack.record import Record
 from fedattack.record.format import Arrays
@@ -30,41 +30,52 @@ _TABLES = (
 )
 
 
-class _TableFacts(TypedDict):
+@dataclass(frozen=True)
+class FoundTable:
+    """A table of the model: its name, how many rows are asked about, and how unmoved rows were told."""
+
     name: Name
     rows: Annotated[int, Field(ge=1)]
-    how: list[Name]
+    how: tuple[Name, ...]
 
 
-class _TokensFacts(TypedDict):
-    clients: list[Name]
-    tables: Annotated[list[_TableFacts], Field(min_length=1)]
-    rounds: list[Number]
+@dataclass(frozen=True, eq=False)
+class NamedRows:
+    """Rows that are named of clients.
+
+    Attributes
+    ----------
+    clients
+        Nodes of the record.
+    tables
+        The tables, that with most rows first.
+    rounds, targets
+        Numbers of the rounds that were looked at, and the fingerprint of the targets that the attacker knows.
+    rows, in_table, whose
+        (named,): for each row that is named of a client its number in its table, the table, and the client.
+    asked, asked_tables
+        (asked,): the rows that are asked about, and their tables.
+    seen
+        (clients,): of which clients an update was looked at.
+    """
+
+    clients: tuple[Name, ...]
+    tables: Annotated[tuple[FoundTable, ...], Field(min_length=1)]
+    rounds: tuple[Number, ...]
     targets: Name
+    rows: Annotated[NDArray[np.int64], Axes("named", low=0)]
+    in_table: Annotated[NDArray[np.int64], Axes("named", low=0, called="tables", into="tables")]
+    whose: Annotated[NDArray[np.int64], Axes("named", low=0, into="clients")]
+    asked: Annotated[NDArray[np.int64], Axes("asked", low=0)]
+    asked_tables: Annotated[NDArray[np.int64], Axes("asked", low=0, into="tables")]
+    seen: Annotated[NDArray[np.bool_], Axes("clients")]
 
 
 class MovedRows(Attack):
-    """Which rows of embeddings, and which inputs of a one-hot first layer, each client's updates moved.
-
-    Scores hold one entry for each row that is named of a client: ``rows`` (named,), its number in its table;
-    ``tables`` (named,), the table, an index into the fact of that name; and ``whose`` (named,), an index into the
-    clients. The table with most rows is the first. ``asked`` (asked,) are the rows that are asked about, and
-    ``asked_tables`` (asked,) their tables. ``seen`` (clients,) says of which clients an update was looked at.
-    """
+    """Which rows of embeddings, and which inputs of a one-hot first layer, each client's updates moved."""
 
     options = TokensOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_TokensFacts),
-        {
-            "rows": ArrayForm("i", ("named",), low=0),
-            "tables": ArrayForm("i", ("named",), low=0),
-            "whose": ArrayForm("i", ("named",), low=0),
-            "asked": ArrayForm("i", ("asked",), low=0),
-            "asked_tables": ArrayForm("i", ("asked",), low=0),
-            "seen": ArrayForm("b", ("clients",)),
-        },
-        {"clients": "clients"},
-    )
+    found = NamedRows
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture, or its names of arrays",
         "what a row of a table stands for",
@@ -83,46 +94,40 @@ class MovedRows(Attack):
             found.append(_say_that_none(knowledge))
         return found
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> NamedRows:
+        """Look at all tables, one after the other."""
+        record, knowledge = seen.record, seen.knowledge
         model = _build(knowledge)
         if model is not None:
             check_model(model, record)
         tables = tables_of(model, knowledge, record)
         if not tables:
             raise NeedsError(f"attack {self.name}: {_say_that_none(knowledge)}")
-        notes: list[str] = []
-        parts: list[_FoundRows] = []
+        found: list[_FoundRows] = []
         for table in tables:
-            parts.append(_find_rows(self.options, record, table, _is_tied(model, table), notes))
-            progress(len(parts), len(tables))
-        seen = np.any([part.seen for part in parts], axis=0)
-        if not seen.any():
+            found.append(_find_rows(self.options, record, table, _is_tied(model, table), seen.notes))
+            seen.progress(len(found), len(tables))
+        clients_seen = np.any([of_table.seen for of_table in found], axis=0)
+        if not clients_seen.any():
             raise NeedsError(
                 f"attack {self.name} needs updates of a table, and {record.path} holds none that can be used"
-                f"{why_left_out(notes)}"
+                f"{why_left_out(seen.notes)}"
             )
-        rows, which, whose = _join_named(tables, parts)
-        facts = []
-        for table, part in zip(tables, parts, strict=True):
-            facts.append({"name": table.name, "rows": len(table.rows), "how": sorted(part.how)})
-        sizes = [len(table.rows) for table in tables]
-        return Scores(
-            attack=self.name,
-            arrays={
-                "rows": rows,
-                "tables": which,
-                "whose": whose,
-                "asked": np.concatenate([table.rows for table in tables]),
-                "asked_tables": np.repeat(np.arange(len(tables)), sizes),
-                "seen": seen,
-            },
-            facts={
-                "clients": list(record.nodes),
-                "tables": facts,
-                "rounds": sorted(set().union(*(part.rounds for part in parts))),
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+        rows, in_table, whose = _join_named(tables, found)
+        described = []
+        for table, of_table in zip(tables, found, strict=True):
+            described.append(FoundTable(table.name, len(table.rows), tuple(sorted(of_table.how))))
+        return NamedRows(
+            clients=tuple(record.nodes),
+            tables=tuple(described),
+            rounds=tuple(sorted(set().union(*(of_table.rounds for of_table in found)))),
+            targets=knowledge.asked(),
+            rows=rows,
+            in_table=in_table,
+            whose=whose,
+            asked=np.concatenate([table.rows for table in tables]),
+            asked_tables=np.repeat(np.arange(len(tables)), [len(table.rows) for table in tables]),
+            seen=clients_seen,
         )
 
 
