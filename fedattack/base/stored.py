@@ -482,7 +482,7 @@ def check_arrays(
     json: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> T:
-    """Make a dataclass of arrays that are in memory, and the JSON of all else; refuses the same as :func:`read_arrays`."""
+    """Make a dataclass of arrays in memory, and of the JSON of all else; refuses the same as :func:`read_arrays`."""
     given = _GivenArrays(arrays)
     _check_there(given, _list_needed(cls), where, error, hint)
     values: dict[str, Any] = {}
