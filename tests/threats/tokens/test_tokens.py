@@ -193,7 +193,7 @@ def test_scores_that_name_what_they_do_not_list_are_refused(tmp_path):
     for name, number in (("tables", 1), ("whose", CLIENTS), ("asked_tables", 1)):
         altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
         replace(scores, arrays=altered).save(folder / "scores" / "tokens.npz")
-        with pytest.raises(DataError, match=f"seed 0: {name} of the scores names"):
+        with pytest.raises(DataError, match=f"{name}: expected indices below"):
             judge(folder)
 
 
