@@ -39,6 +39,9 @@ _SQUARED = {"cpu": 64, "cuda": 4096}
 _MERGED = {"cpu": 512, "cuda": 2**14}
 """Rows that are put together once all are kept."""
 
+_COMPUTED = {"cpu": _DRAWN, "cuda": 32 * _DRAWN}
+"""Rows that are computed in one go where all of them are kept, as far as there is memory for what makes them."""
+
 
 def _size_on(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     """Return the size for a tensor's device: whatever is no CPU takes as much at a time as CUDA does."""
@@ -210,7 +213,10 @@ class Layer:
         """Return what goes into each position, (n, positions, inputs)."""
         module = self.module
         if isinstance(module, nn.Conv2d):
-            images, padding = inputs.flatten(0, 1), tuple(map(int, module.padding))
+            images = inputs.flatten(0, 1)
+            if images.device.type != "cpu":
+                return lay_out_windows(images, module)
+            padding = tuple(map(int, module.padding))
             return nn.functional.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
         return inputs.reshape(len(inputs), self.positions, self.inputs)
 
@@ -220,6 +226,20 @@ class Layer:
             # Without a copy where channels lie last.
             return deltas.flatten(0, 1).permute(0, 2, 3, 1).flatten(1, 2)
         return deltas.reshape(len(deltas), self.positions, self.outputs)
+
+
+def lay_out_windows(images: Tensor, module: nn.Conv2d) -> Tensor:
+    """Return what goes into each position of a convolution, (n, positions, inputs), by one copy of all images.
+
+    On a GPU :func:`torch.nn.functional.unfold` starts a kernel for each image, which takes longer than the copy.
+    """
+    high, wide = map(int, module.padding)
+    windows = nn.functional.pad(images, (wide, wide, high, high))
+    for axis in (2, 3):
+        kernel, dilation, stride = (sizes[axis - 2] for sizes in (module.kernel_size, module.dilation, module.stride))
+        # The window becomes the last axis, of which a dilated kernel sees some entries.
+        windows = windows.unfold(axis, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
+    return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 class LayerModel:
@@ -639,6 +659,7 @@ class KeptRows(ABC, Generic[_B]):
         self.count = count
         self.generator = generator
         self.room = room
+        self.computed = _DRAWN
         # by the first row: blocks, and the state in which the draws of their masks leave the generator
         self._kept: dict[int, tuple[list[tuple[slice, _B]], Tensor]] = {}
 
@@ -648,14 +669,14 @@ class KeptRows(ABC, Generic[_B]):
     def blocks(self) -> Iterator[tuple[slice, _B]]:
         """Yield all rows, block by block; see :class:`Rows`."""
         generator = self.generator()
-        for first in range(0, len(self), _DRAWN):
+        for first in range(0, len(self), self.computed):
             if first in self._kept:
                 blocks, state = self._kept[first]
                 generator.set_state(state)
                 yield from blocks
                 continue
             made: list[tuple[slice, _B]] = []
-            for where, block in self.compute(first, min(first + _DRAWN, len(self)), generator):
+            for where, block in self.compute(first, min(first + self.computed, len(self)), generator):
                 self.room -= block.bytes
                 if self.room >= 0:
                     made.append((where, block))
@@ -665,7 +686,7 @@ class KeptRows(ABC, Generic[_B]):
 
     @abstractmethod
     def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, _B]]:
-        """Compute the rows of examples whose masks are drawn together."""
+        """Compute the rows of some examples; of at most :data:`_DRAWN` the masks are drawn together."""
 
 
 class GradientRows(KeptRows[LayerBlock]):
@@ -710,7 +731,11 @@ class GradientRows(KeptRows[LayerBlock]):
         self._all_fit = room >= 4 * numbers_kept(model, large) * len(x)
         self.multiplied = large if self._all_fit else small
         at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, large))
-        self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
+        fitting = int(max(1, scratch // at_once))
+        if self._all_fit:
+            most = min(fitting, _size_on(start, _COMPUTED))
+            self.computed = max(1, most // _DRAWN) * _DRAWN
+        self.chunk = min(self.computed, fitting)
         self._merged: list[tuple[slice, LayerBlock]] = []
         # where all rows fit, their columns are written into one matrix for each run of them
         self._columns: list[tuple[slice, Tensor]] = []
@@ -744,7 +769,10 @@ class GradientRows(KeptRows[LayerBlock]):
     def compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
         """See :class:`KeptRows`."""
         shadow = self.model.shadow
-        masks = shadow.draw_masks((last - first, 1), generator)
+        drawn = [shadow.draw_masks((min(_DRAWN, last - at), 1), generator) for at in range(first, last, _DRAWN)]
+        masks = drawn[0]
+        if len(drawn) > 1:
+            masks = tuple(map(torch.cat, zip(*drawn, strict=True)))
         for begin in range(first, last, self.chunk):
             rows = slice(begin, min(begin + self.chunk, last))
             own = tuple(mask[begin - first : rows.stop - first] for mask in masks)
