@@ -6,7 +6,7 @@ most and what memory they took together. A row that fails or is cut off says so,
 Options:
 
 - ``--rows NAME…`` and ``--devices cuda cpu`` choose, and say in which order;
-- ``--limit`` and ``--total`` are the seconds of each row and of all, at most: what is left then is *not reached*;
+- ``--limit`` and ``--total`` are the seconds of each command and of all, at most: what is left is *not reached*;
 - ``--out FOLDER`` keeps the table, and what the commands print, each line with the second at which it came;
 - ``--study FOLDER`` has the 300 rounds already, or takes them.
 """
@@ -55,6 +55,8 @@ class Place:
         Where the 300 rounds for PROLIN are, or will be.
     limit
         Seconds of each command at most.
+    ends
+        When the time for all rows is over, of the monotonic clock.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class Place:
     log: Path
     study: Path
     limit: float
+    ends: float
 
     def run(self, *words: str) -> float:
         """Run a command of fedattack to its end; return the seconds of the clock.
@@ -80,6 +83,7 @@ class Place:
         """Run a module as :meth:`run` does."""
         command = [sys.executable, "-m", *words]
         started, last = time.monotonic(), ""
+        limit = max(0.0, min(self.limit, self.ends - started))
         cut_off = threading.Event()
         with (
             self.log.open("a", encoding="utf-8") as log,
@@ -90,7 +94,7 @@ class Place:
                 cut_off.set()
                 end(process)
 
-            timer = threading.Timer(self.limit, cut)
+            timer = threading.Timer(limit, cut)
             timer.start()
             log.write(f"$ {' '.join(command)}\n")
             for line in process.stdout or ():
@@ -99,7 +103,7 @@ class Place:
                 log.flush()
             timer.cancel()
         if cut_off.is_set():
-            raise subprocess.TimeoutExpired(command, self.limit, output=last)
+            raise subprocess.TimeoutExpired(command, limit, output=last)
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, command, output=last)
         return time.monotonic() - started
@@ -135,7 +139,7 @@ def prolin(place: Place) -> float:
 
 
 def an_app(place: Place) -> float:
-    """Audit an app that takes a GPU where there is one: a LeNet, ten clients; what it does not show has a control."""
+    """Audit an app of a LeNet whose ten clients train on CPUs; what an attack does not show has a positive control."""
     app = write_app(place.folder)
     return place.run(
         *("audit", str(app), "--out", str(place.folder / "run"), "--supernodes", str(CLIENTS)),
@@ -239,16 +243,13 @@ def main() -> None:
             write("|---|---|---|---|---|")
             for device in asked.devices:
                 for row in asked.rows:
-                    left = ends - time.monotonic()
-                    if left <= 0:
+                    if time.monotonic() >= ends:
                         write(f"| {row} | {device} | not reached | | |")
                         continue
                     folder = Path(name) / f"{row}-{device}"
                     folder.mkdir()
                     log = out / f"{row}-{device}.txt"
-                    write(
-                        measure(row, Place(folder, device, asked.mnist.resolve(), log, study, min(asked.limit, left)))
-                    )
+                    write(measure(row, Place(folder, device, asked.mnist.resolve(), log, study, asked.limit, ends)))
 
 
 if __name__ == "__main__":
