@@ -470,15 +470,20 @@ def check_arrays(
     error: Error,
     hint: str,
     *,
+    entry: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> T:
-    """Make a dataclass of arrays that are in memory; refuses the same as :func:`read_arrays`."""
+    """Make a dataclass of arrays that are in memory, and of an ``entry``, the JSON of all else, as it was parsed.
+
+    Refuses the same as :func:`read_arrays`.
+    """
     given = _GivenArrays(arrays)
     _check_there(given, _list_needed(cls), where, error, hint)
+    values: dict[str, Any] = validate(_keys_adapter_of(cls), entry or {}, str(where), error, hint)
     checked = _ArraysRead(given, "", np.inf, lambda wrong: error(f"{where}: {wrong}; {hint}"))
-    checked.look(cls, {}, sizes or {})
+    checked.look(cls, values, sizes or {})
     checked.read()
-    made: T = checked.join(cls, {})
+    made: T = checked.join(cls, values)
     return made
 
 
