@@ -276,5 +276,5 @@ def test_arrays_in_memory_are_held_against_the_form():
     assert (found.clients, found.columns, found.trained.total) == (("a", "b"), (0, 4), 7)
     with pytest.raises(DataError, match=r"it: columns: expected whole numbers \(3,\), got int64 \(2,\)"):
         check_arrays(Found, arrays, "it", DataError, HINT, entry=entry, sizes={"columns": 3})
-    with pytest.raises(DataError, match="it: trained.total is missing"):
+    with pytest.raises(DataError, match=r"it: trained\.total is missing"):
         check_arrays(Found, arrays, "it", DataError, HINT, entry=entry | {"trained": {}})
