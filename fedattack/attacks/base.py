@@ -3,14 +3,13 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NotRequired, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import Field, StringConstraints
 
 from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
@@ -22,10 +21,11 @@ from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.reasons import Reason, join_reasons
-from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, validate
+from fedattack.base.stored import ANY_KIND, OPTIONAL, Axes, read_arrays, split
+from fedattack.base.untrusted import MAX_INFLATED, validate
 from fedattack.record import Record
 from fedattack.record.format import Arrays
-from fedattack.record.marks import MarkEntry, RecordMark, explain_statement
+from fedattack.record.marks import RecordMark, explain_statement
 
 KNOWS_MODEL = "the model's architecture and loss"
 """What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
     """What an attack found: raw scores and decisions as arrays, and words about how it got there.
 
@@ -54,21 +54,19 @@ class Scores:
         Of which record they are, and in which state it was; ``None`` where nobody says.
     """
 
-    attack: str
-    arrays: Mapping[str, NDArray[Any]]
-    facts: Mapping[str, Any]
-    notes: tuple[str, ...] = field(default=())
-    seconds: float = 0.0
-    record: RecordMark | None = None
+    attack: Name
+    arrays: Annotated[Mapping[str, NDArray[Any]], Axes(rest=True, nan=True, kinds=ANY_KIND)]
+    facts: Mapping[Name, Any]
+    notes: tuple[Annotated[str, StringConstraints(max_length=100_000)], ...] = ()
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    record: Annotated[RecordMark | None, OPTIONAL] = None
 
     def save(self, path: Path) -> None:
         """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
-        about = {"attack": self.attack, "facts": self.facts, "notes": self.notes, "seconds": self.seconds}
-        if self.record is not None:
-            about["record"] = vars(self.record)
+        about, arrays = split(self)
         text = json.dumps(about, allow_nan=False)
         make_private(path.parent)
-        write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
+        write_npz(path, {_ABOUT: np.array(text), **arrays}, compress=True)
 
     @classmethod
     def load(cls, path: Path) -> "Scores":
@@ -79,35 +77,15 @@ class Scores:
         DataError
             If the file is missing or is no such file.
         """
-        arrays = read_npz(path, DataError, _AGAIN, "facts", inflated=MAX_INFLATED)
-        arrays |= read_npz(path, DataError, _AGAIN, most=IN_MEMORY, inflated=MAX_INFLATED)
-        try:
-            value = parse_json(str(arrays.pop("facts")))
-        except ValueError as cause:
-            raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
-        saved = validate(_SAVED, value, str(path), DataError, _AGAIN)
-        mark = None
-        if "record" in saved:
-            mark = RecordMark(**saved["record"])
-        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]), saved["seconds"], mark)
+        return read_arrays(cls, path, DataError, _AGAIN, text=_ABOUT, most=IN_MEMORY, inflated=MAX_INFLATED)
 
 
 IN_MEMORY = 16 * 2**20
 """Bytes of an array of scores that is read into memory; larger ones stay on disk."""
 
 _AGAIN = "run `fedattack attack` again"
-
-
-@with_config(ConfigDict(extra="forbid", strict=True))
-class _Saved(TypedDict):
-    attack: Name
-    facts: dict[Name, Any]
-    notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
-    seconds: Annotated[float, Field(ge=0)]
-    record: NotRequired[MarkEntry]
-
-
-_SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
+# The array that holds the text of all that is no array.
+_ABOUT = "facts"
 
 
 class Attack(ABC):
