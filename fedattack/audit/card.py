@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from html import escape
+from typing import Protocol
 
-from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
 from fedattack.audit.numbers import NOTHING, interval, level, shown, with_interval
+from fedattack.audit.verdicts import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import short
 
 # White letters on these have a contrast of 4.5 at least, whether the notebook is light or dark.
@@ -18,7 +19,37 @@ _COLOURS = {
 _LONGEST = 2_000
 
 
-def card_of(finding: Finding) -> str:
+class Shown(Protocol):
+    """What is shown of a finding; see :class:`fedattack.audit.finding.Finding`."""
+
+    label: str
+    verdict: str
+    reason: str
+    units: str
+    level: float
+    value: float | None
+    low: float | None
+    high: float | None
+    here_low: float | None
+    here_high: float | None
+    chance: float | None
+    p_adjusted: float | None
+    n: int
+    seeds: list[int]
+    headline: bool
+    selected_after_the_fact: bool
+    comparisons: int
+
+    @property
+    def name(self) -> str:
+        """Attack and metric."""
+
+    @property
+    def null_value(self) -> float | None:
+        """The value where there is nothing to find."""
+
+
+def card_of(finding: Shown) -> str:
     """Return one finding as a card: title, verdict, numbers and reason."""
     facts = {
         f"{level(finding.level)} interval": interval(finding.low, finding.high, finding.units),
@@ -42,7 +73,7 @@ def card_of(finding: Finding) -> str:
     )
 
 
-def table_of(findings: Sequence[Finding]) -> str:
+def table_of(findings: Sequence[Shown]) -> str:
     """Return findings as a table, headlines in bold."""
     if not findings:
         return "<p>There are no findings.</p>"
@@ -67,7 +98,7 @@ def table_of(findings: Sequence[Finding]) -> str:
     return f"<table><thead>{_row('th', header)}</thead><tbody>{''.join(rows)}</tbody></table>{after}"
 
 
-def line_of(finding: Finding) -> str:
+def line_of(finding: Shown) -> str:
     """Return one finding as a line of text."""
     value = with_interval(vars(finding), finding.units)
     if finding.chance is not None:

@@ -20,6 +20,7 @@ from fedattack.audit.significance import DRAWS
 from fedattack.audit.table import Row, RowsOf, Table
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.base.errors import DataError
+from fedattack.base.reasons import ABOUT, Reason
 from fedattack.record import Record
 
 
@@ -291,12 +292,16 @@ class Judge(Generic[C]):
         how = ""
         if test is not None:
             p, least, how, below = test.p, test.least, test.how, test.below
-        words, reason = found.verdict, found.reason
+        words, why = found.verdict, ""
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
-            reason = f"{reason}: {why}"
         if found.read_off is not None and found.read_off["certain"]:
-            words, reason = LEAK, f"{found.reason}: {_why_certain(found.read_off, len(self.cases))}"
+            words, why = LEAK, _why_certain(found.read_off, len(self.cases))
+        grounds = list(found.grounds)
+        if why:
+            grounds += [Reason(found.reason, ABOUT), Reason(why)]
+        else:
+            grounds.append(Reason(found.reason))
         spread = {}
         if found.by_seed:
             spread["seed_mean"] = fmean(found.by_seed)
@@ -319,7 +324,7 @@ class Judge(Generic[C]):
             p_least=least,
             p_below=below,
             verdict=words,
-            reason=reason,
+            grounds=tuple(grounds),
             headline=metric == self.headline_of(self.cases[0].scores),
             selected_after_the_fact=found.chosen_among is not None,
             comparisons=found.chosen_among or 1,

@@ -151,7 +151,8 @@ def _name_check(finding: Mapping[str, Any]) -> str:
 def _name_clients(finding: Mapping[str, Any]) -> str:
     names = finding.get("clients", [])
     if not names:
-        return "the server"
+        # A record of sums names nobody.
+        return "the clients together"
     if len(names) > _FEW_NAMES:
         return f"{len(names)} clients"
     if len(names) == 1:
@@ -251,9 +252,7 @@ def clients_of(sheet: Mapping[str, Any]) -> PageTable | None:
         return None
     claimed = recorded.get("noise_claimed")
     rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
-    caption = ""
-    if not sheet["claim"]["mechanism"].startswith("central"):
-        caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
+    caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
@@ -262,7 +261,7 @@ def clients_of(sheet: Mapping[str, Any]) -> PageTable | None:
         if {*cells} != {NOTHING}:
             columns.append((name, *cells))
     header, *rows = map(list, zip(*columns, strict=True))
-    return PageTable("Client by client", caption.strip(), header, rows)
+    return PageTable("Client by client", caption, header, rows)
 
 
 def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
@@ -291,18 +290,15 @@ def tests_of(recorded: Mapping[str, Any]) -> PageTable | None:
     return PageTable("What was tested", caption, header, rows) if rows else None
 
 
-def server_of(recorded: Mapping[str, Any]) -> str:
-    """Say what noise the server really added; empty if that is not known."""
+def sums_of(recorded: Mapping[str, Any]) -> str:
+    """Say what noise a record of sums has room for; empty if it has more than sums."""
     server = recorded["server"]
     if server is None:
         return ""
     sentences = []
     if server["noise_at_most"] is not None:
-        whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
-        sentences.append(f"The noise {whose} has a deviation of at most {compact(server['noise_at_most'])}.")
-    if server["rounds"]:
-        rounds = ", ".join(map(_write_amount, server["rounds"]))
-        sentences.append(f"Round by round: {rounds}.")
+        most = compact(server["noise_at_most"])
+        sentences.append(f"The noise in the mean of all clients has a deviation of at most {most}.")
     sentences += map(end_sentence, server.get("faults", []))
     return " ".join(sentences)
 

@@ -25,10 +25,9 @@ from fedattack.audit.finding import NOT_APPLICABLE, Null
 from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
 from fedattack.audit.judge import Judge, entry_of_client, rows_of_clients
 from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure, separate
-from fedattack.audit.populations import RatedTargets, rate_populations
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
-from fedattack.audit.summaries import null_of, reliability
+from fedattack.audit.summaries import null_of, part_by_client, rate_populations, reliability
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
@@ -440,11 +439,11 @@ class AttributeJudge(Judge[AttributeCase]):
             series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
         return series
 
-    def _list_populations(self) -> Iterator[RatedTargets]:
+    def _list_populations(self) -> Iterator[tuple[NDArray[np.float64], dict[str, NDArray[np.str_]]]]:
         hits = self._split(self.answers[self.main] == self.truth)
         for case, of_case, values in zip(self.cases, hits, self._split(self.truth), strict=True):
             parts = {self.column: np.array(self.names)[values]}
-            yield RatedTargets(case.truth, of_case.astype(np.float64), case.attributes.owners, parts)
+            yield of_case.astype(np.float64), parts | part_by_client(case.truth, case.attributes.owners)
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:

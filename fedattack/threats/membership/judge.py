@@ -21,7 +21,6 @@ from fedattack.audit.intervals import these_runs
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, rows_of_clients
 from fedattack.audit.listing import Listing
 from fedattack.audit.measures import Measurement, Rate, Sides, measure, no_value, separate
-from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.roc import (
     area,
@@ -34,10 +33,19 @@ from fedattack.audit.roc import (
     tpr_value_at,
 )
 from fedattack.audit.significance import DRAWS, Significance, least_p
-from fedattack.audit.summaries import null_of, null_rate, reliability
+from fedattack.audit.summaries import (
+    null_of,
+    null_rate,
+    part_by_client,
+    part_by_label,
+    rate_populations,
+    rate_surest,
+    reliability,
+)
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import SEVERAL
 from fedattack.base.machine import let_go
+from fedattack.base.reasons import ABOUT, Reason
 from fedattack.threats.membership import tables
 from fedattack.threats.membership.blind import Blind, threshold_at
 from fedattack.threats.membership.case import (
@@ -118,7 +126,8 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, row in self._compared.items():
             if method in ALONE:
                 baselines[row["method"]] = row["tpr_1pct"]["value"]
-        return self._find_at(_ONE_PERCENT, reason=f"{self._say_whose()}: ", baselines=baselines, series=self._series())
+        whose = Reason(self._say_whose(), ABOUT)
+        return self._find_at(_ONE_PERCENT, grounds=(whose,), baselines=baselines, series=self._series())
 
     @measure("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives")
     def find_members_surely(self) -> Measurement:
@@ -480,12 +489,13 @@ class MembershipJudge(Judge[MembershipCase]):
             series.pop("per_round")
         return {name: value for name, value in series.items() if value}
 
-    def _list_populations(self) -> Iterator[RatedTargets]:
+    def _list_populations(self) -> Iterator[tuple[NDArray[np.float64], dict[str, NDArray[np.str_]]]]:
         """Yield which members are found at the threshold of all."""
         for case, (members, _) in zip(self.cases, self._pairs[self._main], strict=True):
             found = members.of(case.scores_of(self._main)) > self._threshold
             clients = [case.clients[column] for column in members.columns]
-            yield RatedTargets.by_label(case.truth, found.astype(np.float64), clients, case.labels[members.rows])
+            parts = part_by_label(case.truth, case.labels[members.rows])
+            yield found.astype(np.float64), parts | part_by_client(case.truth, clients)
 
     def _rate_surest(self) -> Mapping[str, Any]:
         sure = []

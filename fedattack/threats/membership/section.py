@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
+from fedattack.base.reasons import ABOUT, find_reason
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, PageTable, Section
@@ -36,7 +37,9 @@ def _targets(finding: Finding) -> PageTable:
 
 def _explains(findings: Sequence[Finding]) -> Explained:
     """Name what explains a result: whose data the non-members are, and what examples tell without any model."""
-    words = [end_sentence(findings[0].reason.partition(":")[0])]
+    words = []
+    if whose := find_reason(findings[0].grounds, ABOUT):
+        words.append(end_sentence(whose))
     for finding in findings:
         alone = finding.baselines.get(_WITHOUT_MODEL)
         if finding.metric == "auc" and alone is not None:

@@ -18,6 +18,6 @@ class PlaintextOptions:
         views=("individual", "aggregate"),
         protocols=tuple(PROTOCOLS),
         knowledge=(),
-        takes=("rounds", "clients", "sketch", "frozen", "structures"),
+        takes=("rounds", "clients", "frozen", "structures"),
     )
     in_apps: ClassVar[InApps] = InApps(place=5, truth="fedattack.threats.plaintext.truths:truth_in")

@@ -21,7 +21,7 @@ class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
         views=("aggregate",),
         protocols=("fedavg",),
         knowledge=("model", "auxiliary", "training", "property"),
-        takes=("rounds", "sketch", "structures"),
+        takes=("rounds", "structures"),
     )
     in_apps: ClassVar[InApps] = InApps(
         is_slow=True,

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from fedattack.audit.finding import Null, in_units, list_words
@@ -22,9 +23,9 @@ from fedattack.audit.judge import Judge, entry_of_client, expose_client, rows_of
 from fedattack.audit.listing import several
 from fedattack.audit.measures import Measurement, Rate, measure, no_value, separate
 from fedattack.audit.naming import Holders, best_round, largest_excess, weighted_within, who_is_who
-from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import Significance, least_p
+from fedattack.audit.summaries import part_by_client, part_by_label, rate_populations, rate_surest
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.threats.source.case import Answered, Floats, SourceCase
@@ -367,10 +368,11 @@ class SourceJudge(Judge[SourceCase]):
             series |= separate(*beliefs)
         return series
 
-    def _list_populations(self) -> Iterator[RatedTargets]:
+    def _list_populations(self) -> Iterator[tuple[Floats, dict[str, NDArray[np.str_]]]]:
         for case in self.cases:
             owners = [case.clients[column] for column in case.owner[case.counted]]
-            yield RatedTargets.by_label(case.truth, case.right, owners, case.labels[case.counted])
+            parts = part_by_label(case.truth, case.labels[case.counted])
+            yield case.right, parts | part_by_client(case.truth, owners)
 
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.record import Record
 from fedattack.report import read_findings, validate_findings, write_report
 from fedattack.threats.membership.section import SECTION, roc
@@ -15,6 +14,7 @@ from tests.report import example
 from tests.report.test_figures import parsed, texts
 from tests.report.test_html import Page
 from tests.threats.property.test_section import lines
+from tests.worlds.attacked import audit_folder
 from tests.worlds.federation import write_run
 
 CURVE = {
