@@ -191,8 +191,8 @@ def findings() -> Iterator[str]:
     """List what each attack's judge may find, the headline first."""
     for threat in THREATS.values():
         yield f"## {threat.name.capitalize()}: {threat.question}"
-        for attack, judge in threat.judges.items():
-            measures = threat.load(judge).measures.values()
+        for attack, judge in threat.load_judges().items():
+            measures = judge.measures.values()
             yield defined((f"`{attack}.{each.metric}`", each.label or summary_of(each.find)) for each in measures)
 
 

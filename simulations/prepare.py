@@ -7,7 +7,7 @@ only their part.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, write_knowledge
-from fedattack.attacks.held_examples import held_examples, join_examples
-from fedattack.attacks.lookups import trained_sequences, used_rows
+from fedattack.attacks.held_examples import HeldByClients
+from fedattack.attacks.registry import find_answers
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
 from fedattack.base.errors import ConfigError, FedAttackError
+from fedattack.base.failures import Failure
 from fedattack.data import label_counts
 from fedattack.learning import pick_device
 from fedattack.runs.settings import read_settings
@@ -79,7 +80,9 @@ def prepare(
     if goal.knows_defence:
         known = replace(known, defence=defence)
     write_knowledge(knowledge, known)
-    answer = replace(answer, answers={**(answer.answers or {}), **_answers_of(study, known)})
+    failed: dict[str, Failure] = {}
+    answer = replace(answer, answers={**(answer.answers or {}), **_find_answers(study, known, failed)})
+    unknown = [f"what is true of {name} cannot be found out: {failure.why}" for name, failure in failed.items()]
     labels, names = data.labels
     sample = np.sort(rng.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
@@ -92,23 +95,20 @@ def prepare(
         data=data.fingerprint,
         privacy=privacy,
         records=_few_records(study),
-        notes=[*notes, *overlap_notes(study)],
+        notes=[*notes, *overlap_notes(study), *unknown],
         canaries=canaries,
         record=settings.record_id,
         **vars(answer),
     )
 
 
-def _answers_of(study: Study, known: Knowledge) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Return for judges which rows, sequences and examples each client uses; nothing where no layer tells them."""
-    examples = [(str(client), study.records_of(client)[0]) for client in range(study.settings.clients)]
-    found = {
-        "exact": held_examples(known, examples),
-        "sequences": trained_sequences(known, examples),
-        "tokens": used_rows(known, examples),
-        "trees": None if study.framework.trains_model else join_examples(examples),
-    }
-    return {name: arrays for name, arrays in found.items() if arrays is not None}
+def _find_answers(
+    study: Study, known: Knowledge, failed: MutableMapping[str, Failure]
+) -> dict[str, Mapping[str, NDArray[Any]]]:
+    """Gather for judges what each client uses, such as rows of tables, by threat, of which `failed` is told, too."""
+    examples = {str(client): study.records_of(client)[0] for client in range(study.settings.clients)}
+    held = HeldByClients(known, None, study.framework.content, examples, tuple(examples))
+    return find_answers(held, failed)
 
 
 def _few_records(study: Study) -> HeldRecords | None:

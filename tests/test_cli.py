@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
 from fedattack.attacks.knowledge import PROPERTY_NAMES
+from fedattack.attacks.options import Options
 from fedattack.attacks.registry import THREATS, options_of_attack
 from fedattack.attacks.threat import Threat
 from fedattack.audit.judge import judge_of
@@ -459,22 +460,37 @@ def test_a_projected_record_is_attacked_with_declared_knowledge(call, tmp_path):
     assert call("report", tmp_path / "sums")[0] == 0, "without the truth there is nothing to judge, and no error"
 
 
-class Guess(Attack):
-    """Guesses the first value, of whomever it is asked."""
-
+class GuessOptions(Options):
     name = "guess"
     title = paper = "A guess"
     needs = Needs(("individual",), ("fedavg",), ("model", "partial"))
+
+
+class Guess(Attack):
+    """Guesses the first value, of whomever it is asked."""
+
+    options = GuessOptions()
     knows = ("nothing",)
 
     def _run(self, record, knowledge, seed, device, progress):
         return Scores("guess", {"decisions": np.zeros((1, len(knowledge.partial)), dtype=int)}, {"methods": ["first"]})
 
 
+class GuessThreat(Threat):
+    name = "guess"
+    question = "?"
+    options = (GuessOptions,)
+
+    def load_attacks(self):
+        return (Guess,)
+
+    def load_judges(self):
+        return {}
+
+
 def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call, tmp_path, monkeypatch):
-    monkeypatch.setitem(ATTACKS, "guess", Guess())
-    guess = Threat(package=__name__, name="guess", question="?", attacks={"guess": "Guess"})
-    monkeypatch.setattr(THREATS, "_found", ({**THREATS, "guess": guess}, {}))
+    monkeypatch.setitem(ATTACKS._loaded, "guess", Guess())
+    monkeypatch.setattr(THREATS, "_found", ({**THREATS, "guess": GuessThreat()}, {}))
     folder = write_run(tmp_path)
     (folder / "knowledge" / "knowledge.json").unlink()
     x, domain = np.zeros((5, 30)), np.array([[0.0], [1.0]])
@@ -633,8 +649,8 @@ def test_help_and_what_is_wrong_are_said_before_anything_heavy_is_imported(tmp_p
 def test_options_without_torch_are_those_of_the_attacks():
     assert attack_names() == list(ATTACKS)
     for name, attack in ATTACKS.items():
-        assert dict(options_of_attack(name)) == dict(attack.options), name
-        assert attack.with_options({}) == attack
+        assert options_of_attack(name) is type(attack.options), name
+        assert attack.with_options({}) is attack
 
 
 def test_every_headline_is_declared():

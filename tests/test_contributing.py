@@ -91,6 +91,29 @@ assert scores.arrays["decisions"].shape[-1] == 4
 """
 
 
+USE_THREAT = """
+import json
+import sys
+from pathlib import Path
+
+import fedattack.cli
+
+sys.path.append(sys.argv[1])
+from tests.worlds.federation import write_run
+
+write_run(Path("run"))
+for words in (["list", "--json"], ["attack", "toy", "run", "--option", "power=2"], ["report", "run"]):
+    sys.argv = ["fedattack", *words]
+    try:
+        fedattack.cli.main()
+    except SystemExit as end:
+        assert not end.code
+(finding,) = json.loads(Path("run/findings.json").read_text())
+assert (finding["attack"], finding["metric"]) == ("toy", "named")
+assert "Who was named" in Path("run/report.html").read_text()
+"""
+
+
 @pytest.fixture
 def copy(tmp_path):
     """Copy what the recipes change."""
@@ -107,12 +130,23 @@ def edit(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
-def use(copy: Path, code: str) -> None:
+def use(copy: Path, code: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=copy, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(ROOT)], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_threat_is_added_by_the_recipe_and_nothing_else_is_edited(copy):
+    """The toy of another package, as a folder of this one."""
+    folder = copy / "fedattack" / "threats" / "toy"
+    shutil.copytree(ROOT / "tests" / "attacks" / "toy" / "toy_threat", folder)
+    for file in folder.glob("*.py"):
+        file.write_text(file.read_text().replace("toy_threat", "fedattack.threats.toy"))
+    assert '"question": "Which client holds the most examples?"' in use(copy, USE_THREAT)
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
     failed: dict[str, Failure] = {}
     for threat in THREATS.values():
         asked = []
-        for name in threat.judges:
+        for name in threat.judged:
             with failing_alone(failed, name):
                 if _find_obstacles(name, runs[0]):
                     continue
@@ -72,7 +72,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
                 asked.append(name)
         if asked:
             # What is judged beside others has no question of its own.
-            names += sorted({*threat.attacks} - {*threat.judges})
+            names += sorted({*threat.attacks} - {*threat.judged})
     refused |= {name: failure.why for name, failure in failed.items()}
     return sorted(names, key=_place)
 
@@ -107,7 +107,7 @@ def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | No
 def _spare(attack: Attack, rounds: int) -> dict[str, str]:
     sparing = {}
     for key, value in attack.in_apps.options.items():
-        if getattr(attack, key) is None and (key != "shadow_rounds" or value < rounds):
+        if getattr(attack.options, key) is None and (key != "shadow_rounds" or value < rounds):
             sparing[key] = str(value)
     return sparing
 
@@ -130,12 +130,12 @@ def list_unasked(
         if {*threat.attacks} & {*scored}:
             continue
         keys = [threat.name]
-        for name in threat.judges:
+        for name in threat.judged:
             keys += ATTACKS[name].needs.knowledge
         reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
-            obstacles = min((_find_obstacles(name, run) for name in threat.judges), key=len, default=[])
+            obstacles = min((_find_obstacles(name, run) for name in threat.judged), key=len, default=[])
             if obstacles:
                 reasons = ["; ".join(reason.what for reason in obstacles) + find_remedy(threat, run.knowledge)]
         for why in reasons[:1]:
@@ -148,7 +148,7 @@ def find_remedy(threat: Threat, knowledge: Knowledge) -> str:
     targets, model = knowledge.targets, knowledge.model
     if targets is None or model is None:
         return ""
-    for name in threat.judges:
+    for name in threat.judged:
         how = ATTACKS[name].in_apps
         if how.remedy:
             break

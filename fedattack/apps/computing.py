@@ -17,12 +17,12 @@ from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.answers import Answers
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
+from fedattack.attacks.registry import find_content
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.record.folder import Part
-from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import SERVER, Witness, WitnessedModel
 from fedattack.witness.seen import NOT_ASKED
 
@@ -89,8 +89,8 @@ def find_computing(
     """
     model, witnesses = asked.model, holding.witnesses
     record = Record(part.record, thinned=True)
-    if model is None and holds_trees(record):
-        return Computing(notes=("clients send trees: no model gives losses, and what needs losses is not asked",))
+    if model is None and (content := find_content(record)):
+        return Computing(notes=(f"clients send {content}: no model gives losses, and what needs losses is not asked",))
     _refuse_unasked(model, witnesses)
     unanswered = ""
     if model is None and ask is not None and (why := _why_ask(witnesses, reading, record, check)):

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
+from fedattack.attacks.base import Plants
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
@@ -113,7 +113,7 @@ def _takes(name: str, kind: str) -> bool:
         TRAINED: "losses" in attack.needs.knowledge,
         STEPPED: attack.in_apps.reads_steps and not attack.in_apps.reads_all,
         WHOLE: attack.in_apps.reads_steps and attack.in_apps.reads_all,
-        PLANTED: bool(attack.in_apps.plants),
+        PLANTED: isinstance(attack, Plants),
     }
     return takes[kind]
 
@@ -209,8 +209,8 @@ def _plant_rows(
     folder: Path, name: str, asker: Asker, run: Run, witnesses: Sequence[Witness], values: Sequence[int]
 ) -> Mapping[int, Run]:
     """Let clients send what gives some of their own rows away to the attack of that name."""
-    plant, truth = resolve_name(ATTACKS[name].in_apps.plants), run.truth
-    if truth is None or name not in truth.answers:
+    attack, truth = ATTACKS[name], run.truth
+    if not isinstance(attack, Plants) or truth is None or name not in truth.answers:
         raise DataError(f"of no client of {run.part.label} its rows are known")
     rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
 
@@ -219,7 +219,7 @@ def _plant_rows(
         for reply in exchange.replies:
             own = rows[owners == truth.nodes.get(reply.node, "")]
             if reply.status == "ok" and reply.arrays and len(own):
-                reply = replace(reply, arrays=plant(reply.arrays, own, count))
+                reply = replace(reply, arrays=attack.plant(reply.arrays, own, count))
             replies.append(reply)
         return replace(exchange, replies=replies)
 

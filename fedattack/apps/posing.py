@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,17 @@ from fedattack.apps.targets import ExampleChoice, choose_targets
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
-from fedattack.attacks.registry import THREATS
+from fedattack.attacks.registry import THREATS, find_answers, find_content
 from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, NeedsError, short
-from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.failures import Failure
 from fedattack.base.structured import fields, finite, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.record.means import identical
 from fedattack.runs.watch import Watch
-from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedTraining
 
 MOST = 1000
@@ -163,15 +161,16 @@ def pose(
         **further.true,
     )
     reasons = {**_find_unread(witnesses, record), **further.reasons, **_find_unlike(record, knowledge)}
-    for name, failure in unanswered.items():
-        reasons[name] = f"what is true of it cannot be found out: {failure.why}"
+    for threat, failure in unanswered.items():
+        why = f"what is true of it cannot be found out: {failure.why}"
+        reasons |= dict.fromkeys(THREATS[threat].judged, why)
     return Posed(knowledge, few, tuple(notes), assumed, reasons)
 
 
 def _read_arrays(record: Record, holding: Holding, asked: Questions) -> Reading:
     """Say what the arrays are that clients send; a :class:`NeedsError` if they are predictions alone."""
-    # Trees are no arrays of a model: there is nothing to compare them with.
-    if holds_trees(record):
+    # What is no arrays of a model, such as trees, is compared with nothing.
+    if find_content(record):
         return Reading()
     reading = read_sends(holding.witnesses)
     if reading.predictions and asked.model is None:
@@ -425,7 +424,7 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 def _find_answers(
     record: Record, holding: Holding, knowledge: Knowledge, failed: MutableMapping[str, Failure]
 ) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Gather what the judges of attacks ask for besides, by the name of the threat; `failed` is told by attack."""
+    """Gather what the judges of attacks ask for besides, by the name of the threat, of which `failed` is told, too."""
     seen, whole = {}, []
     for client in holding.clients.values():
         # What is put together must be of one form; of the others a note tells.
@@ -438,16 +437,8 @@ def _find_answers(
     if not fields(holding.sample) and holding.complete:
         examples = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)
     holders = [holding.holders.get(key, ()) for key in holding.complete]
-    held = HeldByClients(knowledge, record, seen, whole, examples, holders)
-    answers = {}
-    for threat in THREATS.values():
-        for name in threat.judges:
-            where = ATTACKS[name].in_apps.truth
-            with failing_alone(failed, name):
-                found = where and resolve_name(where)(held)
-                if found:
-                    answers[threat.name] = found
-    return answers
+    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders)
+    return find_answers(held, failed)
 
 
 def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:

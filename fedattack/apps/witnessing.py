@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from fedattack.attacks import ModelKnowledge
+from fedattack.attacks.registry import find_content
 from fedattack.base.errors import NeedsError, TrustError, in_command, short
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.runs.code import read_code
-from fedattack.threats.trees.replies import holds_trees
 from fedattack.witness import Witness, WitnessedModel, read_witnesses
 
 WITNESS = "witness"
@@ -99,7 +99,7 @@ def _what_is_sent(record: Record) -> str:
             has_metrics = has_metrics or bool(reply.metrics)
             if reply.status == "ok" and reply.arrays:
                 kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
-                if kinds != {(np.dtype(np.uint8), 1)} or holds_trees(record):
+                if kinds != {(np.dtype(np.uint8), 1)} or find_content(record):
                     return ""
                 return "bytes, such as the trees of XGBoost in another form than JSON"
     if has_metrics:

@@ -7,7 +7,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedattack.attacks.all_attacks import ATTACKS
     from fedattack.attacks.base import Attack, Scores
     from fedattack.attacks.knowledge import (
         AuxiliaryAttribute,
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     )
     from fedattack.attacks.knowledge_files import read_knowledge, read_partial, read_targets, write_knowledge
     from fedattack.attacks.needs import Needs
+    from fedattack.attacks.registry import ATTACKS
 
 __all__ = [
     "ATTACKS",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _FILES = ("read_knowledge", "read_partial", "read_targets", "write_knowledge")
-_HOMES = {"ATTACKS": "all_attacks", "Attack": "base", "Needs": "needs", "Scores": "base"}
+_HOMES = {"ATTACKS": "registry", "Attack": "base", "Needs": "needs", "Scores": "base"}
 _HOMES |= dict.fromkeys(_FILES, "knowledge_files")
 
 

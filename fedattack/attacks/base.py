@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NotRequired
+from typing import Annotated, Any, ClassVar, NotRequired, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,15 @@ from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import as_models, complete_models, how_named, named_for
 from fedattack.attacks.needs import UNFIT, InApps, Needs
-from fedattack.attacks.options import Option, options_of
+from fedattack.attacks.options import Options
 from fedattack.attacks.replies import without_canaries
-from fedattack.base.errors import ConfigError, DataError, NeedsError, short
+from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.reasons import Reason, join_reasons
 from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, validate
 from fedattack.record import Record
+from fedattack.record.format import Arrays
 from fedattack.record.marks import MarkEntry, RecordMark, explain_statement
 
 KNOWS_MODEL = "the model's architecture and loss"
@@ -113,13 +114,15 @@ class Attack(ABC):
     """An attack on a record.
 
     Subclasses are found by name in :data:`fedattack.attacks.ATTACKS`. They only read the record.
+
+    Parameters
+    ----------
+    options
+        How it computes, where that is not as the subclass states.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    paper: ClassVar[str]
-    needs: ClassVar[Needs]
-    in_apps: ClassVar[InApps] = InApps()
+    options: Options
+    """What declares the attack, and how it computes. A subclass states its own: ``options = TokensOptions()``."""
     knows: ClassVar[tuple[str, ...]]
     """The assumed knowledge in words, for the report."""
     asks_peers: ClassVar[bool] = False
@@ -127,10 +130,34 @@ class Attack(ABC):
     form: ClassVar[Form]
     """What its scores hold; those that somebody hands over are held against it."""
 
+    def __init__(self, options: Options | None = None) -> None:
+        if options is not None:
+            self.options = options
+
     @property
-    def options(self) -> Mapping[str, Option]:
-        """What can be chosen about how the attack computes, by name."""
-        return options_of(self)
+    def name(self) -> str:
+        """What commands call it."""
+        return self.options.name
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.options.title
+
+    @property
+    def paper(self) -> str:
+        """Who described it."""
+        return self.options.paper
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs of a record and of knowledge."""
+        return self.options.needs
+
+    @property
+    def in_apps(self) -> InApps:
+        """How it is made where an app is audited."""
+        return self.options.in_apps
 
     def load_scores(self, path: Path) -> Scores:
         """Read scores of this attack; a DataError if they are another attack's, or of another form."""
@@ -144,20 +171,12 @@ class Attack(ABC):
             let_go(array)
         return replace(scores, facts={**scores.facts, **facts})
 
-    def with_options(self, choices: Mapping[str, str]) -> "Attack":
+    def with_options(self, choices: Mapping[str, str]) -> Self:
         """Return this attack with ``choices`` among its options; a ConfigError if one is unknown or cannot be taken."""
-        known = self.options
-        values = {}
-        for name, text in choices.items():
-            if name not in known:
-                raise ConfigError(f"attack {self.name} has no option {name!r}; it has {', '.join(known) or 'none'}")
-            try:
-                values[name] = known[name].read(text)
-            except ConfigError as cause:
-                raise ConfigError(f"option {name}={text}: {cause}") from None
-        if not values:
+        options = self.options.choose(choices)
+        if options == self.options:
             return self
-        return replace(self, **values)  # type: ignore[type-var]  # options are a dataclass's fields
+        return type(self)(options)
 
     def run(
         self,
@@ -231,3 +250,17 @@ class Attack(ABC):
     @abstractmethod
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         """Attack; everything that the attack needs is there."""
+
+
+class Plants(ABC):
+    """An attack whose positive control in audits of apps is a reply that gives some of a client's own rows away."""
+
+    @abstractmethod
+    def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
+        """Return a reply in the place of another that gives up to so many values of a client's rows (n, columns) away.
+
+        Raises
+        ------
+        DataError
+            If nothing can be planted in such a reply.
+        """

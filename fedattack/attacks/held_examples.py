@@ -19,12 +19,14 @@ _MOST_NUMBERS = 2**24
 
 @dataclass(frozen=True)
 class HeldByClients:
-    """What clients of an app were seen to hold, of which judges take what they need.
+    """What clients hold, as far as it is known: of which threats take what their judges need.
 
     Attributes
     ----------
     knowledge, record
-        Of the attacker.
+        Of the attacker; before a run there is no record.
+    content
+        What replies hold in the place of a model's arrays, as a threat's ``find_content`` says; empty for arrays.
     seen
         By client, its training examples that are known, one of each, and of which all values are finite. All are of one
         form: a client of another has none.
@@ -32,26 +34,22 @@ class HeldByClients:
         Clients of which all are known.
     examples
         (n, …): all examples of one array that are known and of which all values are finite; ``None`` where they are of
-        several arrays, or there are none.
+        several arrays, there are none, or nobody gathered them.
     holders
         (n,): who holds each, none for one of nobody.
     """
 
     knowledge: Knowledge
-    record: Record
+    record: Record | None
+    content: str
     seen: Mapping[str, NDArray[Any]]
     whole: Sequence[str]
-    examples: NDArray[Any] | None
-    holders: Sequence[Sequence[str]]
+    examples: NDArray[Any] | None = None
+    holders: Sequence[Sequence[str]] = ()
 
     def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
         """List the clients of which all examples are known, and these."""
         return [(name, self.seen[name]) for name in self.whole]
-
-
-def whole_examples(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
-    """Return :func:`held_examples` of an app's clients."""
-    return held_examples(held.knowledge, held.of_whole())
 
 
 def held_examples(

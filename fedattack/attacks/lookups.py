@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.tables import TokenTable, list_ids, tables_of
 from fedattack.base.errors import FedAttackError
@@ -19,16 +18,6 @@ from fedattack.record import Record
 
 # Examples that are put through a model together.
 _AT_ONCE = 256
-
-
-def rows_in(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
-    """Return :func:`used_rows` of an app's clients."""
-    return used_rows(held.knowledge, held.of_whole(), held.record)
-
-
-def sequences_in(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
-    """Return :func:`trained_sequences` of an app's clients."""
-    return trained_sequences(held.knowledge, held.of_whole())
 
 
 def used_rows(

@@ -112,11 +112,6 @@ class InApps:
         Whether it reads updates, so that its positive control plants a plain step in the place of each reply.
     reads_all
         Whether what it reads is held against all that a client holds, so that the planted step is on all of it.
-    plants
-        Where the function is, ``module:function``, that plants a client's own rows in its reply; empty for none.
-    truth
-        Where the function is that finds what its judge asks for in what clients hold; see
-        :class:`fedattack.attacks.held_examples.HeldByClients`.
     remedy
         What its owner would have to say or do, so that it can be asked of an app.
     asked_of
@@ -130,8 +125,6 @@ class InApps:
     of_sums: bool = False
     reads_steps: bool = False
     reads_all: bool = False
-    plants: str = ""
-    truth: str = ""
     remedy: str = ""
     asked_of: str = ""
 

@@ -1,24 +1,29 @@
-"""The threats that are installed: a folder here each, and those of other packages.
+"""The threats that are installed: a folder here each, and those of other packages; and their attacks.
 
 Another package adds a threat by an entry point of the group ``fedattack.threats`` that leads to its ``THREAT``. Only
-the declaration is imported here, none of the parts.
+the declaration is imported here. Attacks are imported when somebody looks for one, and with them torch.
 """
 
-import importlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, MutableMapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from fedattack.attacks.options import Option, options_of
+from fedattack.attacks.options import Options
 from fedattack.attacks.threat import Threat
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.registry import Registry, stated_in
+
+if TYPE_CHECKING:
+    from fedattack.attacks.base import Attack
+    from fedattack.attacks.held_examples import HeldByClients
+    from fedattack.record import Record
+    from fedattack.record.format import Arrays
 
 
 def _find_fault(threat: Threat, others: Mapping[str, Threat]) -> str:
     attacks = {name for other in others.values() for name in other.attacks}
     if threat.name in others:
         return f"has the name {threat.name!r}, which the threat of {others[threat.name].package} has"
-    if not {*threat.judges} <= {*threat.attacks}:
-        return f"has judges of {', '.join(threat.judges)}, and the attacks {', '.join(threat.attacks)}"
     if again := sorted(attacks & {*threat.attacks}):
         return f"has an attack {again[0]!r}, which another threat has"
     # Everybody looks for presets, so that a threat whose folder has none to look in is left out.
@@ -27,9 +32,48 @@ def _find_fault(threat: Threat, others: Mapping[str, Threat]) -> str:
 
 
 THREATS: Registry[Threat] = Registry(
-    "fedattack.threats", Threat, lambda: stated_in("fedattack.threats", "THREAT"), _find_fault
+    "fedattack.threats",
+    Threat,  # type: ignore[type-abstract]  # what is found is held against it, and nothing is made of it
+    lambda: stated_in("fedattack.threats", "THREAT"),
+    _find_fault,
 )
 """By name."""
+
+
+class AttackRegistry(Mapping[str, "Attack"]):
+    """All attacks by name, with their options as they are by default."""
+
+    def __getitem__(self, name: str) -> "Attack":
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    @cached_property
+    def _loaded(self) -> "dict[str, Attack]":
+        loaded: dict[str, Attack] = {}
+        for threat in THREATS.values():
+            try:
+                loaded |= _load_attacks(threat)
+            except Exception as cause:  # another package may fail in any way
+                if threat.built_in:
+                    raise
+                THREATS.left_out.update(dict.fromkeys(threat.attacks, f"{threat.package}: {cause}"))
+        return dict(sorted(loaded.items()))
+
+
+ATTACKS: Mapping[str, "Attack"] = AttackRegistry()
+"""By name. The first look imports them all, and with them torch."""
+
+
+def _load_attacks(threat: Threat) -> "dict[str, Attack]":
+    attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
+    if {*attacks} != {*threat.attacks}:
+        raise ValueError(f"its attacks are {', '.join(attacks)}, and it declares {', '.join(threat.attacks)}")
+    return attacks
 
 
 def threat_of(attack: str) -> Threat | None:
@@ -40,35 +84,46 @@ def threat_of(attack: str) -> Threat | None:
     return None
 
 
-def declarations() -> dict[str, Any]:
+def declarations() -> dict[str, type[Options]]:
     """Return by its name what declares each attack: title, paper, needs and options.
 
-    Those of this package are declared without torch. Of another package it is the attack itself, if it can be imported.
+    Torch is not imported for those of this package. One of another package is left out if it cannot be imported.
     """
-    found: dict[str, Any] = {}
+    declared: dict[str, type[Options]] = {}
     for threat in THREATS.values():
-        if threat.built_in:
-            found |= {attack: threat.load(_find_declaration(threat, attack)) for attack in threat.attacks}
-        else:
-            attacks = importlib.import_module("fedattack.attacks.all_attacks").ATTACKS
-            found |= {attack: attacks[attack] for attack in threat.attacks if attack in attacks}
-    return dict(sorted(found.items()))
+        declared |= {options.name: options for options in threat.options if threat.built_in or options.name in ATTACKS}
+    return dict(sorted(declared.items()))
 
 
-def options_of_attack(attack: str) -> Mapping[str, Option]:
-    """Return what can be chosen about an attack, by name; torch is not imported for those of this package.
+def options_of_attack(attack: str) -> type[Options]:
+    """Return what declares an attack; nothing can be chosen about one that is not installed."""
+    threat = threat_of(attack)
+    if threat is None:
+        return Options
+    return next(options for options in threat.options if options.name == attack)
+
+
+def find_answers(held: "HeldByClients", failed: MutableMapping[str, Failure]) -> "dict[str, Arrays]":
+    """Gather what the judges of threats ask for in what clients hold; `failed` is told by the name of the threat."""
+    answers = {}
+    for threat in THREATS.values():
+        with failing_alone(failed, threat.name):
+            if found := threat.find_truth(held):
+                answers[threat.name] = found
+    return answers
+
+
+def find_content(record: "Record") -> str:
+    """Say what replies hold in the place of a model's arrays, such as trees; empty for arrays.
 
     Raises
     ------
     ConfigError
-        If it is an attack of another package that cannot be imported.
+        If a threat of another package cannot say it.
     """
-    threat = threat_of(attack)
-    if threat is None:
-        return {}
-    return options_of(threat.load(_find_declaration(threat, attack)))
-
-
-def _find_declaration(threat: Threat, attack: str) -> str:
-    """Return where the declaration of an attack is: a part of its own, or the attack."""
-    return threat.options.get(attack, threat.attacks[attack])
+    for threat in THREATS.values():
+        with threat.contained("say what replies hold"):
+            content = threat.find_content(record)
+        if content:
+            return content
+    return ""

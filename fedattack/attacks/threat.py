@@ -1,70 +1,108 @@
-"""What a threat is: one question that a server may ask, and where its parts are."""
+"""What a threat is: one question that a server may ask, and what belongs to it."""
 
-import pkgutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from fedattack.attacks.options import Options
 from fedattack.base.errors import ConfigError, short
+
+if TYPE_CHECKING:
+    from fedattack.attacks.base import Attack
+    from fedattack.attacks.held_examples import HeldByClients
+    from fedattack.record import Record
+    from fedattack.record.format import Arrays
 
 ADAPTIVE = "-adaptive"
 """How the name of a metric ends whose attacker knows of the clients' defence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threat:
+class Threat(ABC):
     """One question that a server may ask of its clients.
 
-    A folder declares its threat in ``__init__.py`` as ``THREAT``. Each part is named by where it is in that folder,
-    ``module:Name``, and imported only when it is needed: most of them need torch. Presets of its own may lie in the
-    folder ``presets``.
+    A folder declares its threat in ``__init__.py`` as ``THREAT``, one of a subclass. What it states is there without
+    torch, so that a listing is quick and a wrong option is refused at once. Its methods import the rest, when somebody
+    asks for it. Presets of its own may lie in the folder ``presets``.
 
     Attributes
     ----------
-    package
-        The folder's name as a package, ``__name__`` where it declares its threat.
     name
         Name of letters a-z, digits and hyphens.
     question
         The question, in one sentence.
-    attacks
-        By the attack's name, a subclass of :class:`fedattack.attacks.base.Attack`.
-    judges
-        By the attack's name, a subclass of :class:`fedattack.audit.judge.Judge`. An attack without a judge is a
-        baseline of others.
     options
-        By the attack's name, the class that declares it: title, paper, needs and options. The attack is a subclass of
-        it. It is imported without torch, so that a listing is quick and a wrong option is refused at once. An attack
-        that is not named is looked at itself.
-    section
-        A :class:`fedattack.report.section.Section`; empty if titles and common figures are enough.
+        What declares each of its attacks.
     """
 
-    package: str
-    name: str
-    question: str
-    attacks: Mapping[str, str]
-    judges: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-    section: str = ""
+    name: ClassVar[str]
+    question: ClassVar[str]
+    options: ClassVar[tuple[type[Options], ...]]
 
-    def load(self, part: str) -> Any:
-        """Import a part, such as ``sia:SourceInference``.
+    @abstractmethod
+    def load_attacks(self) -> tuple[type["Attack"], ...]:
+        """Import the attacks."""
+
+    @abstractmethod
+    def load_judges(self) -> Mapping[str, type[Any]]:
+        """Import a subclass of :class:`fedattack.audit.judge.Judge` by the name of each attack that is no baseline."""
+
+    def load_section(self) -> Any:
+        """Import a :class:`fedattack.report.section.Section`; ``None`` if titles and common figures are enough."""
+        return None
+
+    def find_truth(self, held: "HeldByClients") -> "Arrays | None":
+        """Return what its judges ask for in what clients hold, besides the usual truth; ``None`` if there is nothing.
+
+        Presets ask before the run, and audits of apps after it. It is what ``Truth.answers`` has by the threat's name.
+        """
+        return None
+
+    def find_content(self, record: "Record") -> str:
+        """Say what replies hold in the place of a model's arrays, if this threat is about that; empty for arrays."""
+        return ""
+
+    def find_judge(self, attack: str) -> type[Any] | None:
+        """Import what judges one of its attacks; ``None`` for a baseline.
 
         Raises
         ------
         ConfigError
-            If it is a part of another package, which may fail in any way.
+            If that cannot be imported, and is of another package.
         """
-        where = f"{self.package}.{part}"
+        if attack not in self.judged:
+            return None
+        with self.contained("load its judges"):
+            return self.load_judges()[attack]
+
+    @contextmanager
+    def contained(self, task: str) -> Iterator[None]:
+        """Raise a ConfigError that says what another package cannot do: its code may fail in any way."""
         try:
-            return pkgutil.resolve_name(where)
+            yield
         except Exception as cause:
             if self.built_in:
                 raise
-            raise ConfigError(f"{where} cannot be loaded: {short(str(cause), 200)}") from None
+            raise ConfigError(f"{self.package} cannot {task}: {short(str(cause), 200)}") from None
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """Names of its attacks."""
+        return tuple(options.name for options in self.options)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """Names of its attacks that have a judge; the others are baselines of these."""
+        return tuple(options.name for options in self.options if not options.is_baseline)
+
+    @property
+    def package(self) -> str:
+        """The folder's name as a package."""
+        module = sys.modules[type(self).__module__]
+        return module.__package__ or module.__name__
 
     @property
     def built_in(self) -> bool:

@@ -1,8 +1,10 @@
-"""Findings as a notebook shows them: a card, or a table. All words are escaped: names come from clients."""
+"""Findings as a notebook shows them: a card, or a table. All words are escaped: names come from clients.
+
+Each is a :class:`fedattack.audit.finding.Finding`, whose module imports this one.
+"""
 
 from collections.abc import Sequence
 from html import escape
-from typing import Protocol
 
 from fedattack.audit.numbers import NOTHING, interval, level, shown, with_interval
 from fedattack.audit.verdicts import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
@@ -19,37 +21,7 @@ _COLOURS = {
 _LONGEST = 2_000
 
 
-class Shown(Protocol):
-    """What is shown of a finding; see :class:`fedattack.audit.finding.Finding`."""
-
-    label: str
-    verdict: str
-    reason: str
-    units: str
-    level: float
-    value: float | None
-    low: float | None
-    high: float | None
-    here_low: float | None
-    here_high: float | None
-    chance: float | None
-    p_adjusted: float | None
-    n: int
-    seeds: list[int]
-    headline: bool
-    selected_after_the_fact: bool
-    comparisons: int
-
-    @property
-    def name(self) -> str:
-        """Attack and metric."""
-
-    @property
-    def null_value(self) -> float | None:
-        """The value where there is nothing to find."""
-
-
-def card_of(finding: Shown) -> str:
+def card_of(finding: Any) -> str:
     """Return one finding as a card: title, verdict, numbers and reason."""
     facts = {
         f"{level(finding.level)} interval": interval(finding.low, finding.high, finding.units),
@@ -73,7 +45,7 @@ def card_of(finding: Shown) -> str:
     )
 
 
-def table_of(findings: Sequence[Shown]) -> str:
+def table_of(findings: Sequence[Any]) -> str:
     """Return findings as a table, headlines in bold."""
     if not findings:
         return "<p>There are no findings.</p>"
@@ -98,7 +70,7 @@ def table_of(findings: Sequence[Shown]) -> str:
     return f"<table><thead>{_row('th', header)}</thead><tbody>{''.join(rows)}</tbody></table>{after}"
 
 
-def line_of(finding: Shown) -> str:
+def line_of(finding: Any) -> str:
     """Return one finding as a line of text."""
     value = with_interval(vars(finding), finding.units)
     if finding.chance is not None:

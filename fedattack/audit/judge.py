@@ -385,10 +385,9 @@ def rows_of_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]]) -> 
 def judge_of(attack: str) -> "type[Judge[Any]] | None":
     """Return what judges an attack; ``None`` for a baseline of others."""
     threat = threat_of(attack)
-    if threat is None or attack not in threat.judges:
+    if threat is None:
         return None
-    judge: type[Judge[Any]] = threat.load(threat.judges[attack])
-    return judge
+    return threat.find_judge(attack)
 
 
 def _why_certain(read_off: ReadOff, runs: int) -> str:

@@ -30,7 +30,7 @@ def untried_of(
     found: list[dict[str, Any]] = []
     for threat in THREATS.values():
         question, failures = threat.question, [name for name in threat.attacks if name in unjudged]
-        if asked & {*threat.judges} and failures:
+        if asked & {*threat.judged} and failures:
             # Another attack answers the question.
             question += f" ({', '.join(failures)})"
         if failures:
@@ -48,7 +48,7 @@ def untried_of(
 def _why(threat: Threat, run: Run) -> str:
     """Say what keeps the attack of a threat that lacks least from being tried."""
     fewest: list[str] | None = None
-    for name in threat.judges:
+    for name in threat.judged:
         failed: dict[str, Failure] = {}
         missing: list[str] = []
         with failing_alone(failed, name):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedattack.attacks.needs import Needs
-from fedattack.attacks.options import options_of
+from fedattack.attacks.options import Options
 from fedattack.attacks.registry import THREATS, declarations
 from fedattack.base.registry import Registry
 from fedattack.cli.console import show_table
@@ -42,12 +42,12 @@ def listing() -> dict[str, Any]:
     }
 
 
-def _attack(declaration: Any) -> dict[str, Any]:
+def _attack(declaration: type[Options]) -> dict[str, Any]:
     return {
         "title": declaration.title,
         "paper": declaration.paper,
         "needs": _needs(declaration.needs),
-        "options": {key: option.help for key, option in options_of(declaration).items()},
+        "options": {key: option.help for key, option in declaration.list_settings().items()},
     }
 
 

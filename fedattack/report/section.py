@@ -228,9 +228,10 @@ def section_of(attack: str) -> Section:
     What to do stands in ``remedies.toml`` of the threat's folder.
     """
     threat = threat_of(attack)
-    if threat is None or not threat.section:
+    if threat is None:
         return COMMON
-    section: Section = threat.load(threat.section)
+    with threat.contained("load its section"):
+        section: Section = threat.load_section() or COMMON
     remedies = threat.read_text("remedies.toml")
     if remedies:
         section = replace(section, remedies=read_remedies(remedies))

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fedattack.attacks.options import shares_work
 from fedattack.attacks.registry import THREATS, options_of_attack, threat_of
 from fedattack.audit.gate import Condition
 from fedattack.base.cluster import chosen, connect
@@ -70,7 +69,7 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
             if name in THREATS.left_out:
                 why = f" ({THREATS.left_out[name]})"
             raise ConfigError(f"unknown attack {name!r}{why}: {instead(name, known)}")
-    allowed = {name: options_of_attack(name) for name in names}
+    allowed = {name: options_of_attack(name).list_settings() for name in names}
     there = sorted(set(chain.from_iterable(allowed.values())))
     for key, text in options.items():
         if key not in there:
@@ -98,7 +97,7 @@ def _describe_options(key: str, names: Sequence[str], there: Sequence[str]) -> s
 
 def options_among(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the options that some of these attacks have."""
-    known = set(chain.from_iterable(map(options_of_attack, names)))
+    known = set(chain.from_iterable(options_of_attack(name).list_settings() for name in names))
     return {key: text for key, text in options.items() if key in known}
 
 
@@ -153,7 +152,7 @@ def check_cluster(names: Sequence[str]) -> None:
     ConfigError
         If nobody answers there, or its machines do not fit.
     """
-    if chosen() and any(shares_work(options_of_attack(name)) for name in names):
+    if chosen() and any(options_of_attack(name).shares_work() for name in names):
         connect(chosen())
 
 
@@ -203,7 +202,7 @@ def can_find(attack: str, metric: str) -> bool:
     """Whether an attack's judge may find something of this name; true where nobody says what it may find."""
     threat = threat_of(attack)
     metrics = findings_of(attack)
-    if threat is None or (attack in threat.judges and not metrics):
+    if threat is None or (attack in threat.judged and not metrics):
         return True
     return any(fnmatchcase(metric, pattern) for pattern in metrics)
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, write_knowledge
-from fedattack.attacks.options import shares_work
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
@@ -39,7 +38,8 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
             raise ConfigError(f"the attack {name!r} cannot be used: {THREATS.left_out[name]}")
     chosen = []
     for attack in map(ATTACKS.__getitem__, names):
-        chosen.append(attack.with_options({key: text for key, text in options.items() if key in attack.options}))
+        known = attack.options.list_settings()
+        chosen.append(attack.with_options({key: text for key, text in options.items() if key in known}))
     return chosen
 
 
@@ -86,7 +86,7 @@ def attack_runs(
         If a record, or what its attacker knows, lacks what the attack needs.
     """
     pace = Pace(f"attack {attack.name}", "seeds", len(runs), 1, watch.say)
-    if chosen() and not shares_work(attack.options):
+    if chosen() and not attack.options.shares_work():
         watch.say("note", f"{attack.name} is made here, not on --cluster: it takes less time than its data's way there")
     for index, run in enumerate(runs):
         step = f"{attack.name} on {run.part.name or 'the record'}"

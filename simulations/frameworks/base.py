@@ -57,8 +57,8 @@ class Framework(Generic[R]):
         Whether all share one model; else clients have models of their own, and send predictions on public records.
     array_names
         Names of the arrays in a reply, where they are not the model's; the server records them so, too.
-    trains_model
-        Whether clients train a PyTorch model; of others an attacker knows none.
+    content
+        What replies hold in the place of a PyTorch model's arrays, such as trees; an attacker then knows no model.
     check
         Refuses models that cannot be trained so, for their kind, their data, or what is not installed.
     """
@@ -70,8 +70,13 @@ class Framework(Generic[R]):
     fixed: Mapping[str, Value] = field(default_factory=dict)
     shares_model: bool = True
     array_names: tuple[str, ...] = ()
-    trains_model: bool = True
+    content: str = ""
     check: Callable[[Architectures], None] | None = None
+
+    @property
+    def trains_model(self) -> bool:
+        """Whether clients train a PyTorch model."""
+        return not self.content
 
     def load_client(self) -> Callable[..., NumPyClient]:
         """Import the class of an honest client: it is made of study, client and Flower's state."""

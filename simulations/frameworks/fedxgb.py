@@ -51,6 +51,6 @@ FRAMEWORK = Framework(
         "check-model": "none",
         "sensitive": "",
     },
-    trains_model=False,
+    content="trees",
     check=_check,
 )

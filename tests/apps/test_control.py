@@ -21,9 +21,9 @@ from fedattack.record import Record
 from fedattack.record.folder import Part, RunFolder, read_study
 from fedattack.runs.pipeline import choose_attacks, judge_runs
 from fedattack.runs.watch import Watch
-from fedattack.threats.trees import planting
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import find_cuts
+from fedattack.threats.trees.planting import plant_trees
 from tests.apps.projects import ASKED as PROJECT
 from tests.apps.test_asking import here, run, targets_of  # noqa: F401 - a fixture
 from tests.apps.worlds import attack_all, pose_all
@@ -145,10 +145,11 @@ def test_attacks_on_tables_are_shown_trees_of_own_values(tmp_path, monkeypatch, 
     draw = np.random.default_rng(0).normal
     folder = write_trees_run(tmp_path, clients=7, rounds=1, of_truth=lambda x: draw(size=x.shape).astype(np.float32))
     assert judged(folder)["columns"].verdict == NO_EVIDENCE
-    plant = planting.plant
     if not own:
         monkeypatch.setattr(
-            planting, "plant", lambda reply, table, count: plant(reply, draw(size=table.shape).astype("f"), count)
+            ATTACKS["trees"],
+            "plant",
+            lambda reply, rows, count: plant_trees(reply, draw(size=rows.shape).astype("f"), count),
         )
     found = control(None, open_runs(RunFolder(folder)), [[]], Watch(), [])
     assert found == {"trees": Control(PLANTED, 1 if own else 64, own)}
@@ -172,7 +173,7 @@ def trees(tmp_path):
 def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
     """Of one no rows are known: that is its own reason, and takes no other attack's control."""
     headlines = room._headlines
-    monkeypatch.setattr(type(ATTACKS["plaintext"]), "in_apps", ATTACKS["trees"].in_apps)
+    monkeypatch.setitem(ATTACKS._loaded, "plaintext", ATTACKS["trees"])
 
     runs = [run.with_scores({**run.scores, "plaintext": run.scores["trees"]}) for run in trees]
 
@@ -198,7 +199,7 @@ def test_a_control_that_fails_in_a_way_that_nobody_foresaw_is_told_and_none(tree
         raise ZeroDivisionError("of a strange reply")
 
     if where == "plant":
-        monkeypatch.setattr(planting, "plant", fail)
+        monkeypatch.setattr(ATTACKS["trees"], "plant", fail)
     else:
         monkeypatch.setattr(type(ATTACKS["trees"]), "_run", fail)
     faults = []
@@ -213,14 +214,14 @@ def test_planted_trees_split_by_own_values_alone():
     reply = {"0": as_array(as_json([], 2, 0.0))}
     few = {(0, 2.0), (1, 7.0)}
     for count, cuts in ((1, few), (2, few | {(0, 9.0)}), (64, few | {(0, 3.0), (0, 9.0)})):
-        booster = read_booster(planting.plant(reply, table, count)["0"].tobytes(), "here")
+        booster = read_booster(plant_trees(reply, table, count)["0"].tobytes(), "here")
         assert set().union(*map(find_cuts, booster.trees)) == cuts
         for column, tree in enumerate(booster.trees):
             leaves = tree.left < 0
             assert tree.cover[leaves].sum() == 4
             assert tree.feature[~leaves].tolist() == [column] * int((~leaves).sum())
     with pytest.raises(DataError, match="no trees of 2 columns"):
-        planting.plant({"0": as_array(as_json([], 3, 0.0))}, table, 1)
+        plant_trees({"0": as_array(as_json([], 3, 0.0))}, table, 1)
 
 
 @pytest.fixture

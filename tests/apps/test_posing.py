@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, NeedsError
 from fedattack.learning import LocalSGD
@@ -354,7 +355,7 @@ def test_the_truth_of_one_attack_that_cannot_be_found_out_takes_no_other(part, m
     def fail(held):
         raise IndexError("of a strange table")
 
-    monkeypatch.setattr("fedattack.attacks.held_examples.whole_examples", fail)
+    monkeypatch.setattr(THREATS["exact"], "find_truth", fail)
     posed = pose(part, World.witnesses(10**6))
     assert posed.reasons["exact"].startswith("what is true of it cannot be found out: IndexError: of a strange table")
     done = attack_all([part], [posed])

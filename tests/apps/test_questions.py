@@ -59,7 +59,8 @@ def audited(folder, data, evaluated, seen, *, model, how: LocalSGD, rounds, shar
         chosen = []
         for attack in there:
             if names is None or attack.name in names:
-                chosen.append(attack.with_options({key: text for key, text in QUICK.items() if key in attack.options}))
+                known = attack.options.list_settings()
+                chosen.append(attack.with_options({key: text for key, text in QUICK.items() if key in known}))
         return chosen
 
     attacked = attack_all([part], posed, choose)

@@ -160,7 +160,7 @@ PIECES = {"inversion": {"restarts": "4"}}
 def shared_case(case):
     attack, folder = case
     if attack.name in ALONE:
-        assert "workers" not in attack.options
+        assert not attack.options.shares_work()
         pytest.skip("is made in one piece")
     return attack.with_options(PIECES.get(attack.name, {})), folder
 
@@ -193,8 +193,8 @@ def test_pieces_travel_with_all_that_they_need_and_say_how_much_they_take(case, 
             sent.append(pickle.dumps(item))
             assert str(folder).encode() not in sent[-1]
             assert (address, gpus, list(paths)) == ("head:6379", 0, [])
-            if "memory" in attack.options:
-                assert room <= attack.memory + PROCESS
+            if "memory" in attack.options.list_settings():
+                assert room <= attack.options.memory + PROCESS
             yield _fan_out._alone(pickle.loads(shared), pickle.loads(sent[-1]))  # noqa: S301 our own
 
     monkeypatch.setattr(_fan_out, "chosen", lambda: "head:6379")

@@ -11,8 +11,10 @@ import pytest
 
 import fedattack
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.registry import THREATS, threat_of
+from fedattack.attacks.options import Options
+from fedattack.attacks.registry import THREATS, AttackRegistry, threat_of
 from fedattack.attacks.threat import Threat
+from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, ReportError
 from fedattack.record import Record
 from fedattack.record.folder import find_parts, read_study
@@ -40,7 +42,15 @@ for words in {words!r}:
 # A threat without attacks, whose folder may hold presets.
 BARE = """
 from fedattack.attacks.threat import Threat
-THREAT = Threat(package=__name__, name={name!r}, question="?", attacks={{}})
+class Bare(Threat):
+    name = {name!r}
+    question = "?"
+    options = ()
+    def load_attacks(self):
+        return ()
+    def load_judges(self):
+        return {{}}
+THREAT = Bare()
 """
 
 
@@ -98,6 +108,7 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
     listed, _ = json.JSONDecoder().raw_decode(printed)
     assert listed["threats"]["toy"] == {"question": "Which client holds the most examples?", "attacks": ["toy"]}
     assert listed["attacks"]["toy"]["title"] == "The largest update"
+    assert listed["attacks"]["toy"]["options"] == {"power": "of the norm of an update"}
     assert listed["presets"]["toy"]["help"] == "Who holds the most examples?"
     assert "no_such_module" in listed["left_out"]["fedattack.threats"]["gone"]
     assert listed["datasets"][-1] == "toy-clouds"
@@ -118,6 +129,8 @@ def test_the_preset_of_another_package_runs(installed, tmp_path):
     run_with(installed, ["audit", "toy", "--out", str(tmp_path / "run")])
     (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert (finding["attack"], finding["metric"], finding["n"]) == ("toy", "named", 1)
+    truth = read_truth(tmp_path / "run" / "truth")
+    assert truth.answers["toy"]["sizes"].tolist() == truth.counts.sum(axis=1).tolist()
     assert "Who was named" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -190,22 +203,44 @@ def test_every_part_of_every_threat_is_there():
     assert not THREATS.left_out
     for name, threat in THREATS.items():
         assert threat.name == name
-        assert {*threat.judges} <= {*threat.attacks}
-        for attack, part in threat.attacks.items():
-            assert threat.load(part).name == attack
-            assert ATTACKS[attack].name == attack
+        assert {attack.options.name for attack in threat.load_attacks()} == {*threat.attacks}
+        for attack in threat.attacks:
+            assert type(ATTACKS[attack]) in threat.load_attacks()
             assert threat_of(attack) is threat
-        for part in threat.judges.values():
-            assert threat.load(part).metrics()
-        assert isinstance(threat.load(threat.section), Section)
+        assert {*threat.load_judges()} == {*threat.judged}
+        for attack in threat.judged:
+            assert threat.find_judge(attack).metrics()
+        assert isinstance(threat.load_section(), Section)
 
 
-def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line():
-    theirs = Threat(package="no_such_package", name="theirs", question="?", attacks={"theirs": "attack:Theirs"})
-    with pytest.raises(ConfigError, match=r"^no_such_package\.attack:Theirs cannot be loaded: No module named"):
-        theirs.load("attack:Theirs")
-    with pytest.raises(ModuleNotFoundError):
-        THREATS["source"].load("no_such_module:Nothing")
+class Toy(Options):
+    name = "toy"
+
+
+class Theirs(Threat):
+    name = "theirs"
+    question = "?"
+    options = (Toy,)
+
+    def load_attacks(self):
+        from no_such_package import attack
+
+        return (attack,)
+
+    def load_judges(self):
+        return {"other": Theirs}
+
+
+def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(monkeypatch):
+    theirs = Theirs()
+    with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its judges: 'toy'"):
+        theirs.find_judge("toy")
+    monkeypatch.setattr(THREATS, "_found", ({**THREATS, "theirs": theirs}, {}))
+    assert "toy" not in AttackRegistry()
+    assert THREATS.left_out == {"toy": "tests.attacks: No module named 'no_such_package'"}
+    monkeypatch.setattr(THREATS["source"], "load_judges", theirs.load_judges)
+    with pytest.raises(KeyError):
+        THREATS["source"].find_judge("sia")
 
 
 def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():

@@ -24,8 +24,8 @@ def test_a_size_is_shown_as_people_say_it():
 
 
 def test_attacks_that_hold_what_grows_have_one_default():
-    having = {name for name, attack in ATTACKS.items() if "memory" in attack.options}
+    having = {name for name, attack in ATTACKS.items() if "memory" in attack.options.list_settings()}
     assert {"prolin", "private-attribute", "membership", "ara", "aia", "inversion"} <= having
     for name in having:
-        assert ATTACKS[name].memory == MEMORY
-        assert ATTACKS[name].with_options({"memory": "300MB"}).memory == 300_000_000
+        assert ATTACKS[name].options.memory == MEMORY
+        assert ATTACKS[name].with_options({"memory": "300MB"}).options.memory == 300_000_000

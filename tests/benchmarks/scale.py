@@ -42,7 +42,6 @@ from fedattack.attacks import (
     read_knowledge,
     write_knowledge,
 )
-from fedattack.attacks.options import shares_work
 from fedattack.learning import LocalSGD, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 
@@ -240,7 +239,7 @@ def size_of(folder: Path) -> int:
 def attack(row: Row, folder: Path) -> dict[str, float]:
     """Run a row's attack on what was made; returns its seconds, and the bytes of its scores."""
     options = {"clients": "node0", "updates": "1"} if row.kind == "inversion" else {}
-    if shares_work(ATTACKS[row.kind].options):
+    if ATTACKS[row.kind].options.shares_work():
         # One process, whose processor time says what the attack costs.
         options["workers"] = "1"
     chosen = ATTACKS[row.kind].with_options(options)

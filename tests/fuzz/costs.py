@@ -68,7 +68,7 @@ def list_options(name: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for threat in THREATS:
         options |= getattr(import_module(f"tests.threats.{threat}.contract"), "QUICK", {}).get(name, {})
-    known = ATTACKS[name].options
+    known = ATTACKS[name].options.list_settings()
     options |= {key: value for key, value in (("workers", "1"), ("steps", "3")) if key in known}
     return options
 

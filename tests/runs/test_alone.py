@@ -32,7 +32,7 @@ def toy(monkeypatch):
     monkeypatch.syspath_prepend(str(TOY))
     modules = {name: importlib.import_module(f"toy_threat.{name}") for name in ("attack", "judge", "section")}
     monkeypatch.setitem(THREATS._found[0], "toy", importlib.import_module("toy_threat").THREAT)
-    monkeypatch.setitem(ATTACKS, "toy", modules["attack"].LargestUpdate())
+    monkeypatch.setitem(ATTACKS._loaded, "toy", modules["attack"].LargestUpdate())
     section_of.cache_clear()
     yield modules
     section_of.cache_clear()

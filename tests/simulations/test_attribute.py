@@ -220,7 +220,7 @@ class Perfect:
 @pytest.mark.parametrize("server", ["isolating", "passive"])
 @pytest.mark.slow
 def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, server):
-    monkeypatch.setitem(ATTACKS, "ara", Perfect())
+    monkeypatch.setitem(ATTACKS._loaded, "ara", Perfect())
     isolate = server == "isolating"
     run(tmp_path, server=server, victims=2)
     known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")

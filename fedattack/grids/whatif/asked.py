@@ -42,7 +42,7 @@ def list_siblings(names: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for threat in map(threat_of, names):
         if threat is not None:
-            found |= dict.fromkeys(threat.judges)
+            found |= dict.fromkeys(threat.judged)
     for name in names:
         found.pop(name, None)
     return list(found)

@@ -1,21 +1,32 @@
 """Attribute inference fills in the one column of clients' examples that the server lacks."""
 
-from fedattack.attacks.threat import Threat
+from typing import Any
 
-THREAT = Threat(
-    package=__name__,
-    name="attribute",
-    question="What stands in the one column of clients' examples that the server lacks?",
-    attacks={
-        "aia": "aia:ModelBased",
-        "ara": "ara:GradientMatching",
-        "attribute-baselines": "baselines:AttributeBaselines",
-    },
-    judges={"aia": "judge:ModelBasedJudge", "ara": "judge:AttributeJudge"},
-    options={
-        "aia": "options:ModelBasedOptions",
-        "ara": "options:GradientMatchingOptions",
-        "attribute-baselines": "options:BaselinesOptions",
-    },
-    section="section:SECTION",
-)
+from fedattack.attacks.threat import Threat
+from fedattack.threats.attribute.options import BaselinesOptions, GradientMatchingOptions, ModelBasedOptions
+
+
+class AttributeThreat(Threat):
+    name = "attribute"
+    question = "What stands in the one column of clients' examples that the server lacks?"
+    options = (ModelBasedOptions, GradientMatchingOptions, BaselinesOptions)
+
+    def load_attacks(self) -> tuple[type, ...]:
+        from fedattack.threats.attribute.aia import ModelBased
+        from fedattack.threats.attribute.ara import GradientMatching
+        from fedattack.threats.attribute.baselines import AttributeBaselines
+
+        return ModelBased, GradientMatching, AttributeBaselines
+
+    def load_judges(self) -> dict[str, type]:
+        from fedattack.threats.attribute.judge import AttributeJudge, ModelBasedJudge
+
+        return {"aia": ModelBasedJudge, "ara": AttributeJudge}
+
+    def load_section(self) -> Any:
+        from fedattack.threats.attribute.section import SECTION
+
+        return SECTION
+
+
+THREAT = AttributeThreat()

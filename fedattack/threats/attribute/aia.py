@@ -10,7 +10,6 @@ value with the smallest loss under that model. There are two ways, with one shap
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,8 +57,7 @@ class _ModelBasedFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class ModelBased(ModelBasedOptions, Attack):
+class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
     For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ examples with the largest
@@ -80,6 +78,7 @@ class ModelBased(ModelBasedOptions, Attack):
     - ``weight``: the attribute's θ_s under each method.
     """
 
+    options = ModelBasedOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_ModelBasedFacts),
         {
@@ -110,7 +109,7 @@ class ModelBased(ModelBasedOptions, Attack):
         linear = LinearAttribute.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []
-        messages = collect_messages(record, knowledge, clients, model, self.memory, notes, progress)
+        messages = collect_messages(record, knowledge, clients, model, self.options.memory, notes, progress)
         if not messages:
             raise NeedsError(
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "

@@ -76,8 +76,7 @@ class _MatchingFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class GradientMatching(GradientMatchingOptions, Attack):
+class GradientMatching(Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
 
     Scores hold, for examples and clients that were attacked,
@@ -95,6 +94,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
     (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
     """
 
+    options = GradientMatchingOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_MatchingFacts),
         {
@@ -117,22 +117,22 @@ class GradientMatching(GradientMatchingOptions, Attack):
         model, training, partial = knowledge.model, knowledge.training, knowledge.partial
         if model is None or training is None or partial is None:
             raise AssertionError("checked by run")
-        if self.label == "unknown" and model.loss not in ("cross-entropy", "mse"):
+        if self.options.label == "unknown" and model.loss not in ("cross-entropy", "mse"):
             raise NeedsError(f"attack {self.name}: label=unknown needs a known loss, and this is {model.loss!r}")
         architecture = model.build()
         check_model(architecture, record)
         chosen_device = pick_device(device)
         notes: list[str] = []
-        if self.restarts is not None:
-            notes.append(f"each method starts from as many places as restarts says: {self.restarts}")
+        if self.options.restarts is not None:
+            notes.append(f"each method starts from as many places as restarts says: {self.options.restarts}")
         clients = list(dict.fromkeys(partial.clients.tolist()))
         base = np.full(len(partial.domain), 1 / len(partial.domain))
         prior: NDArray[np.float64] | None = None
-        if self.prior == "known" and partial.prior is not None:
+        if self.options.prior == "known" and partial.prior is not None:
             prior = base = np.asarray(partial.prior, dtype=np.float64)
         cases = self._cases(record, knowledge, architecture, clients, prior, notes)
         arrays: dict[str, NDArray[Any]] = {}
-        if self.membership == "unknown":
+        if self.options.membership == "unknown":
             cases, arrays = _members_first(cases, knowledge, architecture, seed, notes)
 
         beliefs = np.tile(base, (len(METHODS), len(partial.y), 1))
@@ -156,8 +156,8 @@ class GradientMatching(GradientMatchingOptions, Attack):
                 "values": list(partial.names),
                 "targets": partial.fingerprint,
                 "prior": "unknown" if prior is None else "known",
-                "label": self.label,
-                "membership": self.membership,
+                "label": self.options.label,
+                "membership": self.options.membership,
             },
             notes=tuple(notes),
         )
@@ -185,15 +185,15 @@ class GradientMatching(GradientMatchingOptions, Attack):
                     "matched with an update; not attacked: ask about fewer"
                 )
                 continue
-            updates = read_updates(record, knowledge, model, client, self.updates, len(rows), notes)
+            updates = read_updates(record, knowledge, model, client, self.options.updates, len(rows), notes)
             if updates is not None:
-                y = partial.y[rows] if self.label == "known" else None
+                y = partial.y[rows] if self.options.label == "known" else None
                 victim = Victim(partial.x[rows], y, codes, updates.received, updates.gradients, prior)
                 cases.append(_NamedVictim(client, rows, victim, updates))
         if not cases:
             raise NeedsError(
                 f"attack {self.name} needs the updates of a client whose examples are known, and {record.path} holds "
-                f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
+                f"none for updates={self.options.updates}; check knowledge/nodes, or take other rounds"
             )
         return cases
 
@@ -210,21 +210,22 @@ class GradientMatching(GradientMatchingOptions, Attack):
         by_kind: dict[Weights, list[_NamedVictim]] = defaultdict(list)
         for case in cases:
             by_kind[self._weights(case.updates.steps)].append(case)
+        options = self.options
         pieces: list[_AnswerPiece] = []
         # Kinds in an order that no dict decides: victims draw by their index within a kind.
         for row, method in enumerate(METHODS):
-            restarts = self.restarts or _RESTARTS[method]
+            restarts = options.restarts or _RESTARTS[method]
             for kind, chosen in sorted(by_kind.items()):
-                how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
+                how = Matching(method, options.steps, restarts, options.temperature, options.relaxation, kind)
                 victims = [case.victim for case in chosen]
-                for group in groups_of(victims, how, self.memory, device):
+                for group in groups_of(victims, how, options.memory, device):
                     pieces.append(_AnswerPiece(row, how, group))
         total, done = len(METHODS) * len(cases), 0
         matches_of_pieces = fan_out(
             functools.partial(_match, model, seed, device),
             pieces,
-            workers=self.workers,
-            memory=self.memory,
+            workers=options.workers,
+            memory=options.memory,
             device=device,
         )
         for piece, matches in zip(pieces, matches_of_pieces, strict=True):
@@ -234,7 +235,8 @@ class GradientMatching(GradientMatchingOptions, Attack):
                 yield piece.row, by_kind[piece.how.weights][index], match
 
     def _weights(self, steps: int) -> Weights:
-        if self.weights == "uniform" or (self.weights is None and steps == 1 and self.membership == "known"):
+        options = self.options
+        if options.weights == "uniform" or (options.weights is None and steps == 1 and options.membership == "known"):
             return "uniform"
         return "shared" if steps == 1 else "round"
 

@@ -124,7 +124,7 @@ class _BaselineFacts(TypedDict):
     targets: Name
 
 
-class AttributeBaselines(BaselinesOptions, Attack):
+class AttributeBaselines(Attack):
     """All baselines for the attribute on the same examples.
 
     Scores hold ``decisions`` (methods, n) and ``beliefs`` (methods, n, v), rows summing to one, as those of the attacks
@@ -134,6 +134,7 @@ class AttributeBaselines(BaselinesOptions, Attack):
     attribute; without them their methods are missing. The fact ``classifiers`` names what was chosen.
     """
 
+    options = BaselinesOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_BaselineFacts),
         {

@@ -1,27 +1,23 @@
 """What declares the attacks, apart from them: needs are shown, and options checked, before torch is imported."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from fedattack.attacks import options
 from fedattack.attacks.needs import InApps, Needs
+from fedattack.attacks.options import MemoryOptions, Options, WorkersOptions, read_rounds
 from fedattack.attacks.replies import UPDATES
+from fedattack.base.settings import setting
 
 Relaxation = Literal["softmax", "gumbel"]
-RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")
-
 Knows = Literal["known", "unknown"]
-_KNOWS = ("known", "unknown")
 
 
-@dataclass(frozen=True)
-class ModelBasedOptions(options.MemoryOptions):
+class ModelBasedOptions(MemoryOptions):
     """How much memory the models of all clients may take; of longer runs the last rounds are used."""
 
-    name: ClassVar[str] = "aia"
-    title: ClassVar[str] = "Model-based attribute inference"
-    paper: ClassVar[str] = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
-    needs: ClassVar[Needs] = Needs(
+    name = "aia"
+    title = "Model-based attribute inference"
+    paper = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
+    needs = Needs(
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "partial"),
@@ -30,53 +26,52 @@ class ModelBasedOptions(options.MemoryOptions):
     )
 
 
-@dataclass(frozen=True)
-class GradientMatchingOptions(options.WorkersOptions, options.MemoryOptions):
+class GradientMatchingOptions(WorkersOptions, MemoryOptions):
     """How gradients are matched."""
 
-    name: ClassVar[str] = "ara"
-    title: ClassVar[str] = "Attribute reconstruction by gradient matching"
-    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
-    needs: ClassVar[Needs] = Needs(
+    name = "ara"
+    title = "Attribute reconstruction by gradient matching"
+    paper = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
+    needs = Needs(
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "partial"),
         sgd=True,
         takes=("rounds", "clients"),
     )
-    in_apps: ClassVar[InApps] = InApps(
+    in_apps = InApps(
         options={"restarts": 1},
         remedy="--sensitive NUMBER, a column of the model's input",
         asked_of="tables",
     )
 
-    updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
-    restarts: int | None = options.whole(
-        None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", least=1
+    updates: str = setting(
+        "pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)", read=read_rounds
     )
-    steps: int = options.whole(200, "steps of Adam, and at most of L-BFGS (200)", least=1)
-    relaxation: Relaxation = options.choice(
-        "softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)", RELAXATIONS
+    restarts: int | None = setting(
+        None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", ge=1
     )
-    temperature: float = options.number(1.0, "of the relaxation (1)")
-    weights: Literal["uniform", "free"] | None = options.choice(
+    steps: int = setting(200, "steps of Adam, and at most of L-BFGS (200)", ge=1)
+    relaxation: Relaxation = setting("softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)")
+    temperature: float = setting(1.0, "of the relaxation (1)", gt=0)
+    weights: Literal["uniform", "free"] | None = setting(
         None,
         "uniform as in the paper, or free: find examples' weights too (free if a round has several steps)",
-        ("uniform", "free"),
     )
-    prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
-    label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
-    membership: Knows = options.choice("known", "known, or unknown: examples lie among auxiliary ones (known)", _KNOWS)
+    prior: Knows = setting("known", "known or unknown (known where knowledge has one)")
+    label: Knows = setting("known", "known or unknown (known)")
+    membership: Knows = setting("known", "known, or unknown: examples lie among auxiliary ones (known)")
 
 
-@dataclass(frozen=True)
-class BaselinesOptions:
+class BaselinesOptions(Options):
     """There is nothing to choose."""
 
-    name: ClassVar[str] = "attribute-baselines"
-    title: ClassVar[str] = "Attribute inference without gradients: guesses, public records, statistics"
-    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
-    needs: ClassVar[Needs] = Needs(
+    is_baseline = True
+
+    name = "attribute-baselines"
+    title = "Attribute inference without gradients: guesses, public records, statistics"
+    paper = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
+    needs = Needs(
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "partial"),

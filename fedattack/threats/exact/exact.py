@@ -59,8 +59,7 @@ class _ExactFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class FirstLayerReading(ExactOptions, Attack):
+class FirstLayerReading(Attack):
     """Which training examples the first fully connected layer gives away, number by number.
 
     Scores hold one entry for each example that was read off: ``examples`` (found, inputs); ``errors`` (found,), how far
@@ -70,6 +69,7 @@ class FirstLayerReading(ExactOptions, Attack):
     into the updates. ``seen`` (clients,) says of which clients an update was looked at.
     """
 
+    options = ExactOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_ExactFacts),
         {
@@ -108,7 +108,7 @@ class FirstLayerReading(ExactOptions, Attack):
         check_model(knowledge.model.build(), record)
         layer = find_first_layer(knowledge.model)
         notes: list[str] = []
-        reader = _UpdateReader(self, layer, knowledge, record, read_known_values(knowledge, layer.inputs), seed)
+        reader = _UpdateReader(self.options, layer, knowledge, record, read_known_values(knowledge, layer.inputs), seed)
         for done, update in enumerate(reader.read_updates(notes)):
             reader.look(update)
             progress(done, done + 1)
@@ -169,14 +169,14 @@ class _UpdateReader:
 
     def __init__(
         self,
-        attack: ExactOptions,
+        options: ExactOptions,
         layer: FirstLayer,
         knowledge: Knowledge,
         record: Record,
         known: KnownValues,
         seed: int,
     ) -> None:
-        self.attack, self.layer, self.record, self.known = attack, layer, record, known
+        self.options, self.layer, self.record, self.known = options, layer, record, known
         self.rng = np.random.default_rng(seed)
         self.training = knowledge.training
         self.weighing = Weighing.of(record.manifest["aggregation"])
@@ -193,7 +193,7 @@ class _UpdateReader:
 
     def read_updates(self, notes: list[str]) -> Iterator[_FirstLayerUpdate]:
         """Yield the updates that are looked at; notes say why others cannot be used."""
-        chosen = spread_replies(self.record, self.attack.replies)
+        chosen = spread_replies(self.record, self.options.replies)
         for round_ in self.record:
             for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
                 of_each = any(reply.singled_out for reply in replies) and round_.aggregate is not None
@@ -322,7 +322,7 @@ class _UpdateReader:
     def _take_apart(self, update: _FirstLayerUpdate, steps: int) -> TakenApart:
         """Take a batch apart, or say why it cannot be."""
         inputs = self.layer.inputs
-        if not self.attack.draws:
+        if not self.options.draws:
             return refuse(inputs, "draws=0 leaves it out")
         if find_bins(update.start):
             return refuse(inputs, "its neurons look in one direction, and are read one by one")
@@ -337,7 +337,7 @@ class _UpdateReader:
             update.start,
             update.rounding / _ROUNDINGS,
             update.batch,
-            draws=self.attack.draws,
+            draws=self.options.draws,
             steps=steps,
             rng=self.rng,
         )

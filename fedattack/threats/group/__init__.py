@@ -1,13 +1,30 @@
 """Private attributes are what all examples of a client have in common."""
 
-from fedattack.attacks.threat import Threat
+from typing import Any
 
-THREAT = Threat(
-    package=__name__,
-    name="group",
-    question="What do all examples of a client have in common?",
-    attacks={"private-attribute": "private_attribute:PrivateAttribute"},
-    judges={"private-attribute": "judge:PrivateAttributeJudge"},
-    options={"private-attribute": "options:PrivateAttributeOptions"},
-    section="section:SECTION",
-)
+from fedattack.attacks.threat import Threat
+from fedattack.threats.group.options import PrivateAttributeOptions
+
+
+class GroupThreat(Threat):
+    name = "group"
+    question = "What do all examples of a client have in common?"
+    options = (PrivateAttributeOptions,)
+
+    def load_attacks(self) -> tuple[type, ...]:
+        from fedattack.threats.group.private_attribute import PrivateAttribute
+
+        return (PrivateAttribute,)
+
+    def load_judges(self) -> dict[str, type]:
+        from fedattack.threats.group.judge import PrivateAttributeJudge
+
+        return {"private-attribute": PrivateAttributeJudge}
+
+    def load_section(self) -> Any:
+        from fedattack.threats.group.section import SECTION
+
+        return SECTION
+
+
+THREAT = GroupThreat()

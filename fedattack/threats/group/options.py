@@ -3,13 +3,14 @@
 Needs are shown, and options checked, before torch is imported.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal, get_args
 
-from fedattack.attacks import options
 from fedattack.attacks.needs import InApps, Needs
+from fedattack.attacks.options import MemoryOptions, WorkersOptions, read_rounds
+from fedattack.base.settings import setting
 
-ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
+Adversary = Literal["stru-nn", "unkwn-nn", "svm", "random-forest"]
+ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 """The adversaries by name."""
 
 SHADOWS = 500
@@ -18,33 +19,31 @@ SHADOWS = 500
 EPOCHS = 80
 
 
-@dataclass(frozen=True)
-class PrivateAttributeOptions(options.WorkersOptions, options.MemoryOptions):
+class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
     """How private attributes are inferred."""
 
-    name: ClassVar[str] = "private-attribute"
-    title: ClassVar[str] = "Inference of clients' private attributes from their updates"
-    paper: ClassVar[str] = (
+    name = "private-attribute"
+    title = "Inference of clients' private attributes from their updates"
+    paper = (
         "Cui et al. 2023, RecUP-FL, Section 5.4; Melis et al. 2019, Exploiting unintended feature leakage in "
         "collaborative learning"
     )
-    needs: ClassVar[Needs] = Needs(
+    needs = Needs(
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "auxiliary", "attributes"),
         takes=("rounds", "clients", "structures"),
     )
-    in_apps: ClassVar[InApps] = InApps(
-        is_slow=True, remedy="--groups FILE.toml, which says which clients belong together"
-    )
+    in_apps = InApps(is_slow=True, remedy="--groups FILE.toml, which says which clients belong together")
 
-    updates: str = options.rounds(
+    updates: str = setting(
         "stages",
         "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of rounds such "
         "as 1,2,10 (stages)",
+        read=read_rounds,
     )
-    adversaries: tuple[str, ...] = options.words(
-        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", ADVERSARIES
+    adversaries: tuple[Adversary, ...] = setting(
+        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)"
     )
-    clients: int = options.whole(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", least=1)
-    epochs: int = options.whole(EPOCHS, f"of the networks' training ({EPOCHS})", least=1)
+    clients: int = setting(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", ge=1)
+    epochs: int = setting(EPOCHS, f"of the networks' training ({EPOCHS})", ge=1)

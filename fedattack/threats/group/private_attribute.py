@@ -220,8 +220,7 @@ class _PrivateAttributeFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class PrivateAttribute(PrivateAttributeOptions, Attack):
+class PrivateAttribute(Attack):
     """What each client's examples have in common, from its updates, by every adversary in several rounds.
 
     Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
@@ -229,6 +228,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
     adaptive ones, the ``rounds``, the ``nodes`` and the values of the ``attributes``.
     """
 
+    options = PrivateAttributeOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_PrivateAttributeFacts),
         {"beliefs-*": ArrayForm("f", ("adversaries", "rounds", "nodes"), low=0, high=1 + 1e-6, nan=True, rest=True)},
@@ -245,11 +245,12 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
         attributes = knowledge.attributes
         defence = knowledge.defence
-        names = list(self.adversaries)
+        options = self.options
+        names: list[str] = list(options.adversaries)
         if defence is not None:
             # What cannot be built is refused before any work.
             defence.build()
-            names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
+            names += [f"{name}{ADAPTIVE}" for name in options.adversaries]
         if model is None or training is None or auxiliary is None or attributes is None:
             raise AssertionError("checked by run")
         # Those whom an inconsistent server singles out are all sent the round's own model.
@@ -261,7 +262,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         architecture = model.build()
         check_model(architecture, record)
         torch_device = pick_device(device)
-        made = _Made(model, training, auxiliary, self.clients, str(torch_device), self.memory)
+        made = _Made(model, training, auxiliary, options.clients, str(torch_device), options.memory)
         chosen = self._chosen(record)
         nodes = sorted(set().union(*map(_replies, chosen.values())))
         beliefs: dict[str, NDArray[np.float64]] = {}
@@ -270,13 +271,13 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         notes: list[str] = []
         pieces = len(chosen) * len(attributes)
         pooling = _pooling_of(architecture)
-        adversaries = _Adversaries(made, pooling, attributes, defence, self.adversaries, self.epochs, seed)
+        adversaries = _Adversaries(made, pooling, attributes, defence, options.adversaries, options.epochs, seed)
         found = fan_out(
             adversaries,
             _pieces(chosen, knowledge, attributes, pooling, notes),
             count=pieces,
-            workers=self.workers,
-            memory=self.memory,
+            workers=options.workers,
+            memory=options.memory,
             carried=sum(4 * value.numel() for value in architecture.state_dict().values()),
             paths=() if defence is None else defence.paths,
             device=torch_device,
@@ -298,8 +299,8 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
                 "rounds": list(chosen),
                 "nodes": nodes,
                 "attributes": {name: list(known.values) for name, known in attributes.items()},
-                "clients": self.clients,
-                "epochs": self.epochs,
+                "clients": options.clients,
+                "epochs": options.epochs,
                 "targets": knowledge.asked(),
             },
             notes=tuple(notes),
@@ -307,10 +308,11 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
 
     def _chosen(self, record: Record) -> dict[int, Round]:
         rounds = {round_.number: round_ for round_ in record if _replies(round_)}
-        chosen = choose_rounds(self.updates, sorted(rounds))
+        updates = self.options.updates
+        chosen = choose_rounds(updates, sorted(rounds))
         if not chosen:
             raise NeedsError(
-                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
+                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={updates}; "
                 "take other rounds"
             )
         return {number: rounds[number] for number in chosen}

@@ -7,7 +7,7 @@ looks for some whose training would have moved the model as the client's did.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -124,8 +124,7 @@ def _search(
     return invert_group(client, group, model.input_shape, how, seed=seed, memory=memory)
 
 
-@dataclass(frozen=True)
-class GradientInversion(GradientInversionOptions, Attack):
+class GradientInversion(Attack):
     """Reconstructs the examples of clients, each reply by itself.
 
     Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
@@ -134,6 +133,7 @@ class GradientInversion(GradientInversionOptions, Attack):
     how many layers it told the batch's statistics.
     """
 
+    options = GradientInversionOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_InversionFacts),
         {
@@ -153,6 +153,7 @@ class GradientInversion(GradientInversionOptions, Attack):
     )
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        options = self.options
         model, training = knowledge.model, knowledge.training
         if model is None or training is None:
             raise AssertionError("checked by run")
@@ -168,16 +169,18 @@ class GradientInversion(GradientInversionOptions, Attack):
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
-                f"updates={self.updates} and clients={','.join(self.clients) or 'all'}{why_left_out(notes)}; take "
-                "other rounds or clients"
+                f"updates={options.updates} and clients={','.join(options.clients) or 'all'}{why_left_out(notes)}; "
+                "take other rounds or clients"
             )
         counts = [batch.records for batch in batches]
         notes += self._note_order(client, counts)
-        variation = self.variation
+        variation = options.variation
         if variation is None:
-            variation = VARIATION[self.method]
+            variation = VARIATION[options.method]
         box = self._box_of(knowledge, model.input_shape)
-        how = Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order)
+        how = Search(
+            options.method, options.iterations, options.restarts, variation, box, options.statistics, options.order
+        )
         found = self._search_batches(batches, how, model, training, seed, client.device, progress)
         images, labels, objectives = zip(*found, strict=True)
         return Scores(
@@ -190,12 +193,12 @@ class GradientInversion(GradientInversionOptions, Attack):
             },
             facts={
                 "batches": facts,
-                "method": self.method,
-                "iterations": self.iterations,
-                "restarts": self.restarts,
+                "method": options.method,
+                "iterations": options.iterations,
+                "restarts": options.restarts,
                 "variation": variation,
-                "statistics": self.statistics,
-                "order": self.order,
+                "statistics": options.statistics,
+                "order": options.order,
                 "box": None if box is None else [limit.flatten().tolist() for limit in box],
                 "label": label,
                 "targets": knowledge.asked(),
@@ -227,7 +230,7 @@ class GradientInversion(GradientInversionOptions, Attack):
             facts.append(
                 {"node": reply.node, "client": name, "round": number, "records": batch.records, "statistics": used}
             )
-            if self.statistics and used < layers:
+            if self.options.statistics and used < layers:
                 notes.append(
                     f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
                     "normalisation do not tell means and variances of its batches: there are none, they stayed as they "
@@ -241,7 +244,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         if not several:
             return []
         taken = "takes one order for all epochs"
-        if self.order == "searched" and all(client.can_order(count) for count in several):
+        if self.options.order == "searched" and all(client.can_order(count) for count in several):
             taken = "searches for it with the examples"
         return [
             "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
@@ -261,10 +264,10 @@ class GradientInversion(GradientInversionOptions, Attack):
         """Search for the examples of each batch."""
         found: dict[int, Reconstructed] = {}
         for of_group in fan_out(
-            partial(_search, model, training, how, seed, self.memory, device),
-            list(groups_of(batches, how, training, self.memory, device)),
-            workers=self.workers,
-            memory=self.memory,
+            partial(_search, model, training, how, seed, self.options.memory, device),
+            list(groups_of(batches, how, training, self.options.memory, device)),
+            workers=self.options.workers,
+            memory=self.options.memory,
             device=device,
         ):
             found |= of_group
@@ -274,11 +277,11 @@ class GradientInversion(GradientInversionOptions, Attack):
     def _box_of(self, knowledge: Knowledge, shape: tuple[int, ...]) -> Box | None:
         """Return the range of inputs, in a shape that broadcasts with an example; none where it is not known."""
         axes = (1,) * (len(shape) - 1)
-        if not isinstance(self.box, str):
-            low, high = (np.full((1, *axes), limit, dtype=np.float32) for limit in self.box)
+        if not isinstance(self.options.box, str):
+            low, high = (np.full((1, *axes), limit, dtype=np.float32) for limit in self.options.box)
             return low, high
         # Columns of a table have ranges that nobody scaled them to.
-        if self.box == UNBOUNDED or len(shape) != 3:
+        if self.options.box == UNBOUNDED or len(shape) != 3:
             return None
         if knowledge.limits is not None:
             low, high = np.array(knowledge.limits, dtype=np.float32).T.reshape(2, -1, *axes)
@@ -292,8 +295,8 @@ class GradientInversion(GradientInversionOptions, Attack):
     def _label_of(self, model: ModelKnowledge) -> Labels:
         """Say how labels are found under the model's loss."""
         if model.loss == "cross-entropy":
-            return self.label or "rule"
-        if self.label == "rule":
+            return self.options.label or "rule"
+        if self.options.label == "rule":
             raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
         if model.loss != "mse":
             raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {model.loss!r}")
@@ -306,7 +309,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         movement = movement_of(reply, record, model, training)
         if not is_finite(movement.values()) or is_zero(movement.values()):
             raise RecordError("what it sent is zero or not finite")
-        count = self.records or max(int(reply.count or 1), 1)
+        count = self.options.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
         if training.steps(count) > _MOST_STEPS:
@@ -321,15 +324,16 @@ class GradientInversion(GradientInversionOptions, Attack):
 
     def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
         """List client, round and reply of all that is to be attacked, client by client."""
+        wanted = self.options.clients
         replies: dict[str, dict[int, Observation]] = defaultdict(dict)
         for round_ in record:
             for observation in round_.observations:
                 client = knowledge.client_of(observation.node)
-                asked = not self.clients or client in self.clients or observation.node in self.clients
+                asked = not wanted or client in wanted or observation.node in wanted
                 if asked and replied(observation):
                     replies[client].setdefault(round_.number, observation)
         chosen = []
         for client, by_round in replies.items():
-            for number in choose_rounds(self.updates, sorted(by_round)):
+            for number in choose_rounds(self.options.updates, sorted(by_round)):
                 chosen.append((client, number, by_round[number]))
         return chosen

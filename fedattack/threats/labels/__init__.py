@@ -1,13 +1,30 @@
 """Labels: how many examples of each label a client holds, read off how the last layer moves."""
 
-from fedattack.attacks.threat import Threat
+from typing import Any
 
-THREAT = Threat(
-    package=__name__,
-    name="labels",
-    question="How many examples of each label does a client hold?",
-    attacks={"labels": "labels:LabelCounting"},
-    judges={"labels": "judge:LabelsJudge"},
-    options={"labels": "options:LabelsOptions"},
-    section="section:SECTION",
-)
+from fedattack.attacks.threat import Threat
+from fedattack.threats.labels.options import LabelsOptions
+
+
+class LabelsThreat(Threat):
+    name = "labels"
+    question = "How many examples of each label does a client hold?"
+    options = (LabelsOptions,)
+
+    def load_attacks(self) -> tuple[type, ...]:
+        from fedattack.threats.labels.labels import LabelCounting
+
+        return (LabelCounting,)
+
+    def load_judges(self) -> dict[str, type]:
+        from fedattack.threats.labels.judge import LabelsJudge
+
+        return {"labels": LabelsJudge}
+
+    def load_section(self) -> Any:
+        from fedattack.threats.labels.section import SECTION
+
+        return SECTION
+
+
+THREAT = LabelsThreat()

@@ -59,8 +59,7 @@ class _LabelFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class LabelCounting(LabelsOptions, Attack):
+class LabelCounting(Attack):
     """How many examples of each label a client holds, by four rules.
 
     Scores hold ``counts`` (rules, clients, classes), whole numbers that add up to the client's example count, or NaN
@@ -73,6 +72,7 @@ class LabelCounting(LabelsOptions, Attack):
     - ``idlg``: labels taken one after another where the gradient of the bias is lowest.
     """
 
+    options = LabelsOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_LabelFacts),
         {
@@ -119,7 +119,7 @@ class LabelCounting(LabelsOptions, Attack):
         last = find_last_layer(model)
         notes: list[str] = []
         estimator = _Estimator.of(model, last, knowledge, record, seed, notes)
-        chosen = spread_replies(record, self.replies)
+        chosen = spread_replies(record, self.options.replies)
         updates: list[_Update] = []
         found: list[dict[str, Floats]] = []
         for done, round_ in enumerate(record):

@@ -1,28 +1,23 @@
 """What declares the counting of labels, apart from it: needs are shown before torch is imported."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from fedattack.attacks import options
 from fedattack.attacks.needs import InApps, Needs
+from fedattack.attacks.options import Options
+from fedattack.base.settings import setting
 
 
-@dataclass(frozen=True)
-class LabelsOptions:
+class LabelsOptions(Options):
     """How much is looked at."""
 
-    name: ClassVar[str] = "labels"
-    title: ClassVar[str] = "Labels counted in the last layer"
-    paper: ClassVar[str] = "Wainakh et al. 2022, User-level label leakage from gradients (LLG)"
-    needs: ClassVar[Needs] = Needs(
+    name = "labels"
+    title = "Labels counted in the last layer"
+    paper = "Wainakh et al. 2022, User-level label leakage from gradients (LLG)"
+    needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),
         knowledge=("model",),
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
     )
-    in_apps: ClassVar[InApps] = InApps(place=3, reads_steps=True, reads_all=True)
+    in_apps = InApps(place=3, reads_steps=True, reads_all=True)
 
-    replies: int = options.whole(
-        10, "replies of each client that are looked at, spread over the run; of sums all are", least=1
-    )
+    replies: int = setting(10, "replies of each client that are looked at, spread over the run; of sums all are", ge=1)

@@ -44,8 +44,7 @@ _COPIES = 12
 _MOST_ROUNDS = 10_000
 
 
-@dataclass(frozen=True)
-class AggregateMembership(AggregateMembershipOptions, Attack):
+class AggregateMembership(Attack):
     """How well the common models know an example, against models of federations without it.
 
     Scores hold ``score/METHOD`` (targets, 1), larger for likelier members; ``per_round`` (rounds, targets, 1);
@@ -55,6 +54,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
     - ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
     """
 
+    options = AggregateMembershipOptions()
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
@@ -82,7 +82,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         targets = knowledge.targets
         losses_of = partial(losses_at, model=model, examples=targets, loss=loss, device=torch_device)
         losses = np.stack(list(map(losses_of, models.values())))
-        progress(1, 1 + self.references)
+        progress(1, 1 + self.options.references)
         scores: dict[str, Floats] = {}
         per_round = np.full((len(rounds), len(targets), 1), np.nan)
         trained = 0
@@ -100,16 +100,16 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
             )
             played = fan_out(
                 partial(_losses_of, federation, targets, start, tuple(steps), torch_device),
-                range(self.references),
-                workers=self.workers,
+                range(self.options.references),
+                workers=self.options.workers,
                 memory=_COPIES * sum(array.nbytes for array in start.values()),
                 device=torch_device,
             )
             of_references: list[Floats] = []
             for losses_at_steps in played:
                 of_references.append(losses_at_steps)
-                progress(1 + len(of_references), 1 + self.references)
-            trained = self.references * (steps[-1] + 1) * federation.clients
+                progress(1 + len(of_references), 1 + self.options.references)
+            trained = self.options.references * (steps[-1] + 1) * federation.clients
             others = logits_of(np.stack(of_references, axis=-1))
             for position, own in enumerate(logits_of(losses)):
                 per_round[position] = below_others(own[:, None], others[position])
@@ -133,7 +133,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         except NeedsError as cause:
             notes.append(f"no reference federations: {cause}")
             return False
-        return self.references >= FEWEST_OTHERS
+        return self.options.references >= FEWEST_OTHERS
 
 
 def _models_after(record: Record, model: nn.Module, notes: list[str]) -> dict[int, Arrays]:

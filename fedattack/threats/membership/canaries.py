@@ -1,7 +1,6 @@
 """Membership by gradient canaries: an active server's neurons that a single example moves."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,8 +21,7 @@ from fedattack.threats.membership.options import CanaryMembershipOptions
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class CanaryMembership(CanaryMembershipOptions, Attack):
+class CanaryMembership(Attack):
     """Whether the neurons moved that are alive for one target alone, as the weights say that a client was sent.
 
     Scores hold ``score/canary`` (targets, clients), how far such a neuron's bias moved, as a part of the largest move
@@ -31,6 +29,7 @@ class CanaryMembership(CanaryMembershipOptions, Attack):
     is the same in each round, and ``labels`` (targets,).
     """
 
+    options = CanaryMembershipOptions()
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture",

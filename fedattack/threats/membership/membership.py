@@ -97,8 +97,7 @@ def in_form(
     return Scores(attack, arrays, facts, tuple(notes))
 
 
-@dataclass(frozen=True)
-class Membership(MembershipOptions, Attack):
+class Membership(Attack):
     """FedMIA, and beside it what others do with the same record.
 
     Scores hold ``score/METHOD`` (targets, clients), larger for likelier members, NaN for clients of whom nothing is
@@ -106,6 +105,7 @@ class Membership(MembershipOptions, Attack):
     ``methods`` names the methods that could be computed, ``trained`` says how many shadow models that took.
     """
 
+    options = MembershipOptions()
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
         KNOWS_MODEL,
@@ -135,7 +135,7 @@ class Membership(MembershipOptions, Attack):
                     of_pieces += part.notes
                 elif not np.isnan(measured.losses).all():
                     measured.hold_against(part)
-                    trained += self.shadows
+                    trained += self.options.shadows
             if not np.isnan(measured.losses).all():
                 if position in by_app:
                     measured.hold_against(by_app[position])
@@ -172,13 +172,13 @@ class Membership(MembershipOptions, Attack):
             rebuild=local.rebuild,
             frozen=frozen,
             player=player,
-            shadows=self.shadows,
+            shadows=self.options.shadows,
             step=_step(record),
             seed=seed,
             device=device,
-            bound=self.memory // 10,
+            bound=self.options.memory // 10,
         )
-        shadowed = choose_spread([round_.number for round_ in record], self.shadow_rounds)
+        shadowed = choose_spread([round_.number for round_ in record], self.options.shadow_rounds)
         if player is not None and len(shadowed) < len(record):
             notes.append(
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
@@ -194,8 +194,8 @@ class Membership(MembershipOptions, Attack):
             meter,
             pieces,
             count=pieces.count,
-            workers=self.workers,
-            memory=self.memory,
+            workers=self.options.workers,
+            memory=self.options.memory,
             carried=pieces.carried,
             paths=paths,
             device=device,
@@ -204,7 +204,7 @@ class Membership(MembershipOptions, Attack):
     def _player(self, record: Record, knowledge: Knowledge, notes: list[str]) -> Knowledge | None:
         """Return what shadow models are trained with, if there are to be any."""
         # Without auxiliary examples nobody expects any.
-        if self.shadows < FEWEST_OTHERS or knowledge.auxiliary is None or knowledge.shadow_losses is not None:
+        if self.options.shadows < FEWEST_OTHERS or knowledge.auxiliary is None or knowledge.shadow_losses is not None:
             return None
         if not Shadows.possible(knowledge):
             notes.append(

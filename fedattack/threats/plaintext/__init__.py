@@ -1,13 +1,42 @@
 """Plaintext is what stands beside a model: numbers, lists and texts, which nobody masks or averages."""
 
-from fedattack.attacks.threat import Threat
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-THREAT = Threat(
-    package=__name__,
-    name="plaintext",
-    question="What do numbers and texts beside the model give away?",
-    attacks={"plaintext": "plaintext:Plaintext"},
-    judges={"plaintext": "judge:PlaintextJudge"},
-    options={"plaintext": "options:PlaintextOptions"},
-    section="section:SECTION",
-)
+from fedattack.attacks.threat import Threat
+from fedattack.threats.plaintext.options import PlaintextOptions
+
+if TYPE_CHECKING:
+    from fedattack.attacks.held_examples import HeldByClients
+
+
+class PlaintextThreat(Threat):
+    name = "plaintext"
+    question = "What do numbers and texts beside the model give away?"
+    options = (PlaintextOptions,)
+
+    def load_attacks(self) -> tuple[type, ...]:
+        from fedattack.threats.plaintext.plaintext import Plaintext
+
+        return (Plaintext,)
+
+    def load_judges(self) -> dict[str, type]:
+        from fedattack.threats.plaintext.judge import PlaintextJudge
+
+        return {"plaintext": PlaintextJudge}
+
+    def load_section(self) -> Any:
+        from fedattack.threats.plaintext.section import SECTION
+
+        return SECTION
+
+    def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
+        """Return the examples that are nearest to what clients sent; before a run nothing was."""
+        from fedattack.threats.plaintext.truths import nearest_examples
+
+        if held.record is None or held.examples is None:
+            return None
+        return nearest_examples(held.record, held.examples, held.holders)
+
+
+THREAT = PlaintextThreat()

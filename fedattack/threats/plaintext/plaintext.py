@@ -59,8 +59,7 @@ class _PlaintextFacts(TypedDict):
     arrays: NotRequired[Annotated[list[_UnreadArray], Field(max_length=_MOST_KEYS)]]
 
 
-@dataclass(frozen=True)
-class Plaintext(PlaintextOptions, Attack):
+class Plaintext(Attack):
     """Which numbers and texts replies hold, which vectors among them may be examples, and what tells clients apart.
 
     Scores hold ``numbers`` (all,), the vectors one behind the other, and ``whose`` (vectors,), the index of each one's
@@ -76,6 +75,7 @@ class Plaintext(PlaintextOptions, Attack):
     The fact ``arrays`` names those beside the model that the record does not hold, so that nothing is read of them.
     """
 
+    options = PlaintextOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_PlaintextFacts),
         {"numbers": ArrayForm("f", ("all",)), "whose": ArrayForm("i", ("vectors",), low=0)},

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks.held_examples import HeldByClients
 from fedattack.record import Record
 from fedattack.threats.plaintext.values import likeness, parts_of, plain_replies, vectors_of
 
@@ -15,13 +14,6 @@ MOST = 2_000
 
 # Examples that vectors are compared with at once.
 _AT_ONCE = 4_096
-
-
-def truth_in(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
-    """Return :func:`nearest_examples` of all that is known of an app's clients."""
-    if held.examples is None:
-        return None
-    return nearest_examples(held.record, held.examples, held.holders)
 
 
 def nearest_examples(

@@ -1,13 +1,30 @@
 """Property inference finds out which clients have a property, from sums of their updates alone."""
 
-from fedattack.attacks.threat import Threat
+from typing import Any
 
-THREAT = Threat(
-    package=__name__,
-    name="property",
-    question="Which clients have a property, if the server sees sums alone?",
-    attacks={"prolin": "prolin:Prolin"},
-    judges={"prolin": "judge:PropertyJudge"},
-    options={"prolin": "options:ProlinOptions"},
-    section="section:SECTION",
-)
+from fedattack.attacks.threat import Threat
+from fedattack.threats.property.options import ProlinOptions
+
+
+class PropertyThreat(Threat):
+    name = "property"
+    question = "Which clients have a property, if the server sees sums alone?"
+    options = (ProlinOptions,)
+
+    def load_attacks(self) -> tuple[type, ...]:
+        from fedattack.threats.property.prolin import Prolin
+
+        return (Prolin,)
+
+    def load_judges(self) -> dict[str, type]:
+        from fedattack.threats.property.judge import PropertyJudge
+
+        return {"prolin": PropertyJudge}
+
+    def load_section(self) -> Any:
+        from fedattack.threats.property.section import SECTION
+
+        return SECTION
+
+
+THREAT = PropertyThreat()

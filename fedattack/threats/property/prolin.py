@@ -118,8 +118,7 @@ class _ProlinFacts(TypedDict):
     unseen: Annotated[int, Field(ge=1, le=2**53)]
 
 
-@dataclass(frozen=True)
-class Prolin(ProlinOptions, Attack):
+class Prolin(Attack):
     """PROLIN with its comparisons REG, OLS and BASELINE, and the posterior of its model.
 
     A question is a property; for membership there is one for each target record. A window is "after r rounds". With q
@@ -142,6 +141,7 @@ class Prolin(ProlinOptions, Attack):
     - ``unseen``: how many clients' worth of auxiliary records the detectors did not see.
     """
 
+    options = ProlinOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_ProlinFacts),
         {
@@ -194,13 +194,13 @@ class Prolin(ProlinOptions, Attack):
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
             torch_device = str(pick_device(device))
             setting = DetectorSetting(
-                model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.memory
+                model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.options.memory
             )
             held = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             tasks = [_RoundTask(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fitted = _Fitted.empty(len(properties), rounds)
             for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
-                fitted.add(detectors, partial(_products, sums.sums, memory=self.memory))
+                fitted.add(detectors, partial(_products, sums.sums, memory=self.options.memory))
                 _let_go(sums.starts)
                 progress(row + 1, steps)
         windows = _windows(rounds)
@@ -263,28 +263,28 @@ class Prolin(ProlinOptions, Attack):
     ) -> Iterator[list[Detector]]:
         """Fit the detectors of each round; so many bytes are held meanwhile."""
         # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
-        workers = self.workers or int(held > self.memory)
-        memory = min(held, self.memory)
+        workers = self.options.workers or int(held > self.options.memory)
+        memory = min(held, self.options.memory)
         work = partial(_detect, replace(setting, questions=()), asked, knowledge)
         return fan_out(work, tasks, workers=workers, memory=memory, device=setting.device)
 
     def _note_detectors(self, setting: DetectorSetting, sums: _Sums, fitted: "_Fitted") -> list[str]:
         """Note what detectors were fitted on, and which of them say nothing."""
         notes = []
-        size = sums.starts.shape[1]
+        memory, size = self.options.memory, sums.starts.shape[1]
         width = sketch_width(setting, size)
         steps = STEPS
         if width:
             notes.append(
                 f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
-                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(self.memory)}"
+                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(memory)}"
             )
         else:
-            steps = steps_within(self.memory, size)
+            steps = steps_within(memory, size)
         if steps < STEPS:
             notes.append(
                 f"detectors are sought in {steps} dimensions in place of {STEPS}, which do not fit into "
-                f"{shown_size(self.memory)}; more memory may find more"
+                f"{shown_size(memory)}; more memory may find more"
             )
         silent = list(compress(sums.rounds, ~np.any(fitted.stack_attributes("spread"), axis=0)))
         if silent:
@@ -299,11 +299,11 @@ class Prolin(ProlinOptions, Attack):
             why = f"a step of {training.optimizer} is no multiple of a gradient"
         elif not can_be_linear(model, auxiliary.x[0]):
             why = "with batch norm a batch's gradient is no mean of its examples' gradients"
-        if self.shadows == "linear" and why:
+        if self.options.shadows == "linear" and why:
             raise NeedsError(f"attack prolin: {why}; take --option shadows=exact")
-        if self.shadows is None:
+        if self.options.shadows is None:
             return "exact" if why else "linear"
-        return self.shadows
+        return self.options.shadows
 
 
 def _count_unseen(auxiliary: Targets, seed: int, sizes: Sequence[int]) -> int:

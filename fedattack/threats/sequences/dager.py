@@ -52,8 +52,7 @@ class _SequencesFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class SpanCheck(SequencesOptions, Attack):
+class SpanCheck(Attack):
     """Sequences of which each token's input lies in the span of the gradient of an attention layer.
 
     Scores hold the sequences: ``tokens`` (tokens,), all of them one after another; ``lengths`` (sequences,) and
@@ -62,6 +61,7 @@ class SpanCheck(SequencesOptions, Attack):
     (clients,) says of which clients an update was looked at.
     """
 
+    options = SequencesOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_SequencesFacts),
         {
@@ -102,7 +102,7 @@ class SpanCheck(SequencesOptions, Attack):
         reader, notes = InputReader.of(model, knowledge.targets.x), list[str]()
         nodes = {node: place for place, node in enumerate(record.nodes)}
         results = [_OfClient() for _ in nodes]
-        chosen = spread_replies(record, self.replies)
+        chosen = spread_replies(record, self.options.replies)
         rounds: set[int] = set()
         layers: tuple[Entry, Entry] | None = None
         for done, round_ in enumerate(record):
@@ -112,7 +112,8 @@ class SpanCheck(SequencesOptions, Attack):
                     continue
                 try:
                     found = _find_layers(model, reader, {*update.moved})
-                    _check(self, reader, found, update, _count_of(replies[0]), seed, results[nodes[replies[0].node]])
+                    result = results[nodes[replies[0].node]]
+                    _check(self.options, reader, found, update, _count_of(replies[0]), seed, result)
                 except FedAttackError as cause:
                     notes.append(f"{where}: {cause}")
                     continue
@@ -233,7 +234,7 @@ def _read_update(
 
 
 def _check(
-    attack: SequencesOptions,
+    options: SequencesOptions,
     reader: InputReader,
     layers: tuple[Entry, Entry],
     update: _MovedMatrices,
@@ -243,7 +244,7 @@ def _check(
 ) -> None:
     """Find the sequences of one update, and add them to its client's."""
     first, second = [_make_span(entry, update) for entry in layers]
-    allowed, noise = _name_tokens(reader, layers[0], first, attack.distance)
+    allowed, noise = _name_tokens(reader, layers[0], first, options.distance)
 
     def leave(sequences: Tensor) -> Tensor:
         return second.leave(reader.read(sequences, layers[1].module))
@@ -254,13 +255,13 @@ def _check(
     puzzle = Puzzle(
         allowed=allowed,
         leave=leave,
-        limit=second.limit(max(1, named) ** 2, attack.distance),
+        limit=second.limit(max(1, named) ** 2, options.distance),
         noise=noise,
         by_place=layers[0].by_place,
         most=most,
     )
     looks_ahead = layers[1].looks_ahead
-    found = search_whole(puzzle, seed=seed, tries=attack.tries) if looks_ahead else build_forward(puzzle)
+    found = search_whole(puzzle, seed=seed, tries=options.tries) if looks_ahead else build_forward(puzzle)
     result.add(found, named, first, second)
 
 

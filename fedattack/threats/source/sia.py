@@ -6,7 +6,6 @@ over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -41,8 +40,7 @@ class _SourceFacts(TypedDict):
 _MOST, _BOUND, _MEMORY = 16, MEMORY // 64, MEMORY // 4
 
 
-@dataclass(frozen=True)
-class SourceInference(SourceOptions, Attack):
+class SourceInference(Attack):
     """The smallest loss wins, in each round and over all rounds.
 
     Scores hold ``losses`` (rounds, targets, clients) in float64, NaN where a client was not seen; ``combined``
@@ -53,6 +51,7 @@ class SourceInference(SourceOptions, Attack):
     The paper decides per round and leaves open how rounds are combined; see :func:`combine_rounds`.
     """
 
+    options = SourceOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_SourceFacts),
         {
@@ -158,7 +157,7 @@ class SourceInference(SourceOptions, Attack):
             partial(_losses, knowledge.model, knowledge.targets, local.rebuild, device),
             (group for at, round_ in enumerate(record) for _, group in groups_of(at, round_, local, most)),
             count=count_groups(record, most),
-            workers=self.workers,
+            workers=self.options.workers,
             memory=_MEMORY,
             carried=4 * size * most,
             device=device,

@@ -43,8 +43,7 @@ class _TokensFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class MovedRows(TokensOptions, Attack):
+class MovedRows(Attack):
     """Which rows of embeddings, and which inputs of a one-hot first layer, each client's updates moved.
 
     Scores hold one entry for each row that is named of a client: ``rows`` (named,), its number in its table;
@@ -53,6 +52,7 @@ class MovedRows(TokensOptions, Attack):
     ``asked_tables`` (asked,) their tables. ``seen`` (clients,) says of which clients an update was looked at.
     """
 
+    options = TokensOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_TokensFacts),
         {
@@ -93,7 +93,7 @@ class MovedRows(TokensOptions, Attack):
         notes: list[str] = []
         parts: list[_FoundRows] = []
         for table in tables:
-            parts.append(_find_rows(self, record, table, _is_tied(model, table), notes))
+            parts.append(_find_rows(self.options, record, table, _is_tied(model, table), notes))
             progress(len(parts), len(tables))
         seen = np.any([part.seen for part in parts], axis=0)
         if not seen.any():
@@ -176,18 +176,18 @@ def _is_tied(model: nn.Module | None, table: TokenTable) -> bool:
     return holders > 1
 
 
-def _find_rows(attack: TokensOptions, record: Record, table: TokenTable, tied: bool, notes: list[str]) -> _FoundRows:
+def _find_rows(options: TokensOptions, record: Record, table: TokenTable, tied: bool, notes: list[str]) -> _FoundRows:
     """Read one table in all updates that are looked at."""
     nodes = {node: place for place, node in enumerate(record.nodes)}
     rows = len(table.rows)
     found = _FoundRows(rows, np.zeros((len(nodes), -(-rows // 8)), np.uint8), np.zeros(len(nodes), dtype=np.bool_))
-    chosen = spread_replies(record, attack.replies)
+    chosen = spread_replies(record, options.replies)
     part: list[Flags] = []
     sums: list[Flags] = []
-    count = len(record) if record.view == "aggregate" else attack.replies
+    count = len(record) if record.view == "aggregate" else options.replies
     for round_ in record:
         for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
-            false_alarms, is_gradient = attack.false_alarms / count, round_.protocol == "fedsgd"
+            false_alarms, is_gradient = options.false_alarms / count, round_.protocol == "fedsgd"
             moved = _read_table(table, start, sent, is_gradient, tied, false_alarms, where)
             if isinstance(moved, str):
                 notes.append(moved)

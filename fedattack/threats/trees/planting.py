@@ -16,7 +16,7 @@ from fedattack.threats.trees.replies import read_bytes_of
 _Nodes = dict[str, list[Any]]
 
 
-def plant(reply: Mapping[str, NDArray[Any]], table: NDArray[np.float32], count: int) -> Arrays:
+def plant_trees(reply: Mapping[str, NDArray[Any]], table: NDArray[np.float32], count: int) -> Arrays:
     """Put trees in the place of a reply's that split by a client's own values, one tree a column.
 
     Parameters

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks.held_examples import HeldByClients, join_examples
 from fedattack.attacks.replies import replied
 from fedattack.base.errors import DataError, RecordError, short
 from fedattack.record import Record
@@ -103,17 +102,6 @@ def may_hold_trees(record: Record) -> bool:
     """Say whether the manifest names one array of bytes; before the first round there is no model in it."""
     sent = record.parameters
     return len(sent) == 1 and len(sent[0].shape) == 1 and (sent[0].dtype == "uint8" or sent[0].shape == (0,))
-
-
-def tables_in(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
-    """Return the rows of an app's clients that send trees; of a large client those that are known."""
-    if held.examples is None or held.examples.ndim != 2 or not holds_trees(held.record):
-        return None
-    tables: list[tuple[str, NDArray[Any]]] = []
-    for name, x in held.seen.items():
-        if x.shape[1:] == held.examples.shape[1:]:
-            tables.append((name, x))
-    return join_examples(tables)
 
 
 def holds_trees(record: Record) -> bool:

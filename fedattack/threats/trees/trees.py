@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar
 
@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import Attack, Plants, Progress, Scores
 from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.record import Record
+from fedattack.record.format import Arrays
 from fedattack.threats.trees.booster import Tree
 from fedattack.threats.trees.boxes import count_examples, list_cuts
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.options import TreesOptions
+from fedattack.threats.trees.planting import plant_trees
 from fedattack.threats.trees.reconstruct import Floats, Places, SentStep, reconstruct
 from fedattack.threats.trees.replies import ReplyReader, SentTrees, may_hold_trees
 
@@ -43,8 +45,7 @@ class _TreesFacts(TypedDict):
     targets: Name
 
 
-@dataclass(frozen=True)
-class TreesOfTables(TreesOptions, Attack):
+class TreesOfTables(Attack, Plants):
     """What thresholds, leaf values and covers of a client's trees tell of its table.
 
     Scores hold
@@ -58,6 +59,7 @@ class TreesOfTables(TreesOptions, Attack):
       client a participant puts each, by its thresholds, and whose it is; ``sent_in`` (trees,), its round.
     """
 
+    options = TreesOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(_TreesFacts),
         {
@@ -74,6 +76,7 @@ class TreesOfTables(TreesOptions, Attack):
         {},
     )
     knows: ClassVar[tuple[str, ...]] = ("nothing, to read trees",)
+    asks_peers: ClassVar[bool] = True
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where replies are no bytes."""
@@ -82,8 +85,12 @@ class TreesOfTables(TreesOptions, Attack):
             return found
         return [*found, _NO_TREES]
 
+    def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
+        """Put trees in a reply's place that split by so many of a client's own values of each column."""
+        return plant_trees(reply, rows, count)
+
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        reader = ReplyReader(record, self.replies)
+        reader = ReplyReader(record, self.options.replies)
         by_node: dict[str, list[SentTrees]] = {}
         for reply in reader.read():
             by_node.setdefault(reply.node, []).append(reply)
@@ -130,9 +137,9 @@ class TreesOfTables(TreesOptions, Attack):
         # Of those by which as many clients split the first ones.
         chosen = sorted(counts, key=lambda column: (-counts[column], column))[:most]
         rows = max(1, _MOST_NUMBERS // (len(by_node) * max(len(chosen), 1)))
-        if rows < self.rows:
+        if rows < self.options.rows:
             notes.append(f"of each client {rows:,} rows are put together: there are {len(chosen):,} columns")
-        return np.array(sorted(chosen), dtype=np.int64), min(rows, self.rows)
+        return np.array(sorted(chosen), dtype=np.int64), min(rows, self.options.rows)
 
 
 def _count_features(by_node: Mapping[str, Sequence[SentTrees]]) -> int:

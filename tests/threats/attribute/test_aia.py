@@ -348,7 +348,7 @@ def test_a_known_prior_speaks_where_there_is_no_model():
 
 
 def test_only_the_last_rounds_are_kept_where_memory_is_short():
-    scores = attack_in_memory(tables(), attacking=replace(AIA, memory=16 * 6 * 4 * 5), share=1.0)
+    scores = attack_in_memory(tables(), attacking=type(AIA)(AIA.options.replace(memory=16 * 6 * 4 * 5)), share=1.0)
     assert {item["messages"] for item in scores.facts["clients"]} == {5}
     assert any("only the last 5 rounds" in note for note in scores.notes)
 

@@ -83,9 +83,8 @@ def test_with_little_memory_the_same_is_found(tmp_path, memory):
     record = Record(folder / "record")
     noisy = KnownDefence("fedattack", {**SETTINGS, "defence": "dp-gaussian", "defence-strength": 0.01})
     known = replace(read_knowledge(folder / "knowledge"), defence=noisy)
-    usual, little = (
-        chosen.run(record, known, seed=1, device="cpu") for chosen in (ATTACK, replace(ATTACK, memory=memory))
-    )
+    having_little = type(ATTACK)(ATTACK.options.replace(memory=memory))
+    usual, little = (chosen.run(record, known, seed=1, device="cpu") for chosen in (ATTACK, having_little))
     assert little.facts == usual.facts
     np.testing.assert_allclose(little.arrays["beliefs-level"], usual.arrays["beliefs-level"], atol=1e-4)
 

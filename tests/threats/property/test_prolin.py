@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attacks import ATTACKS, ModelKnowledge, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, Attack, ModelKnowledge, Scores, read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
@@ -26,6 +26,11 @@ def attack(folder: Path, options: dict[str, str] | None = None, *, record: Recor
     known = read_knowledge(folder / "knowledge", trusted=own)
     chosen = PROLIN.with_options(options or {})
     return chosen.run(record or Record(folder / "record"), replace(known, **changes), seed=3, device="cpu")
+
+
+def having(**options: int) -> Attack:
+    """PROLIN with options, also those that no text may choose."""
+    return type(PROLIN)(PROLIN.options.replace(**options))
 
 
 def named(scores: Scores, method: str, question: int = 0) -> list[int]:
@@ -443,8 +448,8 @@ def test_options_that_make_no_sense_are_refused_in_one_line(options, words):
 
 def test_options_leave_the_registered_attack_alone():
     chosen = PROLIN.with_options({"shadows": "exact", "workers": "2"})
-    assert (chosen.shadows, chosen.workers) == ("exact", 2)
-    assert (PROLIN.shadows, PROLIN.workers) == (None, 0)
+    assert (chosen.options.shadows, chosen.options.workers) == ("exact", 2)
+    assert (PROLIN.options.shadows, PROLIN.options.workers) == (None, 0)
     assert PROLIN.with_options({}) is PROLIN
 
 
@@ -472,7 +477,7 @@ def test_two_workers_find_what_one_does(tmp_path):
 
 @pytest.mark.slow
 def test_with_little_memory_the_same_is_found(inversion, found):
-    little = replace(PROLIN, memory=120_000, workers=1).run(
+    little = having(memory=120_000, workers=1).run(
         Record(inversion / "record"), read_knowledge(inversion / "knowledge"), seed=3, device="cpu"
     )
     assert little.notes == found.notes
@@ -481,7 +486,9 @@ def test_with_little_memory_the_same_is_found(inversion, found):
         np.testing.assert_allclose(little.arrays[name], found.arrays[name], rtol=1e-2, atol=1e-2, err_msg=name)
 
 
-@pytest.mark.parametrize(("memory", "asked", "expected"), [(120_000, 0, 1), (120_000, 2, 2), (PROLIN.memory, 0, 0)])
+@pytest.mark.parametrize(
+    ("memory", "asked", "expected"), [(120_000, 0, 1), (120_000, 2, 2), (PROLIN.options.memory, 0, 0)]
+)
 def test_rounds_that_take_all_of_the_memory_take_one_process_unless_more_are_asked_for(
     inversion, monkeypatch, memory, asked, expected
 ):
@@ -491,12 +498,12 @@ def test_rounds_that_take_all_of_the_memory_take_one_process_unless_more_are_ask
     monkeypatch.setattr("fedattack.threats.property.prolin.fan_out", seen)
     known = read_knowledge(inversion / "knowledge")
     with pytest.raises(NeedsError, match=f"^{expected} processes"):
-        replace(PROLIN, memory=memory, workers=asked).run(Record(inversion / "record"), known, seed=3, device="cpu")
+        having(memory=memory, workers=asked).run(Record(inversion / "record"), known, seed=3, device="cpu")
 
 
 @pytest.mark.long
 def test_too_little_memory_for_the_usual_search_is_told(inversion):
-    little = replace(PROLIN, memory=7_000, workers=1).run(
+    little = having(memory=7_000, workers=1).run(
         Record(inversion / "record"), read_knowledge(inversion / "knowledge"), seed=3, device="cpu"
     )
     (note,) = [note for note in little.notes if "dimensions" in note]

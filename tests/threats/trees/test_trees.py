@@ -13,11 +13,12 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.report.section import show_table
-from fedattack.threats.trees import planting, tables, trees
+from fedattack.threats.trees import tables, trees
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import enclose_leaves, list_cuts, list_leaves
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.matching import match_rows
+from fedattack.threats.trees.planting import plant_trees
 from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
 from fedattack.threats.trees.section import _name_exposed
 from tests.threats.trees.world import (
@@ -330,7 +331,7 @@ def test_values_that_one_client_alone_holds_are_certain_where_two_clients_are_to
     x, _ = table()
 
     def sent(client, number, array):
-        return planting.plant({"0": array}, x[client * EACH : (client + 1) * EACH], 64)["0"]
+        return plant_trees({"0": array}, x[client * EACH : (client + 1) * EACH], 64)["0"]
 
     found = judged(write_trees_run(tmp_path, clients=2, rounds=1, sent=sent))["columns"]
     assert (found.verdict, found.p_adjusted, found.read_off["clients"]) == (LEAK, None, 2)
@@ -343,7 +344,7 @@ def test_thresholds_that_are_no_value_of_one_client_alone_are_not_certain(tmp_pa
     first = x[:EACH]
 
     def sent(client, number, array):
-        return planting.plant({"0": array}, first if kind == "values of both" else first + 0.001, 64)["0"]
+        return plant_trees({"0": array}, first if kind == "values of both" else first + 0.001, 64)["0"]
 
     def of_truth(rows):
         return np.tile(first, (2, 1)) if kind == "values of both" else rows

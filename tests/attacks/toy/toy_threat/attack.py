@@ -6,10 +6,11 @@ import numpy as np
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.attacks import Attack, Knowledge, Needs, Scores
+from fedattack.attacks import Attack, Knowledge, Scores
 from fedattack.attacks.base import Progress
 from fedattack.attacks.form import ArrayForm, Form, Name
 from fedattack.record import Record
+from toy_threat.options import ToyOptions
 
 
 class Facts(TypedDict):
@@ -18,12 +19,9 @@ class Facts(TypedDict):
 
 
 class LargestUpdate(Attack):
-    """Scores hold ``norms`` (clients,), the mean norm of each client's updates."""
+    """Scores hold ``norms`` (clients,), the mean of a power of the norm of each client's updates."""
 
-    name: ClassVar[str] = "toy"
-    title: ClassVar[str] = "The largest update"
-    paper: ClassVar[str] = "nobody's"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=())
+    options = ToyOptions()
     form: ClassVar[Form] = Form(
         TypeAdapter(Facts), {"norms": ArrayForm("f", ("clients",), low=0)}, {"clients": "clients"}
     )
@@ -35,6 +33,6 @@ class LargestUpdate(Attack):
             for reply in round_.observations:
                 if reply.status == "ok":
                     squares = [float(np.square(part).sum()) for part in reply.update().values()]
-                    norms.setdefault(reply.node, []).append(sum(squares) ** 0.5)
+                    norms.setdefault(reply.node, []).append(sum(squares) ** (self.options.power / 2))
         means = np.array([np.mean(values) for values in norms.values()])
         return Scores("toy", {"norms": means}, {"clients": list(norms), "targets": knowledge.asked()})
