@@ -5,6 +5,7 @@ Each is a :class:`fedattack.audit.finding.Finding`, whose module imports this on
 
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from fedattack.audit.numbers import NOTHING, interval, level, shown, with_interval
 from fedattack.audit.verdicts import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
