@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints
 
 from fedattack.attacks.answers import Answers, ShadowLosses
 from fedattack.base.errors import short
-from fedattack.base.stored import ANY_KIND, APART, OPTIONAL, AsJson, Axes, Finite, Optional, keys_of
+from fedattack.base.stored import ANY_KIND, APART, OPTIONAL, AsJson, Axes, Finite, OptionalKey, keys_of
 from fedattack.base.structured import fields
 from fedattack.base.untrusted import Text
 from fedattack.learning.importing import Asked, import_callable, trust_given
@@ -327,7 +327,7 @@ class Knowledge:
     auxiliary: Annotated[Targets | None, APART] = None
     training: Annotated[LocalSGD | None, OPTIONAL] = None
     property: Annotated[str | Asked | None, AsJson(Text, str), OPTIONAL] = None
-    positive_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Optional("property")] = 0.1
+    positive_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), OptionalKey("property")] = 0.1
     public: Annotated[NDArray[np.float32] | None, APART] = None
     partial: Annotated[PartialRecords | None, APART] = None
     nodes: Annotated[Mapping[str, str], APART] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from fedattack.attacks.knowledge import (
 )
 from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz
-from fedattack.base.stored import Finite, check_arrays, keys_of, read_with_files, split, write_with_files
+from fedattack.base.stored import Finite, check_arrays, keys_of, read_with_files, split, typed_dict, write_with_files
 from fedattack.base.structured import fault, fields, finite, pack
 from fedattack.base.untrusted import Text, check_folder, read_npz, validate
 from fedattack.learning.importing import Asked, asked_unless
@@ -56,12 +56,10 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 _Count = Annotated[int, Field(ge=1, le=10**6)]
 _Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 
-_TRAINING: Any = keys_of(LocalSGD)
-
 # The settings of fedattack's own defences, with the keys of the run config; only the first kind changes the training.
-_PrivateTraining = TypedDict(
+_PrivateTraining = typed_dict(
     "_PrivateTraining",
-    {"defence": Literal["dp-sgd"], "noise": Finite, "dp-clip": _Rate, "loss": Text, "training": _TRAINING},
+    {"defence": Literal["dp-sgd"], "noise": Finite, "dp-clip": _Rate, "loss": Text, "training": keys_of(LocalSGD)},
 )
 _OfUpdates = TypedDict(
     "_OfUpdates",

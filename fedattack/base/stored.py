@@ -36,9 +36,9 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
+from fedattack.base.axes import ANY_KIND, ArrayKind, Axes, is_mapping
 from fedattack.base.errors import short
 from fedattack.base.files import write_sealed
-from fedattack.base.machine import let_go
 from fedattack.base.untrusted import (
     MAX_EXAMPLES_INFLATED,
     UNFIT,
@@ -52,21 +52,33 @@ from fedattack.base.untrusted import (
     verify_files,
 )
 
+__all__ = [
+    "ANY_KIND",
+    "APART",
+    "OPTIONAL",
+    "AsJson",
+    "Axes",
+    "Count",
+    "Finite",
+    "OptionalKey",
+    "check_arrays",
+    "form_of",
+    "keys_of",
+    "read_arrays",
+    "read_with_files",
+    "split",
+    "typed_dict",
+    "write_with_files",
+]
+
 T = TypeVar("T")
 
-# Numbers that are looked at together.
-_AT_ONCE = 2**20
 _STRICT = ConfigDict(extra="forbid", strict=True)
 Count = Annotated[int, Field(ge=0, le=2**50)]
 """How many there are of something."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number."""
-
-ANY_KIND = "biufcmMSUV"
-"""Kinds of all of NumPy's types, for a field of which its class alone says what it takes."""
-
-_SAID = {"b": "yes or no", "iu": "whole numbers", "U": "texts"}
 
 
 def _give(value: T) -> T:
@@ -78,7 +90,7 @@ def _is_stored(kind: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Optional:
+class OptionalKey:
     """Marks a key that is left out of the JSON where its field has its default.
 
     Attributes
@@ -90,7 +102,7 @@ class Optional:
     beside: str = ""
 
 
-OPTIONAL = Optional()
+OPTIONAL = OptionalKey()
 """A key that is left out of the JSON where its field has its default, and that may be missing."""
 
 
@@ -119,114 +131,6 @@ APART = _Apart()
 """Marks a field that lies in a file of its own, which whoever writes and reads the dataclass takes care of."""
 
 
-class Axes:
-    """Marks a field that is an array, or several: what they hold.
-
-    The field's type says which numbers: ``NDArray[np.int64]`` takes whole numbers and casts them,
-    ``NDArray[np.integer]`` takes them as they are, and ``NDArray[Any]`` any numbers. A tuple of texts or of whole
-    numbers, or one text, is an array on disk, too. A mapping is of arrays by name, at least one. Where ``None`` is of
-    the type, there may be none, and the field has its default.
-
-    Parameters
-    ----------
-    names
-        Of the axes.
-    low, high
-        Least and largest value, NaN apart.
-    nan
-        Whether NaN may stand for what there is not.
-    rest
-        Whether further axes may follow.
-    kinds
-        Kinds of NumPy's types that are taken; those of the field's type if empty.
-    prefix
-        What the names of a mapping's arrays begin with.
-    """
-
-    def __init__(
-        self,
-        *names: str,
-        low: float = -np.inf,
-        high: float = np.inf,
-        nan: bool = False,
-        rest: bool = False,
-        kinds: str = "",
-        prefix: str = "",
-    ) -> None:
-        self.names = names
-        self.low = low
-        self.high = high
-        self.nan = nan
-        self.rest = rest
-        self.kinds = kinds
-        self.prefix = prefix
-
-    def explain_misfit(self, dtype: np.dtype[Any], shape: tuple[int, ...], kinds: str, sizes: dict[str, int]) -> str:
-        """Say what is wrong with an array's type or shape, or nothing.
-
-        ``sizes`` are those of the axes that are known, and learns new ones.
-        """
-        count = len(self.names)
-        expected = [sizes.get(axis, axis) for axis in self.names]
-        fits = dtype.kind in kinds and (len(shape) == count or (len(shape) > count and self.rest))
-        for axis, size in zip(self.names, shape, strict=False):
-            fits = fits and sizes.setdefault(axis, size) == size
-        if fits:
-            return ""
-        sides = ", ".join([*map(str, expected), *["…"] * self.rest])
-        if count == 1 and not self.rest:
-            sides += ","
-        got = f"{short(str(dtype), 60)} {short(str(shape), 60)}"
-        return f"expected {_SAID.get(kinds, 'numbers')} ({sides}), got {got}"
-
-    def explain_values(self, array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> str:
-        """Say which values of an array are wrong, or cannot be cast to whole numbers of type ``dtype``, or nothing."""
-        low, high = self.low, self.high
-        if dtype is not None and dtype.kind in "iu":
-            low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
-        is_limited = (low, high) != (-np.inf, np.inf) or not self.nan
-        if array.dtype.kind not in "iuf" or not is_limited:
-            return ""
-        least, largest = np.inf, -np.inf
-        rows = np.atleast_1d(array)
-        # A few rows at a time: scores of many rounds are large.
-        step = max(1, len(rows) * _AT_ONCE // max(rows.size, 1))
-        for first in range(0, len(rows), step):
-            values = rows[first : first + step]
-            if array.dtype.kind == "f":
-                missing = np.isnan(values)
-                if missing.any() and not self.nan:
-                    return "expected numbers, got NaN"
-                values = values[~missing]
-            if values.size:
-                least, largest = min(least, values.min()), max(largest, values.max())
-            let_go(array)
-        if least <= largest and not low <= least <= largest <= high:
-            return f"expected values in {low:g} … {high:g}, got {least:g} … {largest:g}"
-        return ""
-
-
-@dataclass(frozen=True)
-class _ArrayKind:
-    """What a field's type says of its arrays.
-
-    Attributes
-    ----------
-    kinds, dtype
-        Which kinds of NumPy's types are taken, and to which type they are cast; ``None`` for as they are.
-    make
-        Makes of an array what the field holds.
-    is_mapping, may_lack
-        Whether the field is of arrays by name; whether there may be none.
-    """
-
-    kinds: str
-    dtype: np.dtype[Any] | None
-    make: Callable[[NDArray[Any]], Any]
-    is_mapping: bool
-    may_lack: bool
-
-
 @dataclass(frozen=True)
 class _StoredField:
     """A field: its type with and without what is annotated, and what is said of it."""
@@ -236,9 +140,9 @@ class _StoredField:
     kind: Any
     default: Callable[[], Any] | None
     axes: Axes | None
-    array: _ArrayKind
+    array: ArrayKind
     json: AsJson | None
-    optional: Optional | None
+    optional: OptionalKey | None
     is_apart: bool
 
     @property
@@ -271,8 +175,8 @@ def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
             default = field.default_factory
         elif field.default is not MISSING:
             default = partial(_give, field.default)
-        axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, Optional))
-        array = _NONE if axes is None else _array_kind(kind, axes)
+        axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, OptionalKey))
+        array = ArrayKind() if axes is None else ArrayKind.of(kind, axes)
         is_apart = _find_mark(marks, _Apart) is not None
         found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional, is_apart))
     return tuple(found)
@@ -280,55 +184,6 @@ def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
 
 def _find_mark(marks: Iterable[Any], sort: type[Any]) -> Any:
     return next((mark for mark in marks if isinstance(mark, sort)), None)
-
-
-_NONE = _ArrayKind("", None, _give, is_mapping=False, may_lack=False)
-
-
-def _array_kind(kind: Any, axes: Axes) -> _ArrayKind:
-    is_mapping = may_lack = False
-    if get_origin(kind) in (Union, UnionType):
-        (kind,) = (part for part in get_args(kind) if part is not NoneType)
-        may_lack = True
-    if _is_mapping(kind):
-        kind = get_args(kind)[1]
-        is_mapping = True
-    make: Callable[[NDArray[Any]], Any] = _give
-    scalar: Any = np.str_
-    if kind is str:
-        make = str
-    elif get_origin(kind) is tuple:
-        make = _make_texts
-        if get_args(kind)[0] is not str:
-            scalar, make = np.int64, _make_tuple
-    else:
-        # NDArray[scalar] is np.ndarray[shape, np.dtype[scalar]].
-        scalar = get_args(get_args(kind)[1])[0]
-    kinds, dtype = _kinds_of(get_origin(scalar) or scalar)
-    return _ArrayKind(axes.kinds or kinds, dtype, make, is_mapping, may_lack)
-
-
-def _is_mapping(kind: Any) -> bool:
-    origin = get_origin(kind)
-    return isinstance(origin, type) and issubclass(origin, Mapping)
-
-
-def _make_tuple(array: NDArray[Any]) -> tuple[int, ...]:
-    return tuple(array.tolist())
-
-
-def _make_texts(array: NDArray[Any]) -> tuple[str, ...]:
-    return tuple(map(str, array.tolist()))
-
-
-def _kinds_of(scalar: Any) -> tuple[str, np.dtype[Any] | None]:
-    if scalar is Any:
-        return "biuf", None
-    for kinds, sort in (("b", np.bool_), ("iu", np.integer), ("iuf", np.floating), ("U", np.str_)):
-        if issubclass(scalar, sort):
-            # An abstract type, such as np.floating, stands for all of its kind.
-            return kinds, None if scalar is sort else np.dtype(scalar)
-    raise TypeError(f"no array of {scalar} is stored")
 
 
 @cache
@@ -352,8 +207,8 @@ def _keys_adapter_of(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(keys_of(cls))
 
 
-# mypy takes a TypedDict in words alone.
-_make_typed_dict: Any = TypedDict
+typed_dict: Any = TypedDict
+"""A TypedDict of keys that are known when the program runs, which mypy would not take."""
 
 
 @cache
@@ -366,13 +221,14 @@ def keys_of(cls: Any, **further: Any) -> Any:
     for field in _fields_of(cls):
         if field.axes is not None or field.is_apart:
             continue
+        # A default of Python's is none of the file's: a file that lacks the key is damaged.
         if field.optional is None:
             keys[field.name] = _form(field.hint)
         else:
             keys[field.name] = NotRequired[_form(_without_none(field.hint))]
     keys |= {name: NotRequired[form] for name, form in further.items()}
     config = getattr(cls, "__pydantic_config__", _STRICT)
-    return with_config(config)(_make_typed_dict(cls.__name__, keys))
+    return with_config(config)(typed_dict(cls.__name__, keys))
 
 
 def _without_none(hint: Any) -> Any:
@@ -390,8 +246,10 @@ def _form(kind: Any, *limits: Any) -> Any:
         marks = inner[1:]
         if by_hand := _find_mark(marks, AsJson):
             return Annotated[by_hand.form, AfterValidator(partial(_read_by, by_hand.read))]
-        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, Optional | _Apart)))
+        return _form(inner[0], *(mark for mark in marks if not isinstance(mark, OptionalKey | _Apart)))
     making: tuple[Any, ...] = ()
+    # Strict pydantic takes no list for a tuple, and no dict for a dataclass. So it is told of lists and dicts, as JSON
+    # has them, and what is made of these comes after: its limits, and its stop at the first fault, hold before.
     if origin is tuple:
         making = (AfterValidator(tuple),)
         if inner[-1] is not Ellipsis:
@@ -399,7 +257,7 @@ def _form(kind: Any, *limits: Any) -> Any:
         kind = list[_form(inner[0])]  # type: ignore[misc]  # all entries are of one type
     elif origin in (Union, UnionType):
         kind = Union[tuple(map(_form, inner))]  # noqa: UP007 - of types that are known here alone
-    elif _is_mapping(kind):
+    elif is_mapping(kind):
         kind = dict[_form(inner[0]), _form(inner[1])]  # type: ignore[misc]
     elif _is_stored(kind):
         if not _has_arrays(kind):
@@ -416,6 +274,7 @@ def _read_by(read: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _unfit(wrong: str) -> PydanticCustomError:
+    # The text goes in as a value: pydantic would look for names in braces in a template.
     return PydanticCustomError(UNFIT, "{wrong}", {"wrong": wrong})
 
 
@@ -514,6 +373,7 @@ class _ArraysRead:
 
     def look(self, cls: Any, values: Mapping[str, Any], known: Mapping[str, int], before: str = "") -> None:
         """Hold types and shapes against the form, and take no memory; ``known`` are lengths of axes."""
+        # A tuple in the JSON lists what lies along the axis of its name.
         sizes = {**known, **{name: len(value) for name, value in values.items() if isinstance(value, tuple)}}
         for field in _fields_of(cls):
             if field.inner is not None:
@@ -532,6 +392,7 @@ class _ArraysRead:
     def read(self) -> None:
         """Read what was looked at, and hold values against the form."""
         for name, (field, seen) in self._seen.items():
+            # Memory is taken here, and nowhere before.
             array, dtype = self._file.read(name, self._most), field.array.dtype
             if (array.dtype, array.shape) != seen:
                 raise self._refuse(f"{short(name, 60)} changed while it was read")

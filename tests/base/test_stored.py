@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 
 from fedattack.base.errors import DataError
 from fedattack.base.files import write_npz, write_sealed
-from fedattack.base.stored import OPTIONAL, AsJson, Axes, Optional, form_of, keys_of, read_arrays, split
+from fedattack.base.stored import OPTIONAL, AsJson, Axes, OptionalKey, form_of, keys_of, read_arrays, split
 from fedattack.base.untrusted import parse_json, read_sealed, validate
 
 HINT = "write it again"
@@ -46,7 +46,7 @@ class Model:
     ]
     best: Table | None = None
     lr: Annotated[float | None, OPTIONAL] = None
-    weight: Annotated[float, Optional(beside="lr")] = 0.5
+    weight: Annotated[float, OptionalKey(beside="lr")] = 0.5
 
 
 MODEL = Model("net", (Table("a", (2, 3)), Table("b", ())), {"a": ("x", "y")}, {3: 4}, lr=0.1)
