@@ -176,7 +176,7 @@ class RecordStorage:
 
     def entry(self, line: IndexedLine) -> Mapping[str, Any]:
         """Return what the index says of a round."""
-        return cast(Mapping[str, Any], self.index.entry(line))
+        return self.index.entry(line)
 
     def arrays(self, line: IndexedLine, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Return arrays of a round's file under ``prefix``; ``None`` where it has none."""
