@@ -280,7 +280,7 @@ class PrivateAttribute(Attack):
         attributes = knowledge.attributes
         defence = knowledge.defence
         options = self.options
-        names = list(options.adversaries)
+        names: list[str] = list(options.adversaries)
         if defence is not None:
             # What cannot be built is refused before any work.
             defence.build()
