@@ -135,7 +135,7 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
     pick_device(settings.device)
     study = Study(settings)
     if study.framework.check is not None:
-        study.framework.check(study)
+        study.framework.check(study.models)
     check_departure(study)
     if settings.secagg:
         _check_secure_aggregation(study)

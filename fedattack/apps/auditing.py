@@ -1,5 +1,7 @@
 """The walk of an audit of somebody's app, in seven stages; each returns a frozen value, and none is entered twice.
 
+With an active server a run with an honest one comes first: it is another run, in a private folder, that is posed alone.
+
 ======= ===================================================== =====================================================
 run     :func:`fedattack.apps.running.run_app`                 parts of a run folder: records, and what witnesses wrote
 witness :func:`fedattack.apps.witnessing.witness`              what was witnessed of a run
@@ -34,20 +36,27 @@ from fedattack.attacks import ATTACKS, Attack
 from fedattack.attacks.needs import InApps
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.control import Control
-from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED
 from fedattack.audit.finding import Finding
+from fedattack.audit.opened import SENT, UNANSWERED, WITNESSED, Run, add_scores, open_records
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.files import FolderLock, write_sealed
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
-from fedattack.record.folder import LEFT_OUT, Part, find_parts, read_study, write_study
+from fedattack.record.folder import LEFT_OUT, Part, RunFolder
 from fedattack.record.marks import RecordMark
 from fedattack.report import read_run
 from fedattack.report.sent import list_readable
 from fedattack.runs.asked import known_to
 from fedattack.runs.code import note_code, read_code
-from fedattack.runs.pipeline import attack_folder, judge_folder, list_unscored, remove_scores, say_unmade
+from fedattack.runs.pipeline import (
+    attack_runs,
+    judge_folder,
+    judge_runs,
+    list_unscored,
+    remove_scores,
+    say_unmade,
+)
 from fedattack.runs.private import private_folder
 from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
@@ -97,11 +106,20 @@ class Order:
 
 @dataclass(frozen=True)
 class Attacked:
-    """Attacks that have scores; by attack, why others failed; and import paths that the app itself gave."""
+    """Runs that were attacked.
 
+    Attributes
+    ----------
+    folder, runs
+        The run folder, and its seeds with all their scores.
+    scored, failed
+        The attacks that were made; and by attack, why others failed.
+    """
+
+    folder: RunFolder
+    runs: tuple[Run, ...]
     scored: tuple[str, ...]
     failed: Mapping[str, str]
-    trusted: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -124,27 +142,66 @@ def audit(order: Order, app: App, watch: Watch) -> Judged:
     """
     with explaining(order, watch):
         parts = run_app(
-            app, order.out, order.seeds, on=order.on, command=order.command, options=order.options, watch=watch
+            app,
+            order.out,
+            order.seeds,
+            on=order.on,
+            command=order.command,
+            options=order.options,
+            plan=plan_departure,
+            watch=watch,
         )
     trusted: set[str] = set()
     with explaining(order, watch, trusted), lock_folder(order.out):
         # Witness, hold and pose, run by run.
         posed = tuple(pose_run(part, order.asked, app, watch) for part in parts)
-        chosen = choose(parts, posed, order.make, watch)
-        attacked = attack(parts, posed, chosen, order.device, watch)
-        trusted |= attacked.trusted
-        control_all(app, parts, attacked, watch)
-        return judge(order, posed, attacked, watch)
+        trusted |= list_trusted(posed)
+        return _attack_and_judge(order, posed, trusted, watch, app)
 
 
-def audit_gathered(order: Order, parts: Sequence[Part], posed: Sequence[Posed], watch: Watch) -> Judged:
+def audit_gathered(order: Order, posed: Sequence[Posed], watch: Watch) -> Judged:
     """Do the last three stages, of a run that was gathered."""
     trusted: set[str] = set()
     with explaining(order, watch, trusted):
-        chosen = choose(parts, posed, order.make, watch)
-        attacked = attack(parts, posed, chosen, order.device, watch)
-        trusted |= attacked.trusted
-        return judge(order, posed, attacked, watch)
+        trusted |= list_trusted(posed)
+        return _attack_and_judge(order, posed, trusted, watch)
+
+
+def _attack_and_judge(
+    order: Order, posed: Sequence[Posed], trusted: Collection[str], watch: Watch, app: App | None = None
+) -> Judged:
+    """Do the stages after `pose`, on runs that are opened once; an app is asked for positive controls."""
+    folder = RunFolder(order.out.expanduser().absolute())
+    runs = open_records(folder, lambda part: known_to(part, trusted), truth=True)
+    chosen = choose(runs, posed, order.make, watch)
+    attacked = attack(folder, runs, posed, chosen, order.device, watch)
+    if app is not None:
+        control_all(app, attacked, watch)
+    return judge(order, posed, attacked, watch)
+
+
+def list_trusted(posed: Sequence[Posed]) -> set[str]:
+    """List the import paths that the clients' own app gave."""
+    models = [each.knowledge.model for each in posed if each.knowledge.model is not None]
+    return {str(name) for model in models for name in (model.spec, model.loss)}
+
+
+def plan_departure(server: str, honest: Part, seed: int, file: Path) -> None:
+    """Plan what an active server sends, from what an honest run shows of the clients' model.
+
+    Raises
+    ------
+    ConfigError
+        If that run does not show it, or the model does not allow it.
+    """
+    # It imports Flower, which an honest server's audit has imported in other processes alone.
+    from fedattack.apps.departing import Plan
+
+    try:
+        posed = pose_run(honest)
+    except FedAttackError as cause:
+        raise ConfigError(f"--server {server} needs to know the clients' model: {cause}") from None
+    Plan.of(server, Record(honest.record), posed.knowledge, seed).write(file)
 
 
 def pose_run(
@@ -188,7 +245,9 @@ def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
     return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), tuple(entry["assumed"]), entry["reasons"])
 
 
-def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device: str, watch: Watch) -> Attacked:
+def attack(
+    folder: RunFolder, runs: Sequence[Run], posed: Sequence[Posed], chosen: Chosen, device: str, watch: Watch
+) -> Attacked:
     """Make the attacks that were chosen, and note for the report what was asked and what was not.
 
     Raises
@@ -196,20 +255,19 @@ def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device
     NeedsError
         If none could be made.
     """
-    models = [each.knowledge.model for each in posed if each.knowledge.model is not None]
-    trusted = {str(name) for model in models for name in (model.spec, model.loss)}
     failed = dict(chosen.refused)
     scored = []
     for each in chosen.attacks:
-        if why := _make(each, parts, trusted, device, watch):
-            failed[each.name] = why
+        made = _make(each, runs, device, watch)
+        if isinstance(made, str):
+            failed[each.name] = made
         else:
+            runs = made
             scored.append(each.name)
     if not scored:
-        raise NeedsError(f"no attack could be made of {parts[0].record}: {_join_reasons(failed)}")
+        raise NeedsError(f"no attack could be made of {runs[0].sent.path}: {_join_reasons(failed)}")
     # The report begins with the first of them.
-    folder = parts[0].folder
-    study = {**read_study(folder), "attacks": scored, "untried": list_unasked(scored, failed, parts[0], posed)}
+    study = {**folder.study, "attacks": scored, "untried": list_unasked(scored, failed, runs[0], posed)}
     if study.pop(LEFT_OUT, None):
         # Positive controls may be among what was left out: they are tried again.
         study.pop("controls", None)
@@ -227,8 +285,8 @@ def attack(parts: Sequence[Part], posed: Sequence[Posed], chosen: Chosen, device
         options["clients"] = ",".join(posed[0].few)
     if options:
         study["options"] = options
-    write_study(folder, study)
-    return Attacked(tuple(scored), failed, frozenset(trusted))
+    folder.note(study)
+    return Attacked(folder, tuple(add_scores(folder, runs, {})), tuple(scored), failed)
 
 
 def _join_reasons(failed: Mapping[str, str]) -> str:
@@ -238,65 +296,65 @@ def _join_reasons(failed: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {failed[name]}" for name in tried)
 
 
-def _make(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> str:
+def _make(attack: Attack, runs: Sequence[Run], device: str, watch: Watch) -> Sequence[Run] | str:
     """Attack all runs, unless that was done before the audit was stopped; returns why it cannot be done, if so."""
-    if not list_unscored(parts, [attack.name]):
-        return ""
+    if not list_unscored({run.part: run.sent for run in runs}, [attack.name]):
+        return runs
     failed: dict[str, Failure] = {}
     with failing_alone(failed, attack.name):
-        if Record(parts[0].record, thinned=True).view in attack.needs.views:
-            attack_folder(
-                attack, parts[0].folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch
-            )
-        else:
-            _attack_sums(attack, parts, trusted, device, watch)
-        return ""
-    remove_scores(parts, attack.name)
+        if runs[0].sent.view in attack.needs.views:
+            return list(attack_runs(attack, runs, device=device, watch=watch))
+        return _attack_sums(attack, runs, device, watch)
+    remove_scores([run.part for run in runs], attack.name)
     why = failed[attack.name].why
     watch.say("warning", say_unmade(attack.name, why))
     return why
 
 
-def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> None:
+def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch) -> list[Run]:
     """Attack what a server behind secure aggregation would have seen of the same runs."""
-    for part in parts:
-        step = f"{attack.name} on {part.name or 'the record'}"
-        with private_folder(part.folder) as folder:
+    scored = []
+    for run in runs:
+        step = f"{attack.name} on {run.part.name or 'the record'}"
+        with private_folder(run.part.folder) as folder:
             scores = attack.run(
-                project_record(Record(part.record), folder / "record"),
-                known_to(part, trusted),
+                project_record(Record(run.part.record), folder / "record"),
+                run.knowledge,
                 device=device,
                 progress=lambda done, total, step=step: watch.step(step, done, total),  # type: ignore[misc]
             )
         note = f"{attack.name} was given sums alone, computed from the replies as if secure aggregation had been on"
         # The sums are gone; what they were computed from stays.
-        of_replies = RecordMark.of(Record(part.record))
-        replace(scores, notes=(note, *scores.notes), record=of_replies).save(part.scores(attack.name))
+        of_replies = RecordMark.of(run.sent)
+        scores = replace(scores, notes=(note, *scores.notes), record=of_replies)
+        scores.save(run.part.scores(attack.name))
+        scored.append(run.with_scores({**run.scores, attack.name: scores}))
+    return scored
 
 
-def control_all(app: App, parts: Sequence[Part], attacked: Attacked, watch: Watch) -> None:
+def control_all(app: App, attacked: Attacked, watch: Watch) -> None:
     """Find out whether attacks that show nothing would have seen a leak, and note it for the report, once."""
-    study = read_study(parts[0].folder)
+    runs, study = attacked.runs, dict(attacked.folder.study)
     if "controls" in study:
         return
     found: dict[str, Control] = {}
     failed: dict[str, Failure] = {}
     left_out = list(study.get(LEFT_OUT, ()))
     with failing_alone(failed, "control"):
-        found = control(app, parts, [witnesses_of(part) for part in parts], attacked.trusted, watch, left_out)
+        found = control(app, runs, [witnesses_of(run.part) for run in runs], watch, left_out)
     for failure in failed.values():
         watch.say("warning", f"there are no positive controls: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")
     study["controls"] = {name: vars(one) for name, one in found.items()}
     if left_out:
         study[LEFT_OUT] = left_out
-    write_study(parts[0].folder, study)
+    attacked.folder.note(study)
 
 
 def judge(order: Order, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Judged:
     """Judge all scores of a run folder, and write its page."""
     unmade: dict[str, Failure] = {}
-    findings, page = judge_folder(order.out, device=order.device, watch=watch, trusted=attacked.trusted, unmade=unmade)
+    findings, page = judge_runs(attacked.folder, attacked.runs, device=order.device, watch=watch, unmade=unmade)
     return Judged(tuple(findings), page, tuple(posed), unmade)
 
 
@@ -346,11 +404,11 @@ def note_unanswered(out: Path, why: str) -> bool:
     What witnesses saw of the first run is noted with it: what clients send, and what a reader must know.
     """
     try:
-        parts = find_parts(out)
-        records = [Record(part.record, thinned=True) for part in parts]
+        folder = RunFolder(out)
+        records = [Record(part.record, thinned=True) for part in folder.parts]
     except FedAttackError:
         return False
-    study = read_study(out)
+    study = folder.study
     untried = dict.fromkeys(THREATS, "no attack was made, for the reason above")
     if study.get("attacks"):
         # Attacks were made, and the study says why others were not.
@@ -359,8 +417,10 @@ def note_unanswered(out: Path, why: str) -> bool:
         untried |= dict.fromkeys(
             _OF_QUERIES, "fedattack has no attack on what clients of vertical or split learning send"
         )
-    noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(parts[0])
-    write_study(out, {**study, **noted})
+    noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(
+        folder.parts[0]
+    )
+    folder.note({**study, **noted})
     return True
 
 

@@ -7,20 +7,18 @@ import numpy as np
 
 from fedattack.apps.posing import FEW, Posed
 from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks.needs import VIEW
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
+from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
-from fedattack.audit.truth import Truth, read_truth
-from fedattack.audit.untried import VIEWS, lacking
+from fedattack.audit.truth import Truth
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.record import Record
-from fedattack.record.folder import Part
+from fedattack.base.reasons import Reason
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
-
-_SUMS = "aggregate"
 
 # Among how many headlines what every app is asked first is judged.
 _HEADLINES = 2
@@ -39,17 +37,16 @@ class Chosen:
 
 
 def choose(
-    parts: Sequence[Part], posed: Sequence[Posed], make: Callable[[Sequence[str]], Sequence[Attack]], watch: Watch
+    runs: Sequence[Run], posed: Sequence[Posed], make: Callable[[Sequence[str]], Sequence[Attack]], watch: Watch
 ) -> Chosen:
     """Choose the attacks whose needs are met; ``make`` returns attacks by their names, with the caller's options."""
-    record = Record(parts[0].record, thinned=True)
     refused: dict[str, str] = {}
     attacks: list[Attack] = []
     spared: dict[str, Mapping[str, str]] = {}
-    for attack in make(_list_applying(record, parts, posed, refused)):
+    for attack in make(_list_applying(runs, posed, refused)):
         if attack.in_apps.of_few:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
-        if sparing := _spare(attack, len(record)):
+        if sparing := _spare(attack, len(runs[0].sent)):
             attack = attack.with_options(sparing)
             spared[attack.name] = sparing
             options = " ".join(f"--option {key}={value}" for key, value in sparing.items())
@@ -58,7 +55,7 @@ def choose(
     return Chosen(tuple(attacks), spared, refused)
 
 
-def _list_applying(record: Record, parts: Sequence[Part], posed: Sequence[Posed], refused: dict[str, str]) -> list[str]:
+def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[str, str]) -> list[str]:
     """List the attacks whose needs are met, and that are not `refused`, which is told why."""
     names: list[str] = []
     failed: dict[str, Failure] = {}
@@ -66,9 +63,9 @@ def _list_applying(record: Record, parts: Sequence[Part], posed: Sequence[Posed]
         asked = []
         for name in threat.judged:
             with failing_alone(failed, name):
-                if _lacks(name, record, posed[0].knowledge):
+                if _find_obstacles(name, runs[0]):
                     continue
-                if why := _why_refused(name, parts, posed):
+                if why := _why_refused(name, runs, posed):
                     refused[name] = why
                 else:
                     names.append(name)
@@ -84,7 +81,7 @@ def _place(name: str) -> tuple[int, str]:
     return ATTACKS[name].in_apps.place, name
 
 
-def _why_refused(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> str:
+def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> str:
     """Say why an attack whose needs are met is not made; empty if it is."""
     how = ATTACKS[name].in_apps
     if name in posed[0].reasons:
@@ -93,9 +90,7 @@ def _why_refused(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> st
         return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
     if not how.is_slow:
         return ""
-    prepared = []
-    for part, each in zip(parts, posed, strict=True):
-        prepared.append(Prepared(read_truth(part.truth), each.knowledge))
+    prepared = [Prepared(run.truth, run.knowledge) for run in runs if run.truth is not None]
     reach = _reach(name, prepared, ERROR)
     if reach is None or reach.least <= ERROR:
         return ""
@@ -117,19 +112,19 @@ def _spare(attack: Attack, rounds: int) -> dict[str, str]:
     return sparing
 
 
-def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
-    """Say what an attack lacks; a property is asked of sums, which single replies make."""
-    missing = lacking(ATTACKS[name], record, knowledge)
-    if ATTACKS[name].in_apps.of_sums and record.view != _SUMS and VIEWS[_SUMS] in missing:
-        missing.remove(VIEWS[_SUMS])
-    return missing
+def _find_obstacles(name: str, run: Run) -> list[Reason]:
+    """Say why an attack cannot be made; a property is asked of sums, which single replies make."""
+    attack = ATTACKS[name]
+    obstacles = attack.find_obstacles(run.sent, run.knowledge)
+    if attack.in_apps.of_sums and run.sent.view == "individual":
+        return [reason for reason in obstacles if reason.kind != VIEW]
+    return obstacles
 
 
 def list_unasked(
-    scored: Collection[str], failed: Mapping[str, str], part: Part, posed: Sequence[Posed]
+    scored: Collection[str], failed: Mapping[str, str], run: Run, posed: Sequence[Posed]
 ) -> dict[str, str]:
     """Say of each threat that was not asked why, and what it would take."""
-    record, knowledge = Record(part.record, thinned=True), posed[0].knowledge
     unasked = {}
     for threat in THREATS.values():
         if {*threat.attacks} & {*scored}:
@@ -140,9 +135,9 @@ def list_unasked(
         reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
-            missing = min((_lacks(name, record, knowledge) for name in threat.judged), key=len, default=[])
-            if missing:
-                reasons = ["; ".join(missing) + find_remedy(threat, knowledge)]
+            obstacles = min((_find_obstacles(name, run) for name in threat.judged), key=len, default=[])
+            if obstacles:
+                reasons = ["; ".join(reason.what for reason in obstacles) + find_remedy(threat, run.knowledge)]
         for why in reasons[:1]:
             unasked[threat.name] = why
     return unasked

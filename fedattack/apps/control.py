@@ -21,15 +21,14 @@ from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import Plants
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
-from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import Run
 from fedattack.base.errors import DataError, FedAttackError
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.structured import finite
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Round, rewrite_record
-from fedattack.record.folder import Part
 from fedattack.runs.private import private_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
@@ -49,30 +48,27 @@ VALUES = (1, 4, 16, 64)
 
 def control(
     app: App,
-    parts: Sequence[Part],
+    runs: Sequence[Run],
     witnesses: Sequence[Sequence[Witness]],
-    trusted: Collection[str],
     watch: Watch,
     faults: list[str],
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
-    Of all runs, attacked, ``witnesses`` say what clients did, and ``trusted`` are import paths that the app itself
-    gave. Returned is by attack; nothing of attacks that show a leak, or where nothing can be planted. To ``faults`` is
-    added what nobody foresaw, and what it keeps from being controlled.
+    ``witnesses`` say what the clients of each run did. Returned is by attack; nothing of attacks that show a leak, or
+    where nothing can be planted. To ``faults`` is added what nobody foresaw, and what it keeps from being controlled.
     """
-    evidence = read_evidence(Path(parts[0].folder), trusted=trusted, failed={})
     asker = Asker(app, watch)
     # Of what cannot be judged there is nothing to control, and the report says why.
-    shown = _headlines(evidence, [*evidence[0].scores], {})
+    shown = _headlines(runs, [*runs[0].scores], {})
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
     found: dict[str, Control] = {}
     given_up: set[tuple[str, str]] = set()
     if not unseen:
         return found
     by_kind = {kind: [name for name in unseen if _takes(name, kind)] for kind in (TRAINED, STEPPED, WHOLE, PLANTED)}
-    with private_folder(parts[0].folder) as folder:
-        tries: list[tuple[str, list[str], Sequence[int], Callable[..., Mapping[int, Evidence]]]] = [
+    with private_folder(runs[0].part.folder) as folder:
+        tries: list[tuple[str, list[str], Sequence[int], Callable[..., Mapping[int, Run]]]] = [
             *((TRAINED, by_kind[TRAINED], passes, _train_further) for passes in PASSES),
             (STEPPED, by_kind[STEPPED], TOGETHER, partial(_step, folder)),
             (WHOLE, by_kind[WHOLE], (ALL,), partial(_step, folder)),
@@ -89,8 +85,8 @@ def control(
             lost: dict[str, Failure] = {}
             unplanted: dict[str, Failure] = {}
             with failing_alone(unplanted, kind):
-                of_run = [plant(asker, one, seen, amounts) for one, seen in zip(evidence, witnesses, strict=True)]
-                found |= _look(left, kind, evidence, of_run, amounts, watch, lost)
+                of_run = [plant(asker, one, seen, amounts) for one, seen in zip(runs, witnesses, strict=True)]
+                found |= _look(left, kind, runs, of_run, amounts, watch, lost)
             for failure in unplanted.values():
                 lost |= dict.fromkeys(left, failure)
             given_up |= {(kind, name) for name in lost}
@@ -125,8 +121,8 @@ def _takes(name: str, kind: str) -> bool:
 def _look(
     names: Sequence[str],
     kind: str,
-    evidence: Sequence[Evidence],
-    planted: Sequence[Mapping[int, Evidence]],
+    runs: Sequence[Run],
+    planted: Sequence[Mapping[int, Run]],
     amounts: Sequence[int],
     watch: Watch,
     lost: MutableMapping[str, Failure],
@@ -141,7 +137,7 @@ def _look(
         left = [name for name in names if name not in lost and not (name in found and found[name].is_seen)]
         if not left:
             break
-        attacked = [_attack(one, run[amount], left, lost) for one, run in zip(evidence, planted, strict=True)]
+        attacked = [_attack(one, run[amount], left, lost) for one, run in zip(runs, planted, strict=True)]
         shown = _headlines(attacked, left, lost)
         for name in left:
             if name in lost:
@@ -152,78 +148,70 @@ def _look(
     return found
 
 
-def _attack(
-    evidence: Evidence, planted: Evidence, names: Collection[str], lost: MutableMapping[str, Failure]
-) -> Evidence:
+def _attack(run: Run, planted: Run, names: Collection[str], lost: MutableMapping[str, Failure]) -> Run:
     """Make attacks of a run in which something is planted; those that refuse it show nothing, and others stay."""
-    scores = {name: one for name, one in evidence.scores.items() if name not in names}
+    scores = {name: one for name, one in run.scores.items() if name not in names}
     for name in names:
         with failing_alone(lost, name), suppress(FedAttackError):
-            scores[name] = ATTACKS[name].run(planted.record, planted.knowledge, device="cpu")
-    return replace(evidence, scores=scores)
+            scores[name] = ATTACKS[name].run(planted.sent, planted.knowledge, device="cpu")
+    return run.with_scores(scores)
 
 
-def _headlines(
-    evidence: Sequence[Evidence], names: Collection[str], lost: MutableMapping[str, Failure]
-) -> dict[str, Finding]:
+def _headlines(runs: Sequence[Run], names: Collection[str], lost: MutableMapping[str, Failure]) -> dict[str, Finding]:
     """Judge all attacks, as the report corrects them for each other, and return the headline of each of these.
 
     ``lost`` is told which of these cannot be judged.
     """
-    common = [*evidence[0].scores]
-    for run in evidence:
+    common = [*runs[0].scores]
+    for run in runs:
         common = [name for name in common if name in run.scores]
     if not {*common} & {*names}:
         return {}
-    runs = []
-    for run in evidence:
-        runs.append(replace(run, scores={name: run.scores[name] for name in common}))
+    alike = [run.with_scores({name: run.scores[name] for name in common}) for run in runs]
     failed: dict[str, Failure] = {}
-    findings = answering(judge_attacks(runs, setting={}, provenance={}, failed=failed))
+    findings = answering(judge_attacks(alike, setting={}, provenance={}, failed=failed))
     lost.update({name: failure for name, failure in failed.items() if name in names})
     return {finding.attack: finding for finding in findings if finding.attack in names}
 
 
-def _train_further(
-    asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], passes: Sequence[int]
-) -> Mapping[int, Evidence]:
+def _train_further(asker: Asker, run: Run, witnesses: Sequence[Witness], passes: Sequence[int]) -> Mapping[int, Run]:
     """Ask about replies of clients that were trained further on their own targets."""
-    inquiry, owned = _inquire(evidence, witnesses)
+    inquiry, owned = _inquire(run, witnesses)
     found = {}
     for count, answers in asker.plant(inquiry, owned, passes).items():
-        found[count] = replace(evidence, knowledge=replace(evidence.knowledge, model=None, answers=answers))
+        found[count] = replace(run, knowledge=replace(run.knowledge, model=None, answers=answers))
     return found
 
 
 def _step(
-    folder: Path, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], together: Sequence[int]
-) -> Mapping[int, Evidence]:
+    folder: Path, asker: Asker, run: Run, witnesses: Sequence[Witness], together: Sequence[int]
+) -> Mapping[int, Run]:
     """Let clients send one plain step on some of their own targets.
 
     Where the attacker knows how clients train, it knows this step.
     """
-    inquiry, owned = _inquire(evidence, witnesses)
-    if evidence.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
+    inquiry, owned = _inquire(run, witnesses)
+    if run.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
         raise DataError("a plain step stands in the place of a single client's model alone")
     # What is read off a step is compared with examples, number by number.
     is_complete = finite(inquiry.targets.x)
     owned = {node: [row for row in rows if is_complete[row]] for node, rows in owned.items()}
     if not any(owned.values()):
-        raise DataError(f"all targets of {evidence.part.label} that one client holds have a value that is not finite")
-    records = asker.plant_steps(inquiry, owned, together, folder / (evidence.part.name or "run"))
-    if together == (ALL,) and evidence.knowledge.training is not None:
+        raise DataError(f"all targets of {run.part.label} that one client holds have a value that is not finite")
+    records = asker.plant_steps(inquiry, owned, together, folder / (run.part.name or "run"))
+    if together == (ALL,) and run.knowledge.training is not None:
         step = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)
-        evidence = replace(evidence, knowledge=replace(evidence.knowledge, training=step))
-    return {count: replace(evidence, record=record) for count, record in records.items()}
+        run = replace(run, knowledge=replace(run.knowledge, training=step))
+    return {count: replace(run, sent=record) for count, record in records.items()}
 
 
 def _plant_rows(
-    folder: Path, name: str, asker: Asker, evidence: Evidence, witnesses: Sequence[Witness], values: Sequence[int]
-) -> Mapping[int, Evidence]:
+    folder: Path, name: str, asker: Asker, run: Run, witnesses: Sequence[Witness], values: Sequence[int]
+) -> Mapping[int, Run]:
     """Let clients send what gives some of their own rows away to the attack of that name."""
-    attack, truth = ATTACKS[name], evidence.truth
+    attack, truth = ATTACKS[name], run.truth
     if not isinstance(attack, Plants) or truth is None or name not in truth.answers:
-        raise DataError(f"of no client of {evidence.part.label} its rows are known")
+        raise DataError(f"of no client of {run.part.label} its rows are known")
     rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
 
     def change(count: int, round_: Round, exchange: Exchange) -> Exchange:
@@ -237,18 +225,18 @@ def _plant_rows(
 
     found = {}
     for count in values:
-        out = folder / f"{evidence.part.name or 'run'}-{name}-{count}"
-        found[count] = replace(evidence, record=rewrite_record(evidence.record, out, partial(change, count)))
+        out = folder / f"{run.part.name or 'run'}-{name}-{count}"
+        found[count] = replace(run, sent=rewrite_record(run.record, out, partial(change, count)))
     return found
 
 
-def _inquire(evidence: Evidence, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:
+def _inquire(run: Run, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:
     """Return what an app is asked about, and by node which targets are its own."""
-    targets, truth = evidence.knowledge.targets, evidence.truth
+    targets, truth = run.knowledge.targets, run.truth
     owned: dict[str, list[int]] = {}
     if truth is not None:
         for node, client in truth.nodes.items():
             owned[node] = np.flatnonzero(truth.owners == client).tolist()
     if targets is None or not any(owned.values()):
-        raise DataError(f"of no target of {evidence.part.label} it is known which client alone holds it")
-    return Inquiry(evidence.part, witnesses, targets, evidence.knowledge.sends), owned
+        raise DataError(f"of no target of {run.part.label} it is known which client alone holds it")
+    return Inquiry(run.part, witnesses, targets, run.knowledge.sends), owned

@@ -54,7 +54,7 @@ def gather(
     asked: Questions = NOTHING_BESIDES,
     trust: bool = False,
     app: App | None = None,
-) -> tuple[list[Part], list[Posed]]:
+) -> list[Posed]:
     """Make the new run folder ``out``: a copy of the record, knowledge and truth.
 
     Parameters
@@ -99,7 +99,7 @@ def gather(
         if len(seeds) == len(records):
             study["seeds"] = [*seeds]
         write_study(folder, study)
-    return [Part(out, name) for name, _ in records], posed
+    return posed
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from fedattack.base.errors import DataError, short
 from fedattack.record.format import Arrays
+from fedattack.witness.arrays import same
 from fedattack.witness.feeding import feed
 from fedattack.witness.step import as_array
 from fedattack.witness.tape import BATCH_NORM, leaves_for, read_tape
-from fedattack.witness.watch import same
 
 PLANTING = 1e-3
 """Learning rate of Adam, by which clients are trained further on their own examples."""
@@ -51,7 +51,7 @@ Form = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Handler:
-    """The app's own training of one client, as :class:`fedattack.witness.AskedToTrain` says it was asked to."""
+    """The app's own training of one client, as :class:`fedattack.witness.seen.AskedToTrain` says it was asked to."""
 
     app: ClientApp
     run_config: Mapping[str, Any]

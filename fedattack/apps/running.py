@@ -11,7 +11,7 @@ from fedattack.apps.app import App
 from fedattack.apps.outside import count_rounds, observe_command, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.witnessing import check_code, check_trained, describe_besides, list_code, witness_of, witnesses_of
-from fedattack.base.errors import ConfigError, FedAttackError, RecordError, short
+from fedattack.base.errors import ConfigError, RecordError, short
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
@@ -34,6 +34,9 @@ from fedattack.witness import HoldOut
 
 # Examples of each role that are kept of all clients, and of one: all of them are read at once.
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
+
+PlanDeparture = Callable[[str, Part, int, Path], None]
+"""Plans what an active server sends, by its name, from a run with an honest one and its seed, into a file."""
 
 _IDENTITY = {"app": "app", "seeds": "seeds", "commands": "command", "code": "code of the app"}
 """What a command has in common with the run that it goes on with, in the study, and its title."""
@@ -76,6 +79,7 @@ def run_app(
     on: str,
     command: str,
     options: Mapping[str, str] | None = None,
+    plan: PlanDeparture | None = None,
     watch: Watch,
 ) -> tuple[Part, ...]:
     """Run a copy of an app, once for each seed, observed and witnessed, into the run folder ``out``.
@@ -83,8 +87,8 @@ def run_app(
     A run that the same command began goes on: seeds that are recorded whole are left alone, others are run anew.
 
     ``on`` is one of :data:`fedattack.runs.runtimes.RUNTIMES`, and of no effect where the caller gave the command that
-    runs the app. ``command``, the command line, and ``options`` of attacks are kept for the report, and for who attacks
-    again.
+    runs the app. ``plan`` is asked what an active server sends. ``command``, the command line, and ``options`` of
+    attacks are kept for the report, and for who attacks again.
 
     Raises
     ------
@@ -116,7 +120,7 @@ def run_app(
                 continue
             for folder in (part.record, witness_of(part), part.truth, part.knowledge, out / "scores" / part.name):
                 remove_inside(out, folder, ConfigError)
-            left.append(([part], partial(_run, app, out, study, part, seed, watch)))
+            left.append(([part], partial(_run, app, out, study, part, seed, plan, watch)))
         if left:
             write_study(out, study)
             run_in_turn(out, study, left, None, watch)
@@ -129,11 +133,18 @@ def _is_whole(part: Part, seed: int, study: Mapping[str, Any]) -> bool:
 
 
 def _run(
-    app: App, out: Path, study: dict[str, Any], part: Part, seed: int, watch: Watch, advance: Callable[[], None]
+    app: App,
+    out: Path,
+    study: dict[str, Any],
+    part: Part,
+    seed: int,
+    plan: PlanDeparture | None,
+    watch: Watch,
+    advance: Callable[[], None],
 ) -> None:
     on = study.get("runtime", "")
-    if app.server:
-        client_error = _run_departing(app, out, part, seed, on, watch, advance)
+    if app.server and plan is not None:
+        client_error = _run_departing(app, out, part, seed, on, plan, watch, advance)
     elif app.command is None:
         client_error = _run_copy(app, out, part, seed, on, advance)
     else:
@@ -166,23 +177,16 @@ def _held_out(app: App, seed: int) -> HoldOut | None:
 
 
 def _run_departing(
-    app: App, out: Path, part: Part, seed: int, on: str, watch: Watch, advance: Callable[[], None]
+    app: App, out: Path, part: Part, seed: int, on: str, plan: PlanDeparture, watch: Watch, advance: Callable[[], None]
 ) -> str | None:
     """Run a copy of an app with an active server, which learns what to send from a run with an honest one."""
-    from fedattack.apps.auditing import pose_run
-    from fedattack.apps.departing import Plan
-
     with private_folder(out) as folder:
         watch.say("note", f"--server {app.server}: an honest run comes first, which shows the clients' model")
         (honest,) = new_parts(folder, [seed])
         _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
-        try:
-            posed = pose_run(honest)
-        except FedAttackError as cause:
-            raise ConfigError(f"--server {app.server} needs to know the clients' model: {cause}") from None
-        plan = folder / "plan.safetensors"
-        Plan.of(app.server, Record(honest.record), posed.knowledge, seed).write(plan)
-        return _run_copy(app, out, part, seed, on, advance, plan)
+        file = folder / "plan.safetensors"
+        plan(app.server, honest, seed, file)
+        return _run_copy(app, out, part, seed, on, advance, file)
 
 
 def _run_copy(

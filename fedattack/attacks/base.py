@@ -15,12 +15,13 @@ from typing_extensions import TypedDict
 from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import as_models, complete_models, how_named, named_for
-from fedattack.attacks.needs import InApps, Needs
+from fedattack.attacks.needs import UNFIT, InApps, Needs
 from fedattack.attacks.options import Options
 from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
+from fedattack.base.reasons import Reason, join_reasons
 from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, validate
 from fedattack.record import Record
 from fedattack.record.format import Arrays
@@ -207,29 +208,15 @@ class Attack(ABC):
             raise NeedsError(f"attack {self.name}: {stranger}")
         mark = RecordMark.of(record)
         record = record.singled_out()
-        way = ""
-        if record.view == "individual":
-            way = "; `fedattack project` makes one of it"
-        self._check_kind("view", record.view, self.needs.views, record, way)
-        self._check_kind("protocol", record.protocol, self.needs.protocols, record)
-        if lack := self.needs.lack(record):
-            raise NeedsError(f"attack {self.name} needs {lack}")
-        for need in self.needs.knowledge:
-            if not knowledge.has(need):
-                # Losses come from a model, which is what can be added.
-                lacking = "model" if need == "losses" else need
-                raise NeedsError(
-                    f"attack {self.name} needs knowledge of {lacking}, and there is none; add it to knowledge/"
-                )
-        if unfit := self.unfit(record, knowledge):
-            raise NeedsError(f"attack {self.name}: {unfit[0]}")
+        if obstacles := self.find_obstacles(record, knowledge):
+            raise NeedsError(f"attack {self.name} cannot be made of {record.path}: {join_reasons(obstacles)}")
         record = as_models(without_canaries(record, knowledge), knowledge)
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
         if record.view == "individual" and record.silence:
             raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
         named = named_for(record, knowledge.model, knowledge.frozen or ())
-        whole = complete_models(named, knowledge, f"attack {self.name}")
+        whole = complete_models(named, knowledge)
         if whole is not named and "frozen" not in self.needs.takes:
             raise NeedsError(
                 f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "
@@ -244,19 +231,21 @@ class Attack(ABC):
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
         return replace(scores, notes=(*notes, *scores.notes), seconds=seconds, record=mark)
 
+    def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:
+        """Say why the attack cannot be made of a record by whoever knows this; nothing if it can.
+
+        Commands, apps, pages and forecasts ask here.
+        """
+        reasons = self.needs.find_lacks(record, knowledge)
+        reasons += [Reason(what, UNFIT) for what in self.unfit(record, knowledge)]
+        return reasons
+
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples, updates or models are of a kind that the attack does not take; nothing if none are.
 
         A subclass adds what it finds in the model. It names the kind that it takes, and reads no array.
         """
         return self.needs.unfit(record, knowledge)
-
-    def _check_kind(self, what: str, got: str, wanted: tuple[str, ...], record: Record, way: str = "") -> None:
-        if got not in wanted:
-            raise NeedsError(
-                f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
-                f"{what} {got}{way}"
-            )
 
     @abstractmethod
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:

@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, TypeAdapter
 
 from fedattack.base.errors import short
-from fedattack.base.machine import let_go
+from fedattack.base.stored import Axes
+from fedattack.base.stored import Finite as Finite
 
 Name = Annotated[str, StringConstraints(max_length=1024)]
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
-# Numbers that are looked at together.
-_AT_ONCE = 2**20
-_KINDS = {"b": "yes or no", "i": "whole numbers", "f": "numbers", "U": "texts"}
 _DTYPES = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}
 
 
@@ -52,33 +49,9 @@ class ArrayForm:
 
     def fault(self, array: NDArray[Any], sizes: dict[str, int]) -> str:
         """Say what is wrong with an array, or nothing; ``sizes`` are those of the axes, and learns new ones."""
-        if array.dtype.kind not in _DTYPES[self.kind]:
-            return f"expected {_KINDS[self.kind]}, got {array.dtype}"
-        if array.ndim < len(self.axes) or (array.ndim > len(self.axes) and not self.rest):
-            return f"expected the axes ({', '.join(self.axes)}), got the shape {array.shape}"
-        for axis, size in zip(self.axes, array.shape, strict=False):
-            if sizes.setdefault(axis, size) != size:
-                return f"expected {sizes[axis]} {axis}, got {size}"
-        return self._fault_of_values(array)
-
-    def _fault_of_values(self, array: NDArray[Any]) -> str:
-        least, largest = np.inf, -np.inf
-        rows = np.atleast_1d(array)
-        # A few rows at a time: scores of many rounds are large.
-        step = max(1, len(rows) * _AT_ONCE // max(rows.size, 1))
-        for first in range(0, len(rows), step):
-            values = rows[first : first + step]
-            if array.dtype.kind == "f":
-                missing = np.isnan(values)
-                if missing.any() and not self.nan:
-                    return "expected numbers, got NaN"
-                values = values[~missing]
-            if self.kind in "if" and values.size:
-                least, largest = min(least, values.min()), max(largest, values.max())
-            let_go(array)
-        if least <= largest and not self.low <= least <= largest <= self.high:
-            return f"expected values in {self.low:g} … {self.high:g}, got {least:g} … {largest:g}"
-        return ""
+        axes = Axes(*self.axes, low=self.low, high=self.high, nan=self.nan, rest=self.rest)
+        misfit = axes.explain_misfit(array.dtype, array.shape, _DTYPES[self.kind], sizes)
+        return misfit or axes.explain_values(array)
 
 
 @dataclass(frozen=True)

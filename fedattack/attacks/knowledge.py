@@ -7,19 +7,32 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, StringConstraints
 
 from fedattack.attacks.answers import Answers, ShadowLosses
 from fedattack.base.errors import short
+from fedattack.base.stored import ANY_KIND, APART, OPTIONAL, AsJson, Axes, Finite, OptionalKey, keys_of
 from fedattack.base.structured import fields
+from fedattack.base.untrusted import Text
 from fedattack.learning.importing import Asked, import_callable, trust_given
 from fedattack.learning.stated import OWN, LocalSGD
+from fedattack.record.schema import RecordId
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_Size = Annotated[int, Field(ge=1, le=10**6)]
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+_Plain = Text | bool | _Whole | Finite | None
+# A description of a model, such as the configuration that its library makes it by.
+_Long = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+_Argument = _Plain | Annotated[list[_Plain], Field(max_length=1000)] | _Long
+_Setting = Text | bool | _Whole | Finite | keys_of(LocalSGD)
 
 
 @dataclass(frozen=True)
@@ -40,13 +53,15 @@ class ModelKnowledge:
         knows them; see :func:`fedattack.learning.build_model`.
     """
 
-    spec: str | Asked
-    input_shape: tuple[int, ...]
-    classes: int
-    hidden: int = 128
-    loss: str | Asked = "cross-entropy"
-    dropout: float = 0.0
-    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
+    spec: Annotated[str | Asked, AsJson(Text, str)]
+    input_shape: Annotated[tuple[_Size, ...], Field(max_length=8)]
+    classes: _Size
+    hidden: _Size = 128
+    loss: Annotated[str | Asked, AsJson(Text, str)] = "cross-entropy"
+    dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    arguments: Annotated[Mapping[str, Any] | None, AsJson(dict[Text, _Argument]), OPTIONAL] = field(
+        default=None, hash=False
+    )
 
     @property
     def predicts(self) -> bool:
@@ -68,7 +83,7 @@ class ModelKnowledge:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Targets:
     """Labelled examples ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners.
 
@@ -76,8 +91,8 @@ class Targets:
     ``x`` (n,) is of structured type; see :mod:`fedattack.base.structured`.
     """
 
-    x: NDArray[Any]
-    y: NDArray[Any]
+    x: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
+    y: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True)]
 
     def __len__(self) -> int:
         return len(self.y)
@@ -92,7 +107,7 @@ class Targets:
         return _fingerprint(self.x, self.y)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PartialRecords:
     """Clients' examples without one attribute.
 
@@ -114,13 +129,13 @@ class PartialRecords:
         (v,): shares of the values in the population; ``None`` if the attacker does not know them.
     """
 
-    x: NDArray[np.float32]
-    y: NDArray[Any]
-    clients: NDArray[np.str_]
-    columns: tuple[int, ...]
-    domain: NDArray[np.float32]
-    names: tuple[str, ...]
-    prior: NDArray[np.float64] | None = None
+    x: Annotated[NDArray[np.float32], Axes("examples", "inputs")]
+    y: Annotated[NDArray[Any], Axes("examples")]
+    clients: Annotated[NDArray[np.str_], Axes("examples")]
+    columns: Annotated[tuple[int, ...], Axes("columns")]
+    domain: Annotated[NDArray[np.float32], Axes("values", "columns")]
+    names: Annotated[tuple[str, ...], Axes("values")]
+    prior: Annotated[NDArray[np.float64] | None, Axes("values")] = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -149,8 +164,16 @@ class AuxiliaryAttribute:
         (n,) int64: each auxiliary record's value, an index into ``values``.
     """
 
-    values: tuple[str, ...]
-    codes: NDArray[np.int64]
+    values: Annotated[tuple[str, ...], Axes("values", nan=True, kinds="biufU")]
+    codes: Annotated[NDArray[np.int64], Axes("examples")]
+
+    def fault(self) -> str:
+        """Say what does not fit together of an attribute that was read, or nothing."""
+        if len(self.values) < 2:
+            return f"expected at least two values, got {len(self.values)}"
+        if len(self.codes) and not 0 <= self.codes.min() <= self.codes.max() < len(self.values):
+            return f"expected indices 0 … {len(self.values) - 1}, got others"
+        return ""
 
 
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
@@ -168,6 +191,10 @@ PATHS = ("recup-zoo",)
 _BUILT_IN_AT = "fedattack.defences.known:known_defence"
 
 
+def _without_asked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if not isinstance(value, Asked)}
+
+
 @dataclass(frozen=True)
 class KnownDefence:
     """The defence that this attacker knows clients to have; it need not be the one that they have.
@@ -183,9 +210,9 @@ class KnownDefence:
         Settings that are paths, relative to the folder of the knowledge.
     """
 
-    spec: str | Asked
-    settings: Mapping[str, Any]
-    files: Mapping[str, str] = field(default_factory=dict)
+    spec: Annotated[str | Asked, AsJson(Text, str)]
+    settings: Annotated[Mapping[str, Any], AsJson(dict[Text, _Setting], _without_asked)]
+    files: Mapping[Text, Text] = field(default_factory=dict)
 
     def build(self) -> Defend:
         """Make the defence.
@@ -234,11 +261,18 @@ class Sends:
         where replies are models.
     """
 
-    arrays: tuple[str, ...] = ()
-    factors: Mapping[str, float] | None = None
+    arrays: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
+    factors: Annotated[Mapping[Text, Finite] | None, OPTIONAL] = None
+
+    def fault(self) -> str:
+        """Say which factor that was read is none, or nothing."""
+        for node, factor in (self.factors or {}).items():
+            if not factor:
+                return f"the factor of node {short(node, 60)} is 0; expected another number"
+        return ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Knowledge:
     """Everything that an attack may use besides the record.
 
@@ -288,24 +322,24 @@ class Knowledge:
     """
 
     model: ModelKnowledge | None = None
-    targets: Targets | None = None
-    prior: str = "uniform"
-    auxiliary: Targets | None = None
-    training: LocalSGD | None = None
-    property: str | Asked | None = None
-    positive_share: float = 0.1
-    public: NDArray[np.float32] | None = None
-    partial: PartialRecords | None = None
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    attributes: Mapping[str, AuxiliaryAttribute] | None = None
-    defence: KnownDefence | None = None
-    limits: tuple[tuple[float, float], ...] | None = None
-    frozen: Mapping[str, NDArray[Any]] | None = None
-    canaries: tuple[str, ...] = ()
-    answers: Answers | None = None
-    shadow_losses: ShadowLosses | None = None
-    sends: Sends | None = None
-    record: str = ""
+    targets: Annotated[Targets | None, APART] = None
+    prior: Annotated[str, AsJson(Literal["uniform", "examples"])] = "uniform"
+    auxiliary: Annotated[Targets | None, APART] = None
+    training: Annotated[LocalSGD | None, OPTIONAL] = None
+    property: Annotated[str | Asked | None, AsJson(Text, str), OPTIONAL] = None
+    positive_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), OptionalKey("property")] = 0.1
+    public: Annotated[NDArray[np.float32] | None, APART] = None
+    partial: Annotated[PartialRecords | None, APART] = None
+    nodes: Annotated[Mapping[str, str], APART] = field(default_factory=dict)
+    attributes: Annotated[Mapping[str, AuxiliaryAttribute] | None, APART] = None
+    defence: Annotated[KnownDefence | None, OPTIONAL] = None
+    limits: Annotated[tuple[tuple[Finite, Finite], ...] | None, OPTIONAL] = None
+    frozen: Annotated[Mapping[str, NDArray[Any]] | None, APART] = None
+    canaries: Annotated[tuple[Text, ...], OPTIONAL] = ()
+    answers: Annotated[Answers | None, APART] = None
+    shadow_losses: Annotated[ShadowLosses | None, APART] = None
+    sends: Annotated[Sends | None, OPTIONAL] = None
+    record: Annotated[str, AsJson(RecordId), OPTIONAL] = ""
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""

@@ -3,13 +3,14 @@
 A folder of it is data that somebody else may have written: nothing that it names is imported or followed.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar
+from typing import Annotated, Any, Literal, Required, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.attacks.answers import read_answers, read_shadow_losses
@@ -23,19 +24,18 @@ from fedattack.attacks.knowledge import (
     KnownDefence,
     ModelKnowledge,
     PartialRecords,
-    Sends,
     Targets,
     class_asked,
 )
 from fedattack.base.errors import DataError, short
-from fedattack.base.files import make_private, write_npz, write_sealed
+from fedattack.base.files import make_private, write_npz
+from fedattack.base.stored import Finite, check_arrays, keys_of, read_with_files, split, typed_dict, write_with_files
 from fedattack.base.structured import fault, fields, finite, pack
-from fedattack.base.untrusted import Text, check_folder, read_npz, read_sealed, validate, verify_files
+from fedattack.base.untrusted import Text, check_folder, read_npz, validate
 from fedattack.learning.importing import Asked, asked_unless
 from fedattack.learning.stated import LOSS_NAMES, MODEL_NAMES, LocalSGD
 from fedattack.record.folder import KNOWLEDGE
 from fedattack.record.nodes import note_node, read_nodes
-from fedattack.record.schema import RecordId
 
 TARGETS = "targets.npz"
 AUXILIARY = "auxiliary.npz"
@@ -55,60 +55,19 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _Count = Annotated[int, Field(ge=1, le=10**6)]
 _Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
-_Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-
-
-_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_Plain = Text | bool | _Whole | _Number | None
-# A description of a model, such as the configuration that its library makes it by.
-_Long = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
-_Argument = _Plain | Annotated[list[_Plain], Field(max_length=1000)] | _Long
-
-
-@with_config(_STRICT)
-class _ModelEntry(TypedDict):
-    spec: Text
-    input_shape: Annotated[list[_Count], Field(max_length=8)]
-    classes: _Count
-    hidden: _Count
-    loss: Text
-    dropout: _Share
-    arguments: NotRequired[dict[Text, _Argument]]
-
-
-@with_config(_STRICT)
-class _TrainingEntry(TypedDict):
-    epochs: Annotated[int, Field(ge=1, le=10_000)]
-    batch_size: Annotated[int, Field(ge=0, le=10**9)]
-    lr: _Rate
-    momentum: _Share
-    weight_decay: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]
-    optimizer: NotRequired[Literal["SGD", "Adam", "AdamW"]]
-
-
-_Setting = Text | bool | _Whole | _Number | _TrainingEntry
-
-
-@with_config(_STRICT)
-class _DefenceEntry(TypedDict):
-    spec: Text
-    settings: dict[Text, _Setting]
-    files: dict[Text, Text]
-
 
 # The settings of fedattack's own defences, with the keys of the run config; only the first kind changes the training.
-_PrivateTraining = TypedDict(
+_PrivateTraining = typed_dict(
     "_PrivateTraining",
-    {"defence": Literal["dp-sgd"], "noise": _Number, "dp-clip": _Rate, "loss": Text, "training": _TrainingEntry},
+    {"defence": Literal["dp-sgd"], "noise": Finite, "dp-clip": _Rate, "loss": Text, "training": keys_of(LocalSGD)},
 )
 _OfUpdates = TypedDict(
     "_OfUpdates",
     {
         "defence": Required[Text],
-        "defence-strength": _Number,
-        "defence-clip": _Number,
-        "dp-delta": _Number,
+        "defence-strength": Finite,
+        "defence-clip": Finite,
+        "dp-delta": Finite,
         "soteria-layer": Text,
         "recup-zoo": Text,
         "recup-attributes": Text,
@@ -126,29 +85,6 @@ _PRIVATE_TRAINING: TypeAdapter[Any] = TypeAdapter(_PrivateTraining)
 _OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
 
 
-@with_config(_STRICT)
-class _SendsEntry(TypedDict):
-    arrays: Annotated[list[Text], Field(max_length=10_000)]
-    factors: NotRequired[dict[Text, _Number]]
-
-
-@with_config(_STRICT)
-class _KnowledgeEntry(TypedDict):
-    model: _ModelEntry | None
-    prior: Literal["uniform", "examples"]
-    training: NotRequired[_TrainingEntry]
-    property: NotRequired[Text]
-    positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
-    defence: NotRequired[_DefenceEntry]
-    limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
-    canaries: NotRequired[list[Text]]
-    sends: NotRequired[_SendsEntry]
-    record: NotRequired[RecordId]
-    files: NotRequired[dict[Text, Text]]
-
-
-_ENTRY: TypeAdapter[_KnowledgeEntry] = TypeAdapter(_KnowledgeEntry)
-
 Context = TypeVar("Context")
 Content = TypeVar("Content")
 
@@ -161,60 +97,28 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         files[name] = write_npz(folder / name, arrays)
     for node, client in knowledge.nodes.items():
         note_node(folder, node=node, client=client)
-    entry: dict[str, Any] = {"model": _entry_of_model(knowledge.model), "prior": knowledge.prior}
-    if knowledge.training is not None:
-        entry["training"] = knowledge.training.keywords()
-    if knowledge.property is not None:
-        entry["property"] = str(knowledge.property)
-        entry["positive_share"] = knowledge.positive_share
-    if knowledge.defence is not None:
-        defence = knowledge.defence
-        settings = {key: value for key, value in defence.settings.items() if not isinstance(value, Asked)}
-        entry["defence"] = {"spec": str(defence.spec), "settings": settings, "files": dict(defence.files)}
-    if knowledge.limits is not None:
-        entry["limits"] = list(map(list, knowledge.limits))
-    if knowledge.canaries:
-        entry["canaries"] = list(knowledge.canaries)
-    if knowledge.sends is not None:
-        entry["sends"] = {"arrays": [*knowledge.sends.arrays]}
-        if knowledge.sends.factors is not None:
-            entry["sends"]["factors"] = dict(knowledge.sends.factors)
-    if knowledge.record:
-        entry["record"] = knowledge.record
-    entry["files"] = files
-    write_sealed(folder / KNOWLEDGE, entry)
+    write_with_files(folder / KNOWLEDGE, knowledge, files)
 
 
 def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
     files: dict[str, dict[str, NDArray[Any]]] = {}
-    plain = {
+    examples = {
         TARGETS: knowledge.targets,
         AUXILIARY: knowledge.auxiliary,
         ANSWERS: knowledge.answers,
         SHADOWS: knowledge.shadow_losses,
     }
-    for name, held in plain.items():
-        if held is not None:
-            files[name] = dict(vars(held))
+    files |= {name: split(known)[1] for name, known in examples.items() if known is not None}
     if knowledge.public is not None:
         files[PUBLIC] = {"x": knowledge.public}
     if knowledge.partial is not None:
-        files[PARTIAL] = _arrays_of_partial(knowledge.partial)
+        files[PARTIAL] = split(knowledge.partial)[1]
     if knowledge.frozen is not None:
         files[FROZEN] = dict(knowledge.frozen)
     if knowledge.attributes is not None:
-        files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
+        arrays = {name: split(attribute)[1] for name, attribute in knowledge.attributes.items()}
+        files[ATTRIBUTES] = {f"{kind}.{name}": of[kind] for name, of in arrays.items() for kind in of}
     return files
-
-
-def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
-    if model is None:
-        return None
-    texts = {"spec": str(model.spec), "loss": str(model.loss)}
-    entry = vars(model) | texts | {"input_shape": [*model.input_shape]}
-    if model.arguments is None:
-        del entry["arguments"]
-    return entry
 
 
 def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
@@ -231,41 +135,29 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     """
     check_folder(folder, DataError)
     where = folder / KNOWLEDGE
-    entry = read_sealed(where, _ENTRY, DataError, _HINT)
-    model = _read_model(entry["model"], where, trusted)
-    verify_files(folder, entry.get("files", {}), DataError, where)
+    stated, _ = read_with_files(Knowledge, where, DataError, _HINT)
+    model = _trust_model(stated["model"], where, trusted)
     targets = _read_if_there(_read_asked, folder / TARGETS, model)
     auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
-    public = _read_if_there(read_public, folder / PUBLIC, model)
-    partial = _read_if_there(read_partial, folder / PARTIAL, model)
-    attributes = _read_if_there(read_attributes, folder / ATTRIBUTES, auxiliary)
-    training = None
-    if "training" in entry:
-        training = LocalSGD(**entry["training"])
-    return Knowledge(
-        model=model,
-        targets=targets,
-        prior=entry["prior"],
-        auxiliary=auxiliary,
-        training=training,
-        property=_read_property(entry.get("property"), where, trusted),
-        positive_share=entry.get("positive_share", Knowledge.positive_share),
-        public=public,
-        partial=partial,
-        nodes=read_nodes(folder, DataError, _HINT),
-        attributes=attributes,
-        defence=_read_defence(entry.get("defence"), folder, trusted),
-        limits=_read_limits(entry.get("limits"), where, model),
-        frozen=_read_if_there(read_frozen, folder / FROZEN, None),
-        canaries=tuple(entry.get("canaries", ())),
-        answers=_read_if_there(read_answers, folder / ANSWERS, targets),
-        shadow_losses=_read_if_there(read_shadow_losses, folder / SHADOWS, targets),
-        sends=_read_sends(entry.get("sends"), where),
-        record=entry.get("record", ""),
-    )
+    _check_limits(stated.get("limits"), where, model)
+    further = {
+        "model": model,
+        "targets": targets,
+        "auxiliary": auxiliary,
+        "property": _trust_property(stated.get("property"), where, trusted),
+        "public": _read_if_there(read_public, folder / PUBLIC, model),
+        "partial": _read_if_there(read_partial, folder / PARTIAL, model),
+        "nodes": read_nodes(folder, DataError, _HINT),
+        "attributes": _read_if_there(read_attributes, folder / ATTRIBUTES, auxiliary),
+        "defence": _trust_defence(stated.get("defence"), folder, trusted),
+        "frozen": _read_if_there(read_frozen, folder / FROZEN, None),
+        "answers": _read_if_there(read_answers, folder / ANSWERS, targets),
+        "shadow_losses": _read_if_there(read_shadow_losses, folder / SHADOWS, targets),
+    }
+    return Knowledge(**{**stated, **further})
 
 
-def _read_property(name: str | None, where: Path, trusted: Collection[str]) -> str | Asked | None:
+def _trust_property(name: str | None, where: Path, trusted: Collection[str]) -> str | Asked | None:
     if name is None:
         return None
     known = [*PROPERTY_NAMES]
@@ -274,30 +166,17 @@ def _read_property(name: str | None, where: Path, trusted: Collection[str]) -> s
     return asked_unless(name, known=known, trusted=trusted, what="property", where=str(where))
 
 
-def _read_sends(entry: _SendsEntry | None, where: Path) -> Sends | None:
-    if entry is None:
-        return None
-    factors = entry.get("factors")
-    for node, factor in (factors or {}).items():
-        if not factor:
-            raise DataError(f"{where}: sends: the factor of node {short(node, 60)} is 0; expected another number")
-    return Sends(tuple(entry["arrays"]), factors)
-
-
-def _read_limits(
-    limits: list[list[float]] | None, where: Path, model: ModelKnowledge | None
-) -> tuple[tuple[float, float], ...] | None:
+def _check_limits(limits: tuple[tuple[float, float], ...] | None, where: Path, model: ModelKnowledge | None) -> None:
     if limits is None:
-        return None
+        return
     channels = len(limits)
     if model is not None:
         channels = (model.input_shape or (0,))[0]
     if not limits or len(limits) != channels or any(low > high for low, high in limits):
         raise DataError(
-            f"{where}: limits are {short(str(limits))}; expected the least and the largest input of each of {channels} "
-            "channels"
+            f"{where}: limits are {short(str([*map(list, limits)]))}; expected the least and the largest input of each "
+            f"of {channels} channels"
         )
-    return tuple((low, high) for low, high in limits)
 
 
 def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context: Context) -> Content | None:
@@ -306,21 +185,15 @@ def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context
     return read(path, context)
 
 
-def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
-    if value is None:
+def _trust_model(model: ModelKnowledge | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
+    if model is None:
         return None
-    return ModelKnowledge(
-        spec=_read_name("model", value["spec"], MODEL_NAMES, trusted, where),
-        input_shape=tuple(value["input_shape"]),
-        classes=value["classes"],
-        hidden=value["hidden"],
-        loss=_read_name("loss", value["loss"], LOSS_NAMES, trusted, where),
-        dropout=value["dropout"],
-        arguments=value.get("arguments"),
-    )
+    spec = _trust_name("model", str(model.spec), MODEL_NAMES, trusted, where)
+    loss = _trust_name("loss", str(model.loss), LOSS_NAMES, trusted, where)
+    return replace(model, spec=spec, loss=loss)
 
 
-def _read_name(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
+def _trust_name(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
     """Read what is built in or an import path."""
     if name not in known and ":" not in name:
         raise DataError(
@@ -329,20 +202,20 @@ def _read_name(what: str, name: str, known: Collection[str], trusted: Collection
     return asked_unless(name, known=known, trusted=trusted, what=what, where=str(where))
 
 
-def _read_defence(value: _DefenceEntry | None, folder: Path, trusted: Collection[str]) -> KnownDefence | None:
-    if value is None:
+def _trust_defence(known: KnownDefence | None, folder: Path, trusted: Collection[str]) -> KnownDefence | None:
+    if known is None:
         return None
     where = folder / KNOWLEDGE
-    spec = value["spec"]
+    spec = str(known.spec)
     run = _run_folder(folder).resolve()
-    settings: dict[str, Any] = dict(value["settings"])
+    settings = dict(known.settings)
     if spec == BUILT_IN:
         settings = _read_built_in_settings(settings, where, trusted)
     # What is a path among the settings is one of the files, or leads outside.
     for key in PATHS:
         if settings.get(key):
             settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=str(where))
-    for key, relative in value["files"].items():
+    for key, relative in known.files.items():
         path = (folder / relative).resolve()
         if path.is_relative_to(run) or str(path) in trusted:
             settings[key] = str(path)
@@ -358,7 +231,7 @@ def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Coll
         form = _PRIVATE_TRAINING
     checked = dict(validate(form, settings, f"{where}: the defence", DataError, _HINT))
     if "loss" in checked:
-        checked["loss"] = _read_name("loss", checked["loss"], LOSS_NAMES, trusted, where)
+        checked["loss"] = _trust_name("loss", checked["loss"], LOSS_NAMES, trusted, where)
     return checked
 
 
@@ -371,14 +244,6 @@ def _run_folder(folder: Path) -> Path:
     return absolute
 
 
-def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[str, NDArray[Any]]:
-    """Give two arrays for each attribute, of its values and of the examples' codes."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, attribute in attributes.items():
-        arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
-    return arrays
-
-
 def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:
     """Read attributes of the auxiliary records from an ``.npz`` with ``values.NAME`` and ``codes.NAME`` for each."""
     hint = "expected values.NAME, its values, and codes.NAME, an index into them for each auxiliary record"
@@ -386,18 +251,11 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
     if not names:
         raise DataError(f"{path} has no attribute; {hint}")
-    count = len(auxiliary or ())
     attributes = {}
     for name in names:
-        codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))
-        if codes.shape != (count,) or codes.dtype.kind not in "iu" or values.ndim != 1 or len(values) < 2:
-            raise DataError(
-                f"{path}: {name}: got {codes.dtype} {codes.shape} for {count} auxiliary records, and {values.size} "
-                f"values of at least two; {hint}"
-            )
-        if count and not 0 <= codes.min() <= codes.max() < len(values):
-            raise DataError(f"{path}: {name}: expected indices 0 … {len(values) - 1}, got others; {hint}")
-        attributes[name] = AuxiliaryAttribute(tuple(map(str, values.tolist())), codes.astype(np.int64))
+        parts = {"codes": arrays[f"codes.{name}"], "values": arrays.get(f"values.{name}", np.zeros(0))}
+        where, sizes = f"{path}: {short(name, 60)}", {"examples": len(auxiliary or ())}
+        attributes[name] = check_arrays(AuxiliaryAttribute, parts, where, DataError, hint, sizes=sizes)
     return attributes
 
 
@@ -438,11 +296,16 @@ def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     hint = "target records go into x, their labels into y; what a model takes by name into x.NAME"
     arrays = read_npz(path, DataError, hint)
     parts = {name.removeprefix("x."): array for name, array in arrays.items() if name.startswith("x.")}
+    needed = ["y"]
     if not parts:
-        arrays = read_npz(path, DataError, hint, "x", "y")
+        needed = ["x", "y"]
+    if not {*needed} <= {*arrays}:
+        # It says which one is not there.
+        arrays |= read_npz(path, DataError, hint, *needed)
+    if not parts:
         return arrays["x"], arrays["y"]
     try:
-        return pack(parts), read_npz(path, DataError, hint, "y")["y"]
+        return pack(parts), arrays["y"]
     except (TypeError, ValueError) as cause:
         raise DataError(f"{path}: {short(str(cause), 100)}; {hint}") from None
 
@@ -476,11 +339,6 @@ def _labels(y: NDArray[Any]) -> NDArray[Any]:
     if np.issubdtype(y.dtype, np.integer):
         return y.astype(np.int64)
     return y
-
-
-def _arrays_of_partial(partial: PartialRecords) -> dict[str, NDArray[Any]]:
-    arrays = vars(partial) | {"columns": np.array(partial.columns), "names": np.array(partial.names, dtype=np.str_)}
-    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:

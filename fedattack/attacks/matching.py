@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
-from fedattack.base.errors import ModelError, NeedsError, short
+from fedattack.base.errors import ModelError, NeedsError
 from fedattack.learning import check_parameters
 from fedattack.learning.torch_utils import shapes_of
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
-from fedattack.record.tensors import checksum
 
 NAMELESS = (
     "the record's arrays have no names; as their number and shapes are those of the model's parameters, they were "
@@ -53,7 +52,7 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
     are matched only if there are as many as the model's state has entries, with the same shapes in the same order.
     Entries that are ``frozen`` may be missing all.
     """
-    shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
+    shapes = _shapes_of(record)
     if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
         return record
     if frozen and not all(map(str.isdecimal, shapes)):
@@ -104,35 +103,17 @@ def _shortens(short_name: str, name: str) -> bool:
     return all(part in parts for part in short_name.split("."))
 
 
-def complete_models(record: Record, knowledge: Knowledge, what: str) -> Record:
+def complete_models(record: Record, knowledge: Knowledge) -> Record:
     """Return a view with the frozen weights in every model, or the record itself where nothing is missing.
 
-    ``record`` has the model's names; ``what`` needs whole models, for messages.
-
-    Raises
-    ------
-    NeedsError
-        If the record left out arrays that nobody has handed over.
-    ModelError
-        If frozen weights are not those of the run.
+    ``record`` has the model's names.
     """
     frozen, known = knowledge.frozen or {}, knowledge.model
-    needs = (
-        f"{what} needs whole updates; {record.path} keeps {record.keep.describe('layers')}" if record.left_out else ""
-    )
-    unknown = sorted(record.left_out.keys() - frozen.keys())
-    if unknown:
-        raise NeedsError(f"{needs}; give the frozen others, {short(', '.join(unknown), 80)}, by --frozen FILE")
     if known is None or not frozen or not PROTOCOLS[record.protocol].sends_model:
         return record
     state = known.build().state_dict()
     there = {parameter.name for parameter in record.parameters}
     lacking = {name: np.asarray(frozen[name]) for name in state if name not in there and name in frozen}
-    for name, digest in record.left_out.items():
-        if checksum([frozen[name]]) != digest:
-            raise ModelError(
-                f"{record.path}: the frozen {name} is not that of the run; give the weights that it began with"
-            )
     return record.complete(lacking, [*state]) if lacking else record
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import short
+from fedattack.base.reasons import Reason
+from fedattack.record.format import PROTOCOLS
 
 if TYPE_CHECKING:
     from fedattack.attacks.knowledge import Knowledge
@@ -24,11 +26,11 @@ class Needs:
     knowledge
         Names of the attributes of :class:`Knowledge` that must be there.
     takes
-        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and updates of
-        which there is a ``sketch``, as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which
-        the attacker puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside
-        what a record may lack, ``structures``: examples that are more than one array, such as ids with a mask; and
-        ``models``: sums of clients that an active server sent different models.
+        What may be missing in the record without making a number wrong: ``rounds`` and other ``clients``, as
+        :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker puts back: for
+        attacks that compute with models alone, or with gradients of what is trained. Beside what a record may lack,
+        ``structures``: examples that are more than one array, such as ids with a mask; and ``models``: sums of clients
+        that an active server sent different models.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
     server
@@ -42,20 +44,32 @@ class Needs:
     sgd: bool = False
     server: str = ""
 
+    def find_lacks(self, record: Record, knowledge: Knowledge) -> list[Reason]:
+        """Say what is neither in a record nor known besides; nothing if all is there."""
+        reasons = []
+        if record.view not in self.views:
+            reasons.append(NEEDS_VIEW[self.views[0]])
+        if record.protocol not in self.protocols:
+            wanted = " or ".join(PROTOCOLS[name].replies for name in self.protocols)
+            sent = PROTOCOLS[record.protocol].replies
+            reasons.append(Reason(f"it needs {wanted}, and these clients send {sent}", PROTOCOL))
+        if lack := self.lack(record):
+            reasons.append(Reason(f"it needs {lack}", KEPT))
+        unknown = [_KNOWLEDGE.get(need, need) for need in self.knowledge if not knowledge.has(need)]
+        if unknown:
+            reasons.append(Reason(f"the attacker does not know {', '.join(unknown)}", UNKNOWN))
+        return reasons
+
     def lack(self, record: Record) -> str:
         """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
         if self.server not in ("", record.server):
-            return f"a server that is {self.server}; that of {record.path} is {record.server}"
+            return f"a server that is {self.server}, and this one is {record.server}"
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
-            return f"sums of clients that were sent one model; the server of {record.path} is {record.server}"
+            return f"sums of clients that were sent one model, and this server is {record.server}"
         for kind in record.keep.kinds:
-            if kind in _WHOLE and kind not in self.takes:
+            if kind not in self.takes:
                 return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
-        layers = f"whole updates; {record.path} keeps {record.keep.describe('layers')}"
-        trained = [name for name, digest in record.left_out.items() if digest is None]
-        if trained:
-            return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
-        return layers if record.left_out and "frozen" not in self.takes else ""
+        return ""
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
@@ -115,8 +129,31 @@ class InApps:
     asked_of: str = ""
 
 
+VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT = "view", "protocol", "kept", "unknown", "unfit"
+"""Kinds of reasons why an attack cannot be made: the view, the protocol, what the record keeps, what is not known, and
+what is of a kind that the attack does not take."""
+
+NEEDS_VIEW = {
+    "individual": Reason("it needs each client's reply, and this server sees sums alone", VIEW),
+    "aggregate": Reason(
+        "it is about sums of updates, and this server sees each client's reply",
+        VIEW,
+        "`fedattack project` makes such a record of this one",
+    ),
+}
+"""By the view that an attack needs, what keeps it from a record of the other one."""
+
+_KNOWLEDGE = {
+    "model": "the clients' model",
+    "losses": "the clients' model and loss",
+    "targets": "examples to ask about",
+    "auxiliary": "examples of the attacker's own",
+    "attributes": "attributes of the attacker's examples",
+    "training": "how clients train",
+    "property": "a property to ask about",
+    "partial": "clients' examples without one column",
+}
 _WHOLE = {
     "rounds": "every round",
     "clients": "the replies of all clients",
-    "sketch": "whole updates",
 }

@@ -123,8 +123,8 @@ def why_left_out(notes: Sequence[str]) -> str:
 
 
 def replied(observation: "Observation") -> bool:
-    """Whether a client's reply arrived in time and holds arrays, or a sketch of them."""
-    return observation.status == "ok" and (observation.arrays is not None or observation.sketch is not None)
+    """Whether a client's reply arrived in time and holds arrays."""
+    return observation.status == "ok" and observation.arrays is not None
 
 
 def list_updates(

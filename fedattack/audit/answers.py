@@ -2,9 +2,9 @@
 
 Answers about one client share a model, so that they are right or wrong together. Two tests are therefore needed:
 
-- :func:`informed` asks whether answers have to do with the true values at all. It exchanges true values, and whole
-  clients' values. Answers that merely differ from client to client do not pass it. It says nothing about who is better:
-  any other guess from the same columns passes it.
+- :func:`exchange_answers` asks whether answers have to do with the true values at all. It exchanges true values, and
+  whole clients' values. Answers that merely differ from client to client do not pass it. It says nothing about who is
+  better: any other guess from the same columns passes it.
 - :func:`better_than` asks whether answers are better than others to the same questions. It is McNemar's test. A guess
   that is as good as another does not pass it. It takes each question by itself, and so alone would trust clients whose
   answers are right together by luck.
@@ -146,7 +146,7 @@ def both(first: Significance, second: Significance) -> Significance:
 
 
 def arrangements_of(questions: ValueQuestions) -> float:
-    """Count the exchanges of :func:`informed`, had nothing been known."""
+    """Count the exchanges of :func:`exchange_answers`, had nothing been known."""
     _, first = np.unique(questions.clients, return_index=True)
     return _arrangements(questions, questions.runs[first])
 

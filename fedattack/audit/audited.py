@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.numbers import count_words
+from fedattack.audit.opened import Run
 from fedattack.base.errors import short
 from fedattack.data import DATASETS
 from fedattack.record import Record
@@ -36,7 +36,7 @@ def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "",
     return f"{question} {', '.join(facts)}".strip()
 
 
-def audited_of(study: Mapping[str, Any], evidence: Sequence[Evidence], setting: Mapping[str, Any]) -> dict[str, str]:
+def audited_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, str]:
     """Say what was audited, in words: by what a reader looks for, the fact."""
     return {
         "date": _day(str(evidence[-1].record.manifest["ended"] or evidence[-1].record.manifest["started"])),
@@ -114,7 +114,7 @@ def _training(record: Record, setting: Mapping[str, Any]) -> str:
     return text
 
 
-def _runs(evidence: Sequence[Evidence]) -> str:
+def _runs(evidence: Sequence[Run]) -> str:
     seeds = list(map(str, map(attrgetter("seed"), evidence)))
     if len(seeds) == 1:
         return f"1 (seed {seeds[0]})"

@@ -6,7 +6,6 @@ is shown either way, and above all not that there is no leak.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fedattack.audit.finding import (
     AUC,
@@ -20,8 +19,10 @@ from fedattack.audit.finding import (
     p_in_words,
 )
 from fedattack.audit.significance import adjust
+from fedattack.base.reasons import Reason
 
-_BELOW = "below guessing, so the scores mean something else"
+BELOW = "below guessing"
+"""Kind of the ground that takes a verdict back."""
 
 
 def mark_below_guessing(findings: Sequence[Finding]) -> list[Finding]:
@@ -42,17 +43,10 @@ def mark_below_guessing(findings: Sequence[Finding]) -> list[Finding]:
         if finding.headline and not words:
             words = by_attack.get(finding.attack, "")
         if words and finding.verdict in (NO_EVIDENCE, TOO_FEW):
-            finding = replace(finding, verdict=CANNOT_TELL, reason=f"{finding.reason}; {_BELOW} ({words})")
+            ground = Reason(f"below guessing, so the scores mean something else ({words})", BELOW)
+            finding = finding.with_grounds(ground, verdict=CANNOT_TELL)
         final.append(finding)
     return final
-
-
-def below_of(finding: Finding) -> str:
-    """Return what a finding's reason says of its being below guessing, or an empty text."""
-    for part in finding.reason.split("; "):
-        if part.startswith(_BELOW):
-            return part
-    return ""
 
 
 def _find_below(findings: Sequence[Finding]) -> dict[int, str]:

@@ -1,10 +1,14 @@
-"""Findings as a notebook shows them: a card, or a table. All words are escaped: names come from clients."""
+"""Findings as a notebook shows them: a card, or a table. All words are escaped: names come from clients.
+
+Each is a :class:`fedattack.audit.finding.Finding`, whose module imports this one.
+"""
 
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
-from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
 from fedattack.audit.numbers import NOTHING, interval, level, shown, with_interval
+from fedattack.audit.verdicts import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import short
 
 # White letters on these have a contrast of 4.5 at least, whether the notebook is light or dark.
@@ -18,7 +22,7 @@ _COLOURS = {
 _LONGEST = 2_000
 
 
-def card_of(finding: Finding) -> str:
+def card_of(finding: Any) -> str:
     """Return one finding as a card: title, verdict, numbers and reason."""
     facts = {
         f"{level(finding.level)} interval": interval(finding.low, finding.high, finding.units),
@@ -42,7 +46,7 @@ def card_of(finding: Finding) -> str:
     )
 
 
-def table_of(findings: Sequence[Finding]) -> str:
+def table_of(findings: Sequence[Any]) -> str:
     """Return findings as a table, headlines in bold."""
     if not findings:
         return "<p>There are no findings.</p>"
@@ -67,7 +71,7 @@ def table_of(findings: Sequence[Finding]) -> str:
     return f"<table><thead>{_row('th', header)}</thead><tbody>{''.join(rows)}</tbody></table>{after}"
 
 
-def line_of(finding: Finding) -> str:
+def line_of(finding: Any) -> str:
     """Return one finding as a line of text."""
     value = with_interval(vars(finding), finding.units)
     if finding.chance is not None:

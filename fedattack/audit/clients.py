@@ -158,6 +158,11 @@ class ClientsJudge(Judge[K]):
         return [case for case in self.cases if case.asked]
 
     @property
+    def tabled(self) -> Sequence[K]:
+        """Those of which tables are made."""
+        return self.asked
+
+    @property
     def reason(self) -> str:
         """What is compared, and what the null is."""
         raise NotImplementedError

@@ -1,11 +1,13 @@
 """Add to findings that show nothing what a positive control says: whether the attack would have seen a leak."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
+from fedattack.base.reasons import Reason, find_reason
 
-_BEGINNING = "positive control: with clients that "
+CONTROL = "control"
+"""Kind of the ground that a positive control adds to a finding."""
 
 
 TRAINED, STEPPED, WHOLE, PLANTED = "trained", "stepped", "whole", "planted"
@@ -49,11 +51,11 @@ class Control:
 
 
 def control_of(finding: Finding) -> str:
-    """Return the sentence of a finding's reason that its positive control added; empty if there was none."""
-    for part in finding.reason.split("; "):
-        if part.startswith(_BEGINNING):
-            return f"{part[0].upper()}{part[1:]}."
-    return ""
+    """Return the sentence that a positive control added to a finding; empty if there was none."""
+    words = find_reason(finding.grounds, CONTROL)
+    if not words:
+        return ""
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) -> list[Finding]:
@@ -64,12 +66,12 @@ def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) 
         if control is None or finding.verdict != NO_EVIDENCE:
             final.append(finding)
             continue
-        reason = f"{finding.reason}; {_BEGINNING}{control.clients}, this attack shows "
-        if control.is_seen:
-            final.append(replace(finding, reason=f"{reason}a leak"))
-        elif finding.is_right_in_part:
-            # What it reads and is right stands on the page: it sees something.
-            final.append(replace(finding, reason=f"{reason}no leak either"))
-        else:
-            final.append(replace(finding, verdict=CANNOT_TELL, reason=f"{reason}no leak either: it cannot tell"))
+        verdict, shows = finding.verdict, "a leak"
+        if not control.is_seen:
+            shows = "no leak either"
+        # What it reads and is right stands on the page: it sees something.
+        if not control.is_seen and not finding.is_right_in_part:
+            verdict, shows = CANNOT_TELL, f"{shows}: it cannot tell"
+        ground = f"positive control: with clients that {control.clients}, this attack shows {shows}"
+        final.append(finding.with_grounds(Reason(ground, CONTROL), verdict=verdict))
     return final

@@ -6,7 +6,6 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from operator import attrgetter
 from statistics import fmean
@@ -15,16 +14,15 @@ from typing import Any
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import KNOWS_MODEL
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.finding import list_words
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
+from fedattack.audit.opened import Run
 from fedattack.audit.quality import Quality
 from fedattack.audit.truth import Privacy, Truth
 from fedattack.base.errors import short
 from fedattack.base.version import __version__
-from fedattack.defences.guarantee import GUARANTEES
-from fedattack.defences.hazards import list_hazards
+from fedattack.defences.guarantee import GUARANTEES, list_hazards
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, RUN
 from fedattack.record.project import ALTERED
@@ -58,7 +56,7 @@ _AGGREGATIONS = {
 }
 
 
-def setting_of(study: Mapping[str, Any], evidence: Sequence[Evidence]) -> dict[str, Any]:
+def setting_of(study: Mapping[str, Any], evidence: Sequence[Run]) -> dict[str, Any]:
     """Return what was run: the preset's settings, or what the record tells of itself."""
     record = evidence[0].record
     setting: dict[str, Any] = {}
@@ -84,7 +82,7 @@ def _list_nodes(record: Record) -> set[str]:
     return nodes
 
 
-def provenance_of(study: Mapping[str, Any], evidence: Sequence[Evidence], setting: Mapping[str, Any]) -> dict[str, Any]:
+def provenance_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, Any]:
     """Return where the numbers come from: versions, seeds, hashes of setting, records and data, commands."""
     first, last = evidence[0].record, evidence[-1].record
     config = json.dumps(setting, sort_keys=True).encode()
@@ -122,7 +120,7 @@ def _fingerprint(record: Record) -> str:
     return digest.hexdigest()
 
 
-def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
+def threat_model_of(evidence: Sequence[Run]) -> dict[str, Any]:
     """Say what this server is, what it sees and does not see, and what it is assumed to know."""
     record, knowledge = evidence[0].record, evidence[0].knowledge
     sees, hidden = _VIEWS[record.view]
@@ -158,7 +156,7 @@ def _list_not_asked(record: Record, attacks: Iterable[str]) -> list[str]:
     return others
 
 
-def means_of(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+def means_of(evidence: Sequence[Run]) -> list[dict[str, Any]]:
     """Say of each attack what it answers, what it is assumed to know, and what it took: the mean over the seeds."""
     means = []
     for name in evidence[0].scores:
@@ -173,7 +171,7 @@ def means_of(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     return means
 
 
-def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
+def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
     """Count what the server observed in rounds, and name what came in plaintext in any reply."""
     rounds = 0
     status: Counter[str] = Counter()
@@ -207,7 +205,7 @@ def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     }
 
 
-def notes_of(evidence: Sequence[Evidence]) -> list[str]:
+def notes_of(evidence: Sequence[Run]) -> list[str]:
     """List what a reader of the report must know: of sums, data, attacks, records, and nodes that were mixed up."""
     notes = _once(_notes_of_aggregation(evidence[0].record) + _notes_of_truths(evidence) + _notes_of_attacks(evidence))
     remarks: list[str] = []
@@ -227,7 +225,7 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
     return list(filter(None, notes))
 
 
-def _describe_unbound(seed: Evidence) -> str:
+def _describe_unbound(seed: Run) -> str:
     """Say what does not state of which record it is; nothing if all does."""
     unbound = [f"the scores of {name}" for name, scores in seed.scores.items() if scores.record is None]
     if unbound and not seed.knowledge.record:
@@ -251,7 +249,7 @@ def _notes_of_aggregation(record: Record) -> list[str]:
     return [text for name, text in _AGGREGATIONS.items() if name == by]
 
 
-def _notes_of_truths(evidence: Sequence[Evidence]) -> list[str]:
+def _notes_of_truths(evidence: Sequence[Run]) -> list[str]:
     notes: list[str] = []
     for seed in evidence:
         if seed.truth is not None:
@@ -259,7 +257,7 @@ def _notes_of_truths(evidence: Sequence[Evidence]) -> list[str]:
     return notes
 
 
-def _notes_of_attacks(evidence: Sequence[Evidence]) -> list[str]:
+def _notes_of_attacks(evidence: Sequence[Run]) -> list[str]:
     notes: list[str] = []
     for attack in evidence[0].scores:
         judge = judge_of(attack)
@@ -270,7 +268,7 @@ def _notes_of_attacks(evidence: Sequence[Evidence]) -> list[str]:
     return notes
 
 
-def _notes_of_canaries(seed: Evidence) -> list[str]:
+def _notes_of_canaries(seed: Run) -> list[str]:
     count = len(seed.knowledge.canaries)
     if not count:
         return []
@@ -283,7 +281,7 @@ def _notes_of_canaries(seed: Evidence) -> list[str]:
     ]
 
 
-def _notes_of_record(seed: Evidence) -> list[str]:
+def _notes_of_record(seed: Run) -> list[str]:
     record, notes = seed.record, []
     if ALTERED in record.facts:
         notes.append(
@@ -300,7 +298,7 @@ def _notes_of_record(seed: Evidence) -> list[str]:
     return _label_notes(seed, notes)
 
 
-def list_damage(evidence: Sequence[Evidence]) -> list[str]:
+def list_damage(evidence: Sequence[Run]) -> list[str]:
     """List what of the records is damaged, so that nothing that was found speaks of it."""
     lines: list[str] = []
     for seed in evidence:
@@ -308,7 +306,7 @@ def list_damage(evidence: Sequence[Evidence]) -> list[str]:
     return lines
 
 
-def _label_notes(seed: Evidence, notes: Iterable[str]) -> list[str]:
+def _label_notes(seed: Run, notes: Iterable[str]) -> list[str]:
     """Say before each note what it is about."""
     return [f"{seed.part.label}: {note}" for note in notes]
 
@@ -336,7 +334,7 @@ def privacy_of(guarantees: Sequence[Privacy], plaintext: Sequence[str]) -> dict[
         "noise": _ends(guarantees, "noise"),
         "epsilon_round": _ends(guarantees, "epsilon_round"),
         "epsilon_run": _ends(guarantees, "epsilon_run"),
-        "hazards": list(map(asdict, list_hazards(own_noise=True, plaintext=plaintext))),
+        "hazards": [hazard._asdict() for hazard in list_hazards(own_noise=True, plaintext=plaintext)],
     }
 
 
@@ -352,9 +350,7 @@ def _ends(guarantees: Sequence[Privacy], name: str) -> dict[str, float | None]:
     return ends
 
 
-def curves_of(
-    evidence: Sequence[Evidence], quality: Sequence[Quality], trained: Sequence[float | None]
-) -> dict[str, Any]:
+def curves_of(evidence: Sequence[Run], quality: Sequence[Quality], trained: Sequence[float | None]) -> dict[str, Any]:
     """Return the curves of the run: accuracy, loss and overfitting by round, for each seed.
 
     `trained` is the accuracy on target records that clients hold; ``None`` where it is not known.
@@ -388,7 +384,7 @@ def curves_of(
     return curves
 
 
-def _seed_names(evidence: Sequence[Evidence]) -> list[str]:
+def _seed_names(evidence: Sequence[Run]) -> list[str]:
     """Name each curve by its seed, and by its part of the folder, too, where a seed occurs twice."""
     seeds = list(map(str, map(attrgetter("seed"), evidence)))
     if len(set(seeds)) == len(seeds):

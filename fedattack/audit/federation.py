@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.evidence import Evidence
+from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared
 from fedattack.audit.truth import NOBODY
 
@@ -18,7 +18,7 @@ _MOST = 0.75
 """Runs are of one federation if they have more than this part of what the smaller one holds in common."""
 
 
-def dealt_anew(evidence: Sequence[Evidence | Prepared]) -> list[int]:
+def dealt_anew(evidence: Sequence[Run | Prepared]) -> list[int]:
     """Return the places of the runs whose clients hold something else than in all runs before them.
 
     Runs that have something in common, but no more than three quarters, count as dealt anew, as does one without truth.
@@ -43,7 +43,7 @@ def _alike(holdings: Sequence[set[Hashable]], before: Sequence[set[Hashable]]) -
     return False
 
 
-def _list_holdings(one: Evidence | Prepared) -> list[set[Hashable]]:
+def _list_holdings(one: Run | Prepared) -> list[set[Hashable]]:
     """List what clients hold, kind by kind: of a kind as many facts as there are; nothing without the truth."""
     truth = one.truth
     if truth is None:

@@ -7,18 +7,24 @@ the file is ``fedattack/report/schema.json``.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from fedattack.base.errors import ReportError
+from fedattack.audit.card import card_of, line_of
 
-LEAK = "leak"
-NO_EVIDENCE = "no evidence"
-TOO_FEW = "too few to tell"
-CANNOT_TELL = "cannot be told"
-NOT_APPLICABLE = "not applicable"
-VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, CANNOT_TELL, NOT_APPLICABLE)
+# Whoever reads findings finds verdicts and units here, too.
+from fedattack.audit.numbers import AUC as AUC
+from fedattack.audit.numbers import PROPORTION as PROPORTION
+from fedattack.audit.numbers import in_units as in_units
+from fedattack.audit.verdicts import CANNOT_TELL as CANNOT_TELL
+from fedattack.audit.verdicts import LEAK as LEAK
+from fedattack.audit.verdicts import NO_EVIDENCE as NO_EVIDENCE
+from fedattack.audit.verdicts import NOT_APPLICABLE as NOT_APPLICABLE
+from fedattack.audit.verdicts import TOO_FEW as TOO_FEW
+from fedattack.audit.verdicts import VERDICTS as VERDICTS
+from fedattack.base.errors import ReportError
+from fedattack.base.reasons import Reason, join_reasons
 
 ERROR = 0.05
 """How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.correct_findings`."""
@@ -26,20 +32,14 @@ ERROR = 0.05
 BELOW_ERROR = 0.02
 """How often a report on nothing may say that something is far below guessing; see :mod:`fedattack.audit.below`."""
 
-FIRST_ALONE = "in other runs the same clients hold the same"
-"""What the reason says of a finding that is tested on some of its runs alone."""
-
-PROPORTION = "proportion"
-"""Units of a rate in [0, 1]; people are shown it in per cent."""
-
-AUC = "AUC"
-"""Units of an area under a ROC curve."""
+ONE_FEDERATION = "one federation"
+"""Kind of the ground that a finding is tested on some of its runs alone: in others the same clients hold the same."""
 
 NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
 METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # What findings of earlier reports have not.
-_MAY_LACK = {"p_below", "read_off"}
+_MAY_LACK = {"p_below", "read_off", "grounds"}
 
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
@@ -106,7 +106,9 @@ class Finding:
     p_below
         The same as `p` of the other side: how likely so little is by accident. None where nothing was tested.
     verdict, reason
-        One of :data:`VERDICTS`, and why, in words.
+        One of :data:`VERDICTS`, and why, in words: those of the grounds, where these are given.
+    grounds
+        What the reason is made of, one by one.
     headline
         Whether this number was fixed in advance as the one that counts.
     selected_after_the_fact, comparisons
@@ -139,7 +141,8 @@ class Finding:
     n: int
     seeds: list[int]
     verdict: str
-    reason: str
+    reason: str = ""
+    grounds: tuple[Reason, ...] = ()
     here_low: float | None = None
     here_high: float | None = None
     level: float = 0.95
@@ -163,6 +166,8 @@ class Finding:
     read_off: ReadOff | None = None
 
     def __post_init__(self) -> None:
+        if not self.reason:
+            object.__setattr__(self, "reason", join_reasons(self.grounds))
         for part, pattern in ((self.attack, NAME), (self.metric, METRIC)):
             if not pattern.fullmatch(part):
                 raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
@@ -173,6 +178,8 @@ class Finding:
             fault = f"the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}"
         elif not self.reason.strip():
             fault = "the reason is empty; expected the verdict's grounds in words"
+        elif self.grounds and join_reasons(self.grounds) != self.reason:
+            fault = "the reason is not made of the grounds; expected the same words"
         elif self.value is None and self.verdict != NOT_APPLICABLE:
             fault = f"it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}"
         elif any(right < left - _ROUNDING for left, right in pairwise(ends)):
@@ -188,6 +195,11 @@ class Finding:
     def name(self) -> str:
         """Attack and metric, as conditions name them: ``sia.asr``."""
         return f"{self.attack}.{self.metric}"
+
+    def with_grounds(self, *grounds: Reason, **changes: Any) -> "Finding":
+        """Return the finding with further grounds, and other parts changed."""
+        before = self.grounds or (Reason(self.reason),)
+        return replace(self, reason="", grounds=(*before, *grounds), **changes)
 
     @property
     def null_value(self) -> float | None:
@@ -210,19 +222,14 @@ class Finding:
         return self.p_adjusted is None or self.p_adjusted > ERROR
 
     def __repr__(self) -> str:
-        # How findings look is made of their parts, and this module has none of it.
-        from fedattack.audit.card import line_of
-
         return f"<{line_of(self)}>"
 
     def _repr_html_(self) -> str:
-        from fedattack.audit.card import card_of
-
         return card_of(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into plain dicts, lists, numbers and strings that JSON can hold; NumPy values are converted."""
-        return dict(_plain(vars(self)))
+        return dict(_plain(vars(self) | {"grounds": list(map(vars, self.grounds))}))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
@@ -239,7 +246,9 @@ class Finding:
             raise ReportError(
                 f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"
             )
-        return cls(**_plain(data))
+        plain = _plain(data)
+        plain["grounds"] = tuple(Reason(**ground) for ground in plain.get("grounds", ()))
+        return cls(**plain)
 
 
 def answering(findings: Sequence[Finding]) -> list[Finding]:
@@ -258,24 +267,6 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
         if finding.headline:
             chosen.append(finding if finding.verdict == LEAK else leaks.get(finding.attack, finding))
     return chosen
-
-
-def in_units(value: float, units: str = PROPORTION) -> str:
-    """Write a number as people read it: ``0.581`` as a proportion is ``58.1%``.
-
-    A proportion that is not quite 0 or 1 is given enough decimals not to read as 0% or 100%, unless it takes more than
-    four.
-    """
-    if units != PROPORTION:
-        return f"{value:.3g} {units}".rstrip()
-    percent = 100 * value
-    if percent in (0, 100):
-        return f"{percent:.0f}%"
-    for decimals in range(1, 5):
-        text = f"{percent:.{decimals}f}"
-        if float(text) not in (0, 100):
-            return f"{text}%"
-    return f"{round(percent)}%"
 
 
 def verdict(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.audit.intervals import rate_interval
+from fedattack.audit.opened import Run
 from fedattack.audit.quality import measure_of, quality_of_models
 from fedattack.learning import pick_device
 from fedattack.record import Record
@@ -19,7 +19,7 @@ ISOLATING = "active: it isolates clients, which it sends their own model back in
 
 
 def judge_isolation(
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     *,
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -86,7 +86,7 @@ def judge_isolation(
     return findings
 
 
-def _quality(seed: Evidence, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
+def _quality(seed: Run, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
     """Evaluate the victims' last models, and the common model of the others; empty where they are not known."""
     known = seed.knowledge.model
     if seed.truth is None or not len(seed.truth.evaluation[1]) or known is None or not known.predicts or not last:

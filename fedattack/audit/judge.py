@@ -1,9 +1,9 @@
 """What all judges of attacks share: one seed's case, the facts that every finding carries, and where it is missing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import compress, islice
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from fedattack.attacks import ATTACKS, Knowledge, Scores
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import LEAK, Finding, ReadOff, certain_in_words, verdict
-from fedattack.audit.listing import Listing
+from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measure, Measurement, Rate
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import DRAWS
+from fedattack.audit.table import Row, RowsOf, Table
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.base.errors import DataError
+from fedattack.base.reasons import ABOUT, Reason
 from fedattack.record import Record
 
 
@@ -143,7 +145,8 @@ T = TypeVar("T")
 class Judge(Generic[C]):
     """Turns an attack's scores and the truth into findings, over all seeds at once.
 
-    A judge registers its measures by :func:`fedattack.audit.measures.measure`.
+    A judge registers its measures by :func:`fedattack.audit.measures.measure`, and what gives the rows of its tables by
+    :func:`fedattack.audit.table.rows_of`.
 
     Parameters
     ----------
@@ -158,6 +161,9 @@ class Judge(Generic[C]):
 
     measures: ClassVar[Mapping[str, Measure]] = {}
     """By metric what is measured, in the order in which it is shown."""
+
+    tables: ClassVar[Mapping[Table, Callable[..., Iterable[Row]]]] = {}
+    """By table what gives its rows; files stand in this order."""
 
     headline: ClassVar[str] = ""
     """The metric that was fixed in advance as the one that counts: of the measure that is registered so."""
@@ -181,6 +187,8 @@ class Judge(Generic[C]):
         super().__init_subclass__()
         own = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
         cls.measures = {**cls.measures, **own}
+        rows = {part.table: part.list_rows for part in vars(cls).values() if isinstance(part, RowsOf)}
+        cls.tables = {**cls.tables, **rows}
         for metric, part in own.items():
             if part.headline:
                 cls.headline = metric
@@ -205,16 +213,45 @@ class Judge(Generic[C]):
                 findings.append(self.state(part, found))
         return sorted(findings, key=lambda finding: not finding.headline)
 
-    def listings(self) -> Iterable[Listing]:
-        """List what was found client by client and target by target; asked for once, after :meth:`findings`.
+    @property
+    def tabled(self) -> Sequence[C]:
+        """The cases of which tables are made."""
+        return self.cases
 
-        A judge that lists nothing has no files for reviewers.
-        """
-        return ()
+    def show(self, *tables: Table) -> dict[str, Any]:
+        """Return what a finding's series hold of tables: rows of the first run, or over all, and not too many."""
+        series = {}
+        for table in tables:
+            rows = self._list_rows(table, self.tabled[0])
+            series[table.name] = table.store(islice(rows, table.most))
+        return series
 
     def listed(self) -> list[Listing]:
-        """Return :meth:`listings` with the attack's name."""
-        return [replace(listing, attack=self.shared["attack"]) for listing in self.listings()]
+        """List what was found client by client and target by target; asked for once, after :meth:`findings`.
+
+        A judge that has no table with a file lists nothing for reviewers.
+        """
+        listings = []
+        for table in self.tables:
+            if table.file:
+                about = table.file.format(judge=self)
+                lines = self._list_lines(table)
+                listings.append(Listing(table.name, about, table.header, lines, self.shared["attack"]))
+        return listings
+
+    def _list_rows(self, table: Table, case: C) -> Iterable[Row]:
+        """Return the rows of one run, or those of a table over all runs."""
+        list_rows = self.tables[table]
+        return list_rows(self) if table.over_runs else list_rows(self, case)
+
+    def _list_lines(self, table: Table) -> Iterator[list[Cell]]:
+        """Yield the lines of a table's file: of all runs, each of which begins its lines with its seed."""
+        if table.over_runs:
+            yield from map(table.cells, self.tables[table](self))
+            return
+        for case in self.tabled:
+            for row in self._list_rows(table, case):
+                yield [case.seed, *table.cells(row)]
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
@@ -255,12 +292,16 @@ class Judge(Generic[C]):
         how = ""
         if test is not None:
             p, least, how, below = test.p, test.least, test.how, test.below
-        words, reason = found.verdict, found.reason
+        words, why = found.verdict, ""
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
-            reason = f"{reason}: {why}"
         if found.read_off is not None and found.read_off["certain"]:
-            words, reason = LEAK, f"{found.reason}: {_why_certain(found.read_off, len(self.cases))}"
+            words, why = LEAK, _why_certain(found.read_off, len(self.cases))
+        grounds = list(found.grounds)
+        if why:
+            grounds += [Reason(found.reason, ABOUT), Reason(why)]
+        else:
+            grounds.append(Reason(found.reason))
         spread = {}
         if found.by_seed:
             spread["seed_mean"] = fmean(found.by_seed)
@@ -283,7 +324,7 @@ class Judge(Generic[C]):
             p_least=least,
             p_below=below,
             verdict=words,
-            reason=reason,
+            grounds=tuple(grounds),
             headline=metric == self.headline_of(self.cases[0].scores),
             selected_after_the_fact=found.chosen_among is not None,
             comparisons=found.chosen_among or 1,
@@ -328,24 +369,17 @@ def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str,
     )
 
 
-def list_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]], result: str) -> Listing:
-    """List what ``series["per_client"]`` says of each client, as :meth:`Judge.title_of` names it.
-
-    `result` names the column of values.
-    """
+def rows_of_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield the rows of a :func:`clients_table`, of entries that name clients as :meth:`Judge.title_of` does."""
     whose = {}
     for case in judge.cases:
         for name in case.holders:
             whose[judge.title_of(case, name)] = (case.seed, name)
-    rows = []
     for entry in entries:
-        null = entry.get("null") or {}
         # A damaged truth may name owners that are none of its clients.
-        whom = whose.get(entry["client"], (None, entry["client"]))
-        numbers = entry["n"], entry["value"], entry["low"], entry["high"], entry.get("share"), null.get("value")
-        rows.append((*whom, *numbers))
-    header = ("seed", "client", "targets", result, "low", "high", "share of all examples", "null")
-    return Listing("clients", "one row for each client", header, rows)
+        seed, client = whose.get(entry["client"], (None, entry["client"]))
+        null = (entry.get("null") or {}).get("value")
+        yield {**entry, "seed": seed, "client": client, "share": entry.get("share"), "null": null}
 
 
 def judge_of(attack: str) -> "type[Judge[Any]] | None":

@@ -6,27 +6,28 @@ from typing import Any
 
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.audit.below import mark_below_guessing
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import (
     CANNOT_TELL,
-    FIRST_ALONE,
     LEAK,
     NO_EVIDENCE,
     NOT_APPLICABLE,
+    ONE_FEDERATION,
     TOO_FEW,
     Finding,
     list_words,
 )
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
+from fedattack.audit.opened import Run
 from fedattack.audit.significance import correct_findings
 from fedattack.base.errors import DataError
 from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.reasons import ABOUT, Reason
 
 
 def judge_attacks(
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     *,
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -71,7 +72,7 @@ def judge_attacks(
 
 def _judge_attack(
     attack: str,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     anew: Sequence[int],
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -102,7 +103,8 @@ def _if_read(finding: Finding, unread: str) -> Finding:
     reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
     if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models or finding.is_right_in_part:
         return finding
-    return replace(finding, verdict=CANNOT_TELL, reason=f"{unread}: what no attack can read shows nothing")
+    grounds = Reason(unread, ABOUT), Reason("what no attack can read shows nothing")
+    return replace(finding, verdict=CANNOT_TELL, reason="", grounds=grounds)
 
 
 def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[Finding]:
@@ -115,23 +117,21 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             final.append(finding)
             continue
         if other is None or other.p is None or other.p_least is None:
-            nothing = "; of the runs in which other clients hold other data alone nothing can be said"
-            final.append(
-                replace(finding, p=None, p_below=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing)
-            )
+            nothing = Reason("of the runs in which other clients hold other data alone nothing can be said")
+            final.append(finding.with_grounds(nothing, p=None, p_below=None, verdict=NOT_APPLICABLE))
             continue
         seeds = list_words(list(map(str, other.seeds)), "and")
-        why = f"; {FIRST_ALONE}, so that only seed {seeds} is tested"
-        verdict, reason = finding.verdict, finding.reason
-        if other.verdict in (NO_EVIDENCE, TOO_FEW) and verdict in (LEAK, NO_EVIDENCE):
-            verdict, reason = other.verdict, other.reason
+        alone = f"in other runs the same clients hold the same, so that only seed {seeds} is tested"
+        decided = finding
+        if other.verdict in (NO_EVIDENCE, TOO_FEW) and finding.verdict in (LEAK, NO_EVIDENCE):
+            decided = replace(finding, verdict=other.verdict, reason="", grounds=other.grounds)
         p, least = max(finding.p, other.p), max(finding.p_least or 0.0, other.p_least)
         below = max(finding.p_below or 0.0, other.p_below or 0.0)
-        final.append(replace(finding, p=p, p_least=least, p_below=below, verdict=verdict, reason=reason + why))
+        final.append(decided.with_grounds(Reason(alone, ONE_FEDERATION), p=p, p_least=least, p_below=below))
     return final
 
 
-def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -> list[Case] | None:
+def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Run]) -> list[Case] | None:
     """Make a case of each seed; ``None`` if the truth of one is missing."""
     together = [name for name in evidence[0].scores if name == attack or name in judge.beside]
     first = next(name for name in together if judge_of(name))
@@ -148,7 +148,7 @@ def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -
     return cases
 
 
-def _check_targets(seed: Evidence, scores: Sequence[Scores]) -> None:
+def _check_targets(seed: Run, scores: Sequence[Scores]) -> None:
     if seed.truth is None:
         return
     spoken_of = {seed.truth.targets}
@@ -165,7 +165,7 @@ def _check_targets(seed: Evidence, scores: Sequence[Scores]) -> None:
 def _without_truth(
     judge: type[Judge[Any]],
     attack: str,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Run],
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Finding:

@@ -1,4 +1,4 @@
-"""What a judge knows client by client and target by target: tables for reviewers, each a file of a run folder."""
+"""Files for reviewers: the rows of a judge's tables, client by client and target by target."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class Listing:
-    """A table of single results, from which a finding's value can be counted again.
+    """The rows of a table for a file, from which a finding's value can be counted again.
 
     Attributes
     ----------
@@ -24,14 +24,14 @@ class Listing:
     rows
         Rows as long as the header; they may be made one by one, and are read once.
     attack
-        The attack whose results these are; :meth:`fedattack.audit.judge.Judge.listed` fills it in.
+        The attack whose results these are.
     """
 
     name: str
     about: str
     header: Sequence[str]
     rows: Iterable[Sequence[Cell]]
-    attack: str = ""
+    attack: str
 
     @property
     def file(self) -> str:

@@ -18,6 +18,7 @@ from fedattack.audit.intervals import here_of, mean_interval, rate_interval
 from fedattack.audit.roc import Estimate, curve
 from fedattack.audit.significance import Significance
 from fedattack.audit.summaries import histogram, null_rate
+from fedattack.base.reasons import Reason
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +40,8 @@ class Measurement:
         Its interval about runs like these; and that about these very runs, where it is another one.
     reason
         What is said before the verdict's grounds.
+    grounds
+        What is said before that, such as whose data the targets are.
     test
         How likely so much is by accident.
     chance, null, baselines, units, series
@@ -72,6 +75,7 @@ class Measurement:
     by_seed: Sequence[float] = ()
     chosen_among: int | None = None
     verdict: str = ""
+    grounds: Sequence[Reason] = ()
     read_off: ReadOff | None = None
     metric: str = ""
     label: str = ""

@@ -3,9 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedattack.audit.finding import PROPORTION, in_units
+PROPORTION = "proportion"
+"""Units of a rate in [0, 1]; people are shown it in per cent."""
+
+AUC = "AUC"
+"""Units of an area under a ROC curve."""
 
 NOTHING = "–"
+
+
+def in_units(value: float, units: str = PROPORTION) -> str:
+    """Write a number as people read it: ``0.581`` as a proportion is ``58.1%``.
+
+    A proportion that is not quite 0 or 1 is given enough decimals not to read as 0% or 100%, unless it takes more than
+    four.
+    """
+    if units != PROPORTION:
+        return f"{value:.3g} {units}".rstrip()
+    percent = 100 * value
+    if percent in (0, 100):
+        return f"{percent:.0f}%"
+    for decimals in range(1, 5):
+        text = f"{percent:.{decimals}f}"
+        if float(text) not in (0, 100):
+            return f"{text}%"
+    return f"{round(percent)}%"
 
 
 def count_words(count: float, one: str, several: str = "") -> str:

@@ -1,10 +1,9 @@
 """Audit a run folder: scores and truth in, ``findings.json`` and ``run.json`` out."""
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fedattack.audit.audited import audited_of, title_of
@@ -20,18 +19,18 @@ from fedattack.audit.describe import (
     setting_of,
     threat_model_of,
 )
-from fedattack.audit.evidence import SENT, UNANSWERED, WITNESSED, Evidence, read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.listing import Listing
+from fedattack.audit.opened import SENT, UNANSWERED, WITNESSED, Run
 from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.reached import reached_of
 from fedattack.audit.untried import untried_of
 from fedattack.base.errors import DataError, FedAttackError, ModelError, NeedsError, RecordError
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.files import write_json, write_sealed
-from fedattack.record.folder import LEFT_OUT, read_study
+from fedattack.record.folder import LEFT_OUT, RunFolder
 from fedattack.record.marks import RecordMark
 
 FINDINGS = "findings.json"
@@ -41,27 +40,27 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, and of how many."""
 
 
-def audit_folder(
-    folder: Path,
+def audit_runs(
+    folder: RunFolder,
+    runs: Sequence[Run],
     *,
     device: str = "auto",
     progress: Progress | None = None,
-    trusted: Collection[str] = (),
     listed: Callable[[Sequence[Listing]], object] | None = None,
     failed: MutableMapping[str, Failure] | None = None,
     check: Callable[[Sequence[Finding]], object] | None = None,
-) -> list[Finding]:
-    """Judge every attack that has scores in ``folder``, and write what was found.
+) -> tuple[list[Finding], dict[str, Any]]:
+    """Judge every attack that has scores, and write what was found to the run folder.
 
     Without the truth, findings are "not applicable": what the attack decided is in its scores, whether that is right
     cannot be known.
 
     Parameters
     ----------
+    runs
+        One for each seed, as the folder holds them.
     device
         Where models are evaluated.
-    trusted
-        What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
     listed
         Is given what the judges list one by one, before the findings are written.
     failed
@@ -69,6 +68,11 @@ def audit_folder(
         All else is written, with these reasons. ``None`` to raise the first one.
     check
         Raises an error where it is given findings that nobody could show.
+
+    Returns
+    -------
+    tuple
+        The findings, and the facts of the run that ``run.json`` holds.
 
     Raises
     ------
@@ -82,13 +86,12 @@ def audit_folder(
         If a record is missing or damaged.
     """
     tell = progress or (lambda step, done, total: None)
-    evidence = read_evidence(folder, trusted=trusted, failed=failed)
-    study = read_study(folder)
-    setting = setting_of(study, evidence)
-    provenance = provenance_of(study, evidence, setting)
+    study = folder.study
+    setting = setting_of(study, runs)
+    provenance = provenance_of(study, runs, setting)
     listings: list[Listing] = []
     findings = judge_attacks(
-        evidence, setting=setting, provenance=provenance, listings=listings, failed=failed, check=check
+        runs, setting=setting, provenance=provenance, listings=listings, failed=failed, check=check
     )
     if failed and not findings and UNANSWERED not in study:
         name, first = next(iter(failed.items()))
@@ -96,53 +99,53 @@ def audit_folder(
     unjudged = dict(failed or {})
     controls = {attack: Control(**control) for attack, control in study.get("controls", {}).items()}
     findings = with_controls(findings, controls)
-    if evidence[0].record.server == "isolating":
+    if runs[0].record.server == "isolating":
         with failing_alone(failed, "what isolation does to clients"):
             findings += judge_isolation(
-                evidence,
+                runs,
                 setting=setting,
                 provenance=provenance,
                 device=device,
                 progress=partial(tell, "isolated models"),
             )
-    observed = observed_of(evidence)
-    name, server = f"audit of {study.get('app', folder.name)}", evidence[0].record.server
-    run = {
-        "title": title_of(list(evidence[0].scores), setting, name, server=server),
-        "audited": audited_of(study, evidence, setting),
-        "untried": untried_of(evidence, study.get("untried"), unjudged),
-        "threat_model": threat_model_of(evidence),
-        "means": means_of(evidence),
+    observed = observed_of(runs)
+    name, server = f"audit of {study.get('app', folder.path.name)}", runs[0].record.server
+    facts = {
+        "title": title_of(list(runs[0].scores), setting, name, server=server),
+        "audited": audited_of(study, runs, setting),
+        "untried": untried_of(runs, study.get("untried"), unjudged),
+        "threat_model": threat_model_of(runs),
+        "means": means_of(runs),
         "setting": setting,
         "provenance": provenance,
         "observed": observed,
-        "reached": reached_of(evidence[0].record if evidence[0].reached is None else evidence[0].reached),
-        "notes": notes_of(evidence),
-        "records": {one.part.place: vars(RecordMark.of(one.record)) for one in evidence},
+        "reached": reached_of(runs[0].sent),
+        "notes": notes_of(runs),
+        "records": {run.part.place: vars(RecordMark.of(run.record)) for run in runs},
     }
     if not findings and UNANSWERED in study:
-        run[UNANSWERED] = study[UNANSWERED]
-        run["notes"] = list(dict.fromkeys([*study.get(WITNESSED, ()), *run["notes"]]))
+        facts[UNANSWERED] = study[UNANSWERED]
+        facts["notes"] = list(dict.fromkeys([*study.get(WITNESSED, ()), *facts["notes"]]))
         if SENT in study:
-            run["sent"] = study[SENT]
+            facts["sent"] = study[SENT]
     if listed is not None:
         with failing_alone(failed, "the tables for reviewers"):
             listed(listings)
-    run |= _truths(evidence, observed["in_plaintext"], device, tell, failed)
-    left_out = [*list_damage(evidence), *study.get(LEFT_OUT, ())]
+    facts |= _truths(runs, observed["in_plaintext"], device, tell, failed)
+    left_out = [*list_damage(runs), *study.get(LEFT_OUT, ())]
     for what, failure in (failed or {}).items():
         if what not in unjudged:
             left_out.append(f"{what}: {failure.why}")
     if left_out:
-        run[LEFT_OUT] = left_out
-    write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
-    run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
-    write_sealed(folder / RUN, run)
-    return findings
+        facts[LEFT_OUT] = left_out
+    write_json(folder.path / FINDINGS, list(map(Finding.to_dict, findings)))
+    facts["findings_sha256"] = hashlib.sha256((folder.path / FINDINGS).read_bytes()).hexdigest()
+    write_sealed(folder.path / RUN, facts)
+    return findings, facts
 
 
 def _truths(
-    evidence: Sequence[Evidence],
+    runs: Sequence[Run],
     plaintext: Sequence[str],
     device: str,
     tell: Progress,
@@ -151,7 +154,7 @@ def _truths(
     """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what."""
     facts: dict[str, Any] = {}
     quality, trained, private = [], [], []
-    for seed in evidence:
+    for seed in runs:
         if seed.truth is None:
             continue
         if seed.truth.privacy is not None:
@@ -165,12 +168,12 @@ def _truths(
             with failing_alone(failed, f"how good the {models} are"), suppress(*expected):
                 quality.append(measure_quality(*what, device=device, progress=partial(tell, models)))
                 trained.append(training_accuracy(*what, device=device))
-    if len(quality) == len(trained) == len(evidence):
-        facts |= curves_of(evidence, quality, trained)
-    if len(private) == len(evidence):
+    if len(quality) == len(trained) == len(runs):
+        facts |= curves_of(runs, quality, trained)
+    if len(private) == len(runs):
         with failing_alone(failed, "what noise promises"):
             facts["privacy"] = privacy_of(private, plaintext)
-    truth = evidence[0].truth
+    truth = runs[0].truth
     if truth is not None and truth.sent:
         facts["sent"] = {"arrays": list(map(dict, truth.sent)), "unread": truth.unread}
     if truth is not None:
@@ -178,6 +181,6 @@ def _truths(
             "clients": list(truth.clients),
             "classes": list(truth.classes),
             "counts": truth.counts.tolist(),
-            "seed": evidence[0].record.seed or 0,
+            "seed": runs[0].record.seed or 0,
         }
     return facts

@@ -13,7 +13,7 @@ shows a leak in at most one of twenty runs.
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from scipy.special import gammaln
 
 from fedattack.audit.finding import BELOW_ERROR, ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
 from fedattack.base.errors import DataError
+from fedattack.base.reasons import Reason
 
 DRAWS = 9_999
 """Exchanges that a test draws."""
@@ -226,16 +227,18 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 def _correct_finding(finding: Finding, p: float, best: float, count: int) -> Finding:
     """Correct one of so many findings: ``p`` is what was found, corrected, and ``best`` the least that could be."""
-    verdict, reason = finding.verdict, finding.reason
+    verdict, grounds = finding.verdict, []
     if count > 1 and verdict == LEAK:
-        reason += f"; corrected for all {count} findings {p_in_words(p)}"
+        corrected = f"corrected for all {count} findings {p_in_words(p)}"
         if p > ERROR:
             verdict = NO_EVIDENCE
-            reason += ", which is not enough"
+            corrected += ", which is not enough"
+        grounds.append(Reason(corrected))
     if best > ERROR:
         verdict = TOO_FEW
-        reason += f"; there are too few targets or clients for a report of {count} findings: at best {p_in_words(best)}"
-    return replace(finding, p_adjusted=p, verdict=verdict, reason=reason)
+        too_few = f"there are too few targets or clients for a report of {count} findings: at best {p_in_words(best)}"
+        grounds.append(Reason(too_few))
+    return finding.with_grounds(*grounds, p_adjusted=p, verdict=verdict)
 
 
 def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:

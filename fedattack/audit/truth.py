@@ -11,22 +11,27 @@ from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, StringConstraints, with_config
 from typing_extensions import TypedDict
 
 from fedattack.base.errors import DataError, short
 from fedattack.base.files import make_private, write_npz, write_sealed
-from fedattack.base.structured import fault, fields, finite
-from fedattack.base.untrusted import (
-    Text,
-    check_folder,
-    parse_json,
-    read_npz,
-    read_sealed,
-    read_text,
-    validate,
-    verify_files,
+from fedattack.base.stored import (
+    ANY_KIND,
+    APART,
+    OPTIONAL,
+    AsJson,
+    Axes,
+    Count,
+    Finite,
+    form_of,
+    read_arrays,
+    read_with_files,
+    split,
+    write_with_files,
 )
+from fedattack.base.structured import fault, fields, finite
+from fedattack.base.untrusted import Text, check_folder, parse_json, read_npz, read_sealed, read_text, validate
 from fedattack.record.folder import HOLDINGS
 from fedattack.record.nodes import NODES, note_node, read_nodes
 from fedattack.record.schema import RecordId
@@ -50,10 +55,28 @@ NOBODY = ""
 SEVERAL = "*"
 """Stands for the owner of a target that several clients hold."""
 
+_NO_EXAMPLES = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
+
+
+_Nonnegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _finite_or_none(numbers: tuple[float, ...]) -> list[float | None]:
+    return [number if math.isfinite(number) else None for number in numbers]
+
+
+def _infinite_if_none(numbers: list[float | None]) -> tuple[float, ...]:
+    return tuple(math.inf if number is None else number for number in numbers)
+
+
+# JSON has no number for infinity.
+_OR_INFINITE = AsJson(list[_Nonnegative | None], _finite_or_none, _infinite_if_none)
+
 
 @dataclass(frozen=True)
 class Privacy:
-    """What clients with differential privacy may tell; see :func:`fedattack.learning.privacy_spent`.
+    """What clients with differential privacy may tell; see :func:`fedattack.privacy.spent.privacy_spent`.
 
     Attributes
     ----------
@@ -68,16 +91,16 @@ class Privacy:
         The defence: ``dp-sgd``, ``dp-gaussian``, ``dp-laplace`` or ``flower-localdp``.
     """
 
-    clip: float
-    delta: float
-    rounds: int
-    noise: tuple[float, ...]
-    epsilon_round: tuple[float, ...]
-    epsilon_run: tuple[float, ...]
-    mechanism: str = "dp-sgd"
+    clip: _Nonnegative
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+    rounds: Annotated[int, Field(ge=1, le=10**9)]
+    noise: Annotated[tuple[float, ...], _OR_INFINITE]
+    epsilon_round: Annotated[tuple[float, ...], _OR_INFINITE]
+    epsilon_run: Annotated[tuple[float, ...], _OR_INFINITE]
+    mechanism: Annotated[str, AsJson(Literal["dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp"])] = "dp-sgd"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attributes:
     """The values of a sensitive attribute.
 
@@ -95,11 +118,17 @@ class Attributes:
         Fingerprint of the partial records that this speaks of; empty if it is that of the truth's ``targets``.
     """
 
-    values: NDArray[np.int64]
-    names: tuple[str, ...]
-    owners: tuple[str, ...]
-    column: str
-    asked: str = ""
+    values: Annotated[NDArray[np.int64], Axes("examples", low=0)]
+    names: Annotated[tuple[str, ...], Axes("names")]
+    owners: Annotated[tuple[str, ...], Axes("examples")]
+    column: Annotated[str, Axes()]
+    asked: Annotated[str, Axes()] = ""
+
+    def fault(self) -> str:
+        """Say what does not fit together of attributes that were read, or nothing."""
+        if not len(self.values) or self.values.max() >= len(self.names) or len({*self.names}) != len(self.names):
+            return f"expected indices 0 … {len(self.names) - 1} of at least one example, and different names"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -114,11 +143,27 @@ class ClientAttribute:
         The possible values for people.
     """
 
-    values: tuple[int, ...]
-    names: tuple[str, ...]
+    values: tuple[Count, ...]
+    names: tuple[Text, ...]
 
 
 @dataclass(frozen=True)
+class _PrivateFile:
+    """All private attributes, by name."""
+
+    attributes: Mapping[Text, ClientAttribute]
+
+
+@dataclass(frozen=True)
+class _AccuracyNote:
+    """What a client notes after a round: the accuracy of its model on its own examples, and on those of nobody."""
+
+    round: Count
+    own: _Rate
+    unheld: _Rate
+
+
+@dataclass(frozen=True, eq=False)
 class HeldRecords:
     """The examples that clients train on in every round.
 
@@ -132,12 +177,27 @@ class HeldRecords:
         (n,): name of the client that holds each example.
     """
 
-    x: NDArray[np.float32]
-    y: NDArray[Any]
-    owners: tuple[str, ...]
+    x: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
+    y: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
+    owners: Annotated[tuple[str, ...], Axes("examples")]
 
 
-@dataclass(frozen=True)
+def _list_counts(counts: NDArray[np.int64]) -> list[list[int]]:
+    return [[int(count) for count in row] for row in counts]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _SentRow(TypedDict):
+    array: Text
+    shape: Annotated[list[Count], Field(max_length=32)]
+    dtype: Text
+    kind: Text
+    clients: Count
+    least: NotRequired[Finite]
+    most: NotRequired[Finite]
+
+
+@dataclass(frozen=True, eq=False)
 class Truth:
     """The truth about one run.
 
@@ -196,28 +256,28 @@ class Truth:
         The id of the record that the server wrote; empty where nobody says of which record this is the truth.
     """
 
-    clients: tuple[str, ...]
-    classes: tuple[str, ...]
-    counts: NDArray[np.int64]
-    owners: NDArray[np.str_]
-    evaluation: tuple[NDArray[np.float32], NDArray[Any]]
-    nodes: dict[str, str]
-    targets: str
-    data: str = ""
-    positives: NDArray[np.bool_] | None = None
-    shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    origins: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, dtype=np.str_))
-    privacy: Privacy | None = None
-    notes: tuple[str, ...] = ()
-    accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
-    attributes: Attributes | None = None
-    records: HeldRecords | None = None
-    private: Mapping[str, ClientAttribute] = field(default_factory=dict)
-    answers: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
-    canaries: tuple[str, ...] = ()
-    sent: tuple[Mapping[str, Any], ...] = ()
-    unread: str = ""
-    record: str = ""
+    clients: Annotated[tuple[Text, ...], Field(min_length=1)]
+    classes: Annotated[tuple[Text, ...], Field(min_length=1)]
+    counts: Annotated[NDArray[np.int64], AsJson(list[list[Count]], _list_counts)]
+    owners: Annotated[NDArray[np.str_], APART]
+    evaluation: Annotated[tuple[NDArray[np.float32], NDArray[Any]], APART]
+    nodes: Annotated[dict[str, str], APART]
+    targets: Text
+    data: Text = ""
+    positives: Annotated[NDArray[np.bool_] | None, APART] = None
+    shared: Annotated[Mapping[int, tuple[str, ...]], APART] = field(default_factory=dict)
+    origins: Annotated[NDArray[np.str_], APART] = field(default_factory=lambda: np.zeros(0, dtype=np.str_))
+    privacy: Annotated[Privacy | None, APART] = None
+    notes: Annotated[tuple[Annotated[str, StringConstraints(max_length=10_000)], ...], OPTIONAL] = ()
+    accuracy: Annotated[Mapping[int, Mapping[str, tuple[float, float]]], APART] = field(default_factory=dict)
+    attributes: Annotated[Attributes | None, APART] = None
+    records: Annotated[HeldRecords | None, APART] = None
+    private: Annotated[Mapping[str, ClientAttribute], APART] = field(default_factory=dict)
+    answers: Annotated[Mapping[str, Mapping[str, NDArray[Any]]], APART] = field(default_factory=dict)
+    canaries: Annotated[tuple[Text, ...], OPTIONAL] = ()
+    sent: Annotated[tuple[Mapping[str, Any], ...], AsJson(list[_SentRow], list, tuple), OPTIONAL] = ()
+    unread: Annotated[Text, OPTIONAL] = ""
+    record: Annotated[str, AsJson(RecordId), OPTIONAL] = ""
 
     def __post_init__(self) -> None:
         if not len(self.origins):
@@ -306,16 +366,28 @@ def write_truth(
         tables[POSITIVES] = {"positives": positives}
     for name, part in ((ATTRIBUTES, attributes), (RECORDS, records)):
         if part is not None:
-            tables[name] = _table_of(part)
+            tables[name] = split(part)[1]
     for name, answered in (answers or {}).items():
         tables[_file_of_answer(name)] = dict(answered)
     files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
     for name, value in _list_objects(private, privacy).items():
         files[name] = write_sealed(folder / name, value)
-    holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    optional = {"notes": [*notes], "canaries": [*canaries], "sent": [*sent], "unread": unread, "record": record}
-    holdings |= {name: value for name, value in optional.items() if value}
-    write_sealed(folder / HOLDINGS, holdings | {"files": files})
+    truth = Truth(
+        clients=tuple(clients),
+        classes=tuple(classes),
+        counts=counts,
+        owners=sole,
+        evaluation=evaluation or _NO_EXAMPLES,
+        nodes={},
+        targets=targets,
+        data=data,
+        notes=tuple(notes),
+        canaries=tuple(canaries),
+        sent=tuple(sent),
+        unread=unread,
+        record=record,
+    )
+    write_with_files(folder / HOLDINGS, truth, files)
 
 
 def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: Any) -> None:
@@ -325,23 +397,13 @@ def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | Non
         raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
 
 
-def _table_of(about: Attributes | HeldRecords) -> dict[str, NDArray[Any]]:
-    """Put the fields of a part of the truth into arrays; what is no array is text."""
-    arrays = {}
-    for name, value in vars(about).items():
-        arrays[name] = value
-        if not isinstance(value, np.ndarray):
-            arrays[name] = np.array(value, dtype=np.str_)
-    return arrays
-
-
 def _list_objects(private: Mapping[str, ClientAttribute] | None, privacy: Privacy | None) -> dict[str, dict[str, Any]]:
     """Return by file what is no table."""
     objects: dict[str, dict[str, Any]] = {}
     if private:
-        objects[PRIVATE] = {"attributes": {name: vars(attribute) for name, attribute in private.items()}}
+        objects[PRIVATE] = split(_PrivateFile(private))[0]
     if privacy is not None:
-        objects[PRIVACY] = {name: _finite_or_none(value) for name, value in vars(privacy).items()}
+        objects[PRIVACY] = split(privacy)[0]
     return objects
 
 
@@ -401,78 +463,10 @@ def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: fl
     path = Path(folder) / ACCURACY / f"{client}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"round": server_round, "own": own, "unheld": unheld}) + "\n")
+        file.write(json.dumps(split(_AccuracyNote(server_round, own, unheld))[0]) + "\n")
 
 
 _HINT = "without the truth a result can be computed but not judged"
-_STRICT = ConfigDict(extra="forbid", strict=True)
-
-_Count = Annotated[int, Field(ge=0, le=2**50)]
-_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-_Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-_Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-@with_config(_STRICT)
-class _SentRow(TypedDict):
-    array: Text
-    shape: Annotated[list[_Count], Field(max_length=32)]
-    dtype: Text
-    kind: Text
-    clients: _Count
-    least: NotRequired[_Finite]
-    most: NotRequired[_Finite]
-
-
-@with_config(_STRICT)
-class _Holdings(TypedDict):
-    clients: Annotated[list[Text], Field(min_length=1)]
-    classes: Annotated[list[Text], Field(min_length=1)]
-    counts: list[list[_Count]]
-    targets: Text
-    data: Text
-    notes: NotRequired[list[Annotated[str, StringConstraints(max_length=10_000)]]]
-    canaries: NotRequired[list[Text]]
-    sent: NotRequired[list[_SentRow]]
-    unread: NotRequired[Text]
-    record: NotRequired[RecordId]
-    files: NotRequired[dict[Text, Text]]
-
-
-@with_config(_STRICT)
-class _PrivacyEntry(TypedDict):
-    clip: _Number
-    delta: _Delta
-    rounds: Annotated[int, Field(ge=1, le=10**9)]
-    noise: list[_Number | None]
-    epsilon_round: list[_Number | None]
-    epsilon_run: list[_Number | None]
-    mechanism: Literal["dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp"]
-
-
-@with_config(_STRICT)
-class _AttributeEntry(TypedDict):
-    values: list[_Count]
-    names: list[Text]
-
-
-@with_config(_STRICT)
-class _PrivateFile(TypedDict):
-    attributes: dict[Text, _AttributeEntry]
-
-
-@with_config(_STRICT)
-class _AccuracyNote(TypedDict):
-    round: _Count
-    own: _Rate
-    unheld: _Rate
-
-
-_HOLDINGS: TypeAdapter[_Holdings] = TypeAdapter(_Holdings)
-_PRIVACY: TypeAdapter[_PrivacyEntry] = TypeAdapter(_PrivacyEntry)
-_PRIVATE: TypeAdapter[_PrivateFile] = TypeAdapter(_PrivateFile)
-_ACCURACY_NOTE: TypeAdapter[_AccuracyNote] = TypeAdapter(_AccuracyNote)
 
 
 def read_truth(folder: Path) -> Truth:
@@ -484,10 +478,8 @@ def read_truth(folder: Path) -> Truth:
         If a file is missing or damaged, the parts contradict each other, or a link leaves the folder.
     """
     check_folder(folder, DataError)
-    holdings = read_sealed(folder / HOLDINGS, _HOLDINGS, DataError, _HINT)
-    verify_files(folder, holdings.get("files", {}), DataError, folder / HOLDINGS)
-    clients = tuple(holdings["clients"])
-    canaries = tuple(holdings.get("canaries", ()))
+    stated, files = read_with_files(Truth, folder / HOLDINGS, DataError, _HINT)
+    clients, canaries = stated["clients"], stated.get("canaries", ())
     everyone = {*clients, *canaries}
     if len(everyone) != len(clients) + len(canaries) or {NOBODY, SEVERAL} & everyone:
         raise DataError(f"{folder / HOLDINGS}: clients: a name stands there twice, or means something else; {_HINT}")
@@ -495,30 +487,22 @@ def read_truth(folder: Path) -> Truth:
     owners = _read_owners(owned["owners"], folder)
     origins = owned["origins"]
     _check_origins(origins, owners, clients, f"{folder / OWNERS}: origins")
-    truth = Truth(
-        clients=clients,
-        classes=tuple(holdings["classes"]),
-        counts=_read_counts(holdings, folder),
-        owners=owners,
-        origins=origins,
-        evaluation=_read_evaluation(folder / EVALUATION, holdings.get("files", {})),
-        nodes=read_nodes(folder, DataError, _HINT),
-        targets=holdings["targets"],
-        data=holdings["data"],
-        positives=_read_positives(folder / POSITIVES, len(clients)),
-        shared=_holders(owned["shared"], len(owners), clients, folder),
-        privacy=_read_privacy(folder / PRIVACY, len(clients)),
-        notes=tuple(holdings.get("notes", ())),
-        accuracy=_read_accuracy(folder / ACCURACY, clients),
-        attributes=_read_attributes(folder),
-        records=_read_records(folder),
-        private=_read_private(folder / PRIVATE, len(clients)),
-        answers=_read_answers(folder, holdings.get("files", {})),
-        canaries=canaries,
-        sent=tuple(map(dict, holdings.get("sent", ()))),
-        unread=holdings.get("unread", ""),
-        record=holdings.get("record", ""),
-    )
+    further = {
+        "counts": _read_counts(stated, folder),
+        "owners": owners,
+        "origins": origins,
+        "evaluation": _read_evaluation(folder / EVALUATION, files),
+        "nodes": read_nodes(folder, DataError, _HINT),
+        "positives": _read_positives(folder / POSITIVES, len(clients)),
+        "shared": _holders(owned["shared"], len(owners), clients, folder),
+        "privacy": _read_privacy(folder / PRIVACY, len(clients)),
+        "accuracy": _read_accuracy(folder / ACCURACY, clients),
+        "attributes": _read_attributes(folder),
+        "records": _read_records(folder),
+        "private": _read_private(folder / PRIVATE, len(clients)),
+        "answers": _read_answers(folder, files),
+    }
+    truth = Truth(**{**stated, **further})
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
     named |= {*truth.nodes.values()} - {*canaries}
     for about in (truth.attributes, truth.records):
@@ -534,11 +518,11 @@ def read_truth(folder: Path) -> Truth:
     return truth
 
 
-def _read_counts(holdings: _Holdings, folder: Path) -> NDArray[np.int64]:
-    clients, classes = len(holdings["clients"]), len(holdings["classes"])
-    if list(map(len, holdings["counts"])) != [classes] * clients:
+def _read_counts(stated: Mapping[str, Any], folder: Path) -> NDArray[np.int64]:
+    clients, classes = len(stated["clients"]), len(stated["classes"])
+    if list(map(len, stated["counts"])) != [classes] * clients:
         raise DataError(f"{folder / HOLDINGS}: counts: expected {classes} classes of {clients} clients; {_HINT}")
-    return np.array(holdings["counts"], dtype=np.int64)
+    return np.array(stated["counts"], dtype=np.int64)
 
 
 def _read_owners(owners: NDArray[Any], folder: Path) -> NDArray[np.str_]:
@@ -551,7 +535,7 @@ def _read_owners(owners: NDArray[Any], folder: Path) -> NDArray[np.str_]:
 
 def _read_evaluation(path: Path, files: Collection[str]) -> tuple[NDArray[np.float32], NDArray[Any]]:
     if files and EVALUATION not in files:
-        return np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
+        return _NO_EXAMPLES
     arrays = read_npz(path, DataError, _HINT, "x", "y")
     return _checked_records(path, arrays["x"], arrays["y"])
 
@@ -605,23 +589,13 @@ def _holders(pairs: NDArray[Any], targets: int, clients: Sequence[str], folder: 
     return {target: tuple(names) for target, names in holders.items()}
 
 
-def _finite_or_none(value: Any) -> Any:
-    """Put ``None`` in the place of infinity, for which JSON has no number."""
-    if not isinstance(value, tuple):
-        return value
-    return [number if math.isfinite(number) else None for number in value]
-
-
 def _read_privacy(path: Path, clients: int) -> Privacy | None:
     if not path.exists():
         return None
-    value = read_sealed(path, _PRIVACY, DataError, _HINT)
-    lists = {}
-    for name in ("noise", "epsilon_round", "epsilon_run"):
-        lists[name] = tuple(math.inf if item is None else float(item) for item in value[name])
-    if set(map(len, lists.values())) != {clients}:
+    privacy = read_sealed(path, form_of(Privacy), DataError, _HINT)
+    if {len(privacy.noise), len(privacy.epsilon_round), len(privacy.epsilon_run)} != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
-    return Privacy(value["clip"], value["delta"], value["rounds"], mechanism=value["mechanism"], **lists)
+    return privacy
 
 
 def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str, tuple[float, float]]]:
@@ -635,8 +609,8 @@ def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str
                 parsed = parse_json(line)
             except ValueError as cause:
                 raise DataError(f"{where} is no JSON ({short(str(cause), 100)}); {_HINT}") from None
-            noted = validate(_ACCURACY_NOTE, parsed, where, DataError, _HINT)
-            accuracy[noted["round"]][path.stem] = (noted["own"], noted["unheld"])
+            noted = validate(form_of(_AccuracyNote), parsed, where, DataError, _HINT)
+            accuracy[noted.round][path.stem] = (noted.own, noted.unheld)
     return dict(accuracy)
 
 
@@ -644,28 +618,13 @@ def _read_attributes(folder: Path) -> Attributes | None:
     path = folder / ATTRIBUTES
     if not path.exists():
         return None
-    arrays = read_npz(path, DataError, _HINT, "values", "names", "owners", "column", "asked")
-    values, names, owners, asked = arrays["values"], arrays["names"], arrays["owners"], arrays["asked"]
-    texts = all(array.dtype.kind == "U" for array in (names, owners, arrays["column"], asked))
-    if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i" or not texts:
-        raise DataError(
-            f"{path}: expected an index and an owner for every example; got {values.dtype} {values.shape}, owners "
-            f"{owners.dtype} {owners.shape} and names {names.dtype} {names.shape}; {_HINT}"
-        )
-    if len(values) == 0 or values.min() < 0 or values.max() >= len(names) or len({*names.tolist()}) != len(names):
-        raise DataError(
-            f"{path}: expected indices 0 … {len(names) - 1} of at least one example, and different names; {_HINT}"
-        )
-    return Attributes(
-        values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]), str(asked)
-    )
+    return read_arrays(Attributes, path, DataError, _HINT)
 
 
 def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
     if not path.exists():
         return {}
-    entries = read_sealed(path, _PRIVATE, DataError, _HINT)["attributes"]
-    found = {name: ClientAttribute(tuple(entry["values"]), tuple(entry["names"])) for name, entry in entries.items()}
+    found = dict(read_sealed(path, form_of(_PrivateFile), DataError, _HINT).attributes)
     for name, attribute in found.items():
         if len(attribute.values) != clients or not {*attribute.values} <= {*range(len(attribute.names))}:
             raise DataError(
@@ -689,11 +648,8 @@ def _read_records(folder: Path) -> HeldRecords | None:
     path = folder / RECORDS
     if not path.exists():
         return None
-    arrays = read_npz(path, DataError, _HINT, "x", "y", "owners")
-    x, y = _checked_records(path, arrays["x"], arrays["y"])
+    held = read_arrays(HeldRecords, path, DataError, _HINT)
+    x, y = _checked_records(path, held.x, held.y)
     if fields(x):
         raise DataError(f"{path}: expected examples that are one array each; got {short(str(x.dtype), 100)}; {_HINT}")
-    owners = arrays["owners"]
-    if owners.shape != (len(y),) or owners.dtype.kind != "U":
-        raise DataError(f"{path}: expected an owner of every example; got {owners.dtype} {owners.shape}; {_HINT}")
-    return HeldRecords(x, y, tuple(owners.tolist()))
+    return HeldRecords(x, y, held.owners)

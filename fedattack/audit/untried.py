@@ -3,34 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedattack.attacks import ATTACKS, Attack, Knowledge
+from fedattack.attacks import ATTACKS, Attack
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
+from fedattack.audit.opened import Run
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.record import Record
-from fedattack.record.format import PROTOCOLS
-
-# By the view that an attack needs, what keeps it from a record of the other one.
-VIEWS = {
-    "individual": "it needs each client's reply, and this server sees sums alone",
-    "aggregate": "it is about sums of updates, and this server sees each client's reply",
-}
-_KNOWLEDGE = {
-    "model": "the clients' model",
-    "losses": "the clients' model and loss",
-    "targets": "examples to ask about",
-    "auxiliary": "examples of the attacker's own",
-    "attributes": "attributes of the attacker's examples",
-    "training": "how clients train",
-    "property": "a property to ask about",
-    "partial": "clients' examples without one column",
-}
 
 
 def untried_of(
-    evidence: Sequence[Evidence],
+    runs: Sequence[Run],
     stated: Mapping[str, str] | None = None,
     failed: Mapping[str, Failure] | None = None,
 ) -> list[dict[str, Any]]:
@@ -44,7 +26,7 @@ def untried_of(
         By attack, why its scores could not be judged; such a question has ``failed``, too.
     """
     unjudged = failed or {}
-    asked = {*evidence[0].scores} - {*unjudged}
+    asked = {*runs[0].scores} - {*unjudged}
     found: list[dict[str, Any]] = []
     for threat in THREATS.values():
         question, failures = threat.question, [name for name in threat.attacks if name in unjudged]
@@ -55,7 +37,7 @@ def untried_of(
             why = "; ".join(f"{name} could not be judged: {unjudged[name].why}" for name in failures)
             found.append({"question": question, "why": why, "failed": True})
         elif not asked & {*threat.attacks}:
-            why = (stated or {}).get(threat.name) or _why(threat, evidence[0])
+            why = (stated or {}).get(threat.name) or _why(threat, runs[0])
             found.append({"question": question, "why": why})
     for question, why in (stated or {}).items():
         if question not in THREATS:
@@ -63,14 +45,14 @@ def untried_of(
     return found
 
 
-def _why(threat: Threat, evidence: Evidence) -> str:
+def _why(threat: Threat, run: Run) -> str:
     """Say what keeps the attack of a threat that lacks least from being tried."""
     fewest: list[str] | None = None
     for name in threat.judged:
         failed: dict[str, Failure] = {}
         missing: list[str] = []
         with failing_alone(failed, name):
-            missing = _missing(ATTACKS[name], evidence)
+            missing = _find_obstacles(ATTACKS[name], run)
         if failed:
             missing = [f"{name} cannot say what it needs: {failed[name].why}"]
         if not missing:
@@ -80,28 +62,12 @@ def _why(threat: Threat, evidence: Evidence) -> str:
     return "; ".join(fewest or ["it has no attack that can be judged"])
 
 
-def _missing(attack: Attack, evidence: Evidence) -> list[str]:
-    missing = lacking(attack, evidence.record, evidence.knowledge)
+def _find_obstacles(attack: Attack, run: Run) -> list[str]:
+    """Say why an attack cannot be made of a run, or not be judged; nothing if it can."""
+    obstacles = [reason.what for reason in attack.find_obstacles(run.record, run.knowledge)]
     judge = judge_of(attack.name)
-    if judge is not None and not missing:
-        unjudged = [name for name in judge.needs_truth if getattr(evidence.truth, name, None) is None]
+    if judge is not None and not obstacles:
+        unjudged = [name for name in judge.needs_truth if getattr(run.truth, name, None) is None]
         if unjudged:
-            missing.append("the truth does not hold what it would be judged by")
-    return missing
-
-
-def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
-    """Say what an attack needs that is neither in a record nor known besides; nothing if it can be made."""
-    needs = attack.needs
-    found = []
-    if record.view not in needs.views:
-        found.append(VIEWS[needs.views[0]])
-    if record.protocol not in needs.protocols:
-        wanted = " or ".join(PROTOCOLS[name].replies for name in needs.protocols)
-        found.append(f"it needs {wanted}, and these clients send {PROTOCOLS[record.protocol].replies}")
-    if needs.server not in ("", record.server):
-        found.append(f"it needs a server that is {needs.server}, and this one is {record.server}")
-    unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not knowledge.has(need)]
-    if unknown:
-        found.append(f"the attacker does not know {', '.join(unknown)}")
-    return [*found, *attack.unfit(record, knowledge)]
+            obstacles.append("the truth does not hold what it would be judged by")
+    return obstacles

@@ -19,6 +19,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
@@ -60,6 +61,9 @@ Text = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00-\x1f\
 
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A name that is safe as that of a file or a folder, and on a terminal."""
+
+UNFIT = "unfit"
+"""The type of pydantic's error where a value's own class refuses it; see :mod:`fedattack.base.stored`."""
 
 T = TypeVar("T")
 Error = type[FedAttackError]
@@ -274,13 +278,15 @@ def _find_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def fault(cause: ValidationError) -> str:
-    """Say in a few words the first thing that is wrong with the form of a value that :func:`formed` refused."""
+    """Say in a few words the first thing that is wrong with the form of a value that :func:`validate_value` refused."""
     first = cause.errors(include_url=False, include_context=False)[0]
     place = ".".join(short(str(part), 40) for part in first["loc"]) or "the whole"
     message = short(first["msg"], 120)
     if first["type"] == "missing":
         return f"{short(place, 100)} is missing"
-    return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {shown(first['input'])}"
+    said = f"{short(place, 100)}: {message[:1].lower()}{message[1:]}"
+    # What a dataclass says of itself says what it got.
+    return said if first["type"] == UNFIT else f"{said}, got {shown(first['input'])}"
 
 
 _BRIEF = reprlib.Repr()
@@ -309,6 +315,54 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
             raise error(f"{folder / name} is another file than was written; {hint}")
 
 
+class NpzFile:
+    """An ``.npz`` that is open: types and shapes can be looked at before memory is taken for any array."""
+
+    def __init__(self, archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) -> None:
+        self._archive = archive
+        self._entries = entries
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays, in the file's order."""
+        return tuple(self._entries)
+
+    def look(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Return the type and the shape that an array announces, of which :meth:`read` makes sure."""
+        with self._archive.open(self._entries[name]) as stream:
+            shape, _, dtype, _ = _in_array(name, _read_header, stream.read(_HEADER))
+        return dtype, shape
+
+    def read(self, name: str, most: float = math.inf) -> NDArray[Any]:
+        """Read one array; of more than ``most`` bytes it lies in a temporary file without a name."""
+        return _read_member(self._archive, self._entries[name], name, most)
+
+
+@contextmanager
+def open_npz(path: Path, error: Error, hint: str, *, inflated: int = MAX_EXAMPLES_INFLATED) -> Iterator[NpzFile]:
+    """Open an ``.npz`` of plain arrays, which may take ``inflated`` bytes and 20 times those on the disk.
+
+    Whatever is wrong with the file, here or where it is read, raises ``error`` in one line that ends with ``hint``.
+    """
+    try:
+        with open_regular(path) as file:
+            stored = _count_stored(file.fileno(), os.fstat(file.fileno()))
+            archive = zipfile.ZipFile(file)
+            yield NpzFile(archive, _entries(archive, stored, inflated))
+    except (FedAttackError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    # Of a damaged archive zipfile raises whatever comes.
+    except Exception as cause:
+        reason = str(cause)
+        if isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror
+        raise error(
+            f"{path} cannot be read as an .npz of plain arrays ({short(reason or type(cause).__name__, 120)}); {hint}"
+        ) from None
+
+
 def read_npz(
     path: Path,
     error: Error,
@@ -323,29 +377,11 @@ def read_npz(
     than ``most`` bytes is put into a temporary file without a name, of which the system keeps as much in memory as it
     can spare. All may take ``inflated`` bytes and 20 times those on the disk.
     """
-    try:
-        with open_regular(path) as file:
-            stored = _count_stored(file.fileno(), os.fstat(file.fileno()))
-            archive = zipfile.ZipFile(file)
-            entries = _entries(archive, stored, inflated)
-            lacking = [name for name in names if name not in entries]
-            if lacking:
-                raise error(
-                    f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}"
-                )
-            return {name: _read_member(archive, entries[name], name, most) for name in names or entries}
-    except (FedAttackError, MemoryError):
-        raise
-    except FileNotFoundError:
-        raise error(f"{path} is not there; {hint}") from None
-    # Of a damaged archive zipfile raises whatever comes.
-    except Exception as cause:
-        reason = str(cause)
-        if isinstance(cause, OSError) and cause.strerror:
-            reason = cause.strerror
-        raise error(
-            f"{path} cannot be read as an .npz of plain arrays ({short(reason or type(cause).__name__, 120)}); {hint}"
-        ) from None
+    with open_npz(path, error, hint, inflated=inflated) as file:
+        lacking = [name for name in names if name not in file.names]
+        if lacking:
+            raise error(f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}")
+        return {name: file.read(name, most) for name in names or file.names}
 
 
 def _entries(archive: zipfile.ZipFile, stored: int, most: int) -> dict[str, zipfile.ZipInfo]:
@@ -369,8 +405,13 @@ def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, mo
     with archive.open(entry) as stream:
         blocks = _blocks(stream, size, name)
         content = _in_memory(blocks, size) if size <= most else _on_disk(blocks, size)
+    return _in_array(name, view_npy, content)
+
+
+def _in_array(name: str, read: Callable[[Any], T], content: Any) -> T:
+    """Let a ValueError say of which array it is."""
     try:
-        return view_npy(content)
+        return read(content)
     except ValueError as cause:
         raise ValueError(f"{name}: {cause}") from None
 
@@ -415,7 +456,21 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     ValueError
         If they are damaged, or hold Python objects.
     """
-    head = io.BytesIO(content[:_HEADER])
+    shape, fortran, dtype, start = _read_header(content[:_HEADER])
+    count = math.prod(shape)  # of Python's integers, which do not overflow
+    if count * dtype.itemsize != len(content) - start:
+        raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
+    flat = np.zeros(0, dtype)
+    if count:
+        flat = np.frombuffer(content, dtype=dtype, offset=start, count=count)
+    if fortran:
+        return flat.reshape(shape, order="F")
+    return flat.reshape(shape)
+
+
+def _read_header(content: bytes | bytearray) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Read the beginning of an ``.npy`` file: shape, order, type, and where the numbers begin; else a ValueError."""
+    head = io.BytesIO(content)
     try:
         version = npy.read_magic(head)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -430,15 +485,7 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
         or not dtype.itemsize
     ):
         raise ValueError(f"no array has the shape {short(str(shape), 60)} and the type {short(str(dtype), 60)}")
-    count = math.prod(shape)  # of Python's integers, which do not overflow
-    if count * dtype.itemsize != len(content) - head.tell():
-        raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
-    flat = np.zeros(0, dtype)
-    if count:
-        flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count)
-    if fortran:
-        return flat.reshape(shape, order="F")
-    return flat.reshape(shape)
+    return shape, fortran, dtype, head.tell()
 
 
 PRIVATE = "private"

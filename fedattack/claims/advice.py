@@ -23,7 +23,7 @@ from fedattack.claims.finding import (
     ClaimFinding,
     scope_of,
 )
-from fedattack.defences.hazards import list_hazards
+from fedattack.defences.guarantee import list_hazards
 
 # The range of noise multipliers that is searched, and how close to the least one the search ends.
 _LEAST, _MOST = 1e-3, 1e7
@@ -53,6 +53,11 @@ _CHECKS = {
     RECORDED: "What a record of the run shows",
     MEASURED: "What a test of the mechanism shows",
     CANARIES: "What canaries in the run show",
+}
+# By whether the server adds the noise.
+_NO_RECORD = {
+    False: "no record was given; without one nothing says that the run used the mechanism",
+    True: "the server adds the noise, and a record tells of noise that clients add",
 }
 
 
@@ -123,7 +128,7 @@ def open_of(answer: ClaimAnswer) -> list[Open]:
     done = {finding.name for finding in answer.findings}
     found = [Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
     reasons = {
-        RECORDED: "no record was given; without one nothing says that the run used the mechanism",
+        RECORDED: _NO_RECORD[answer.claim.central],
         MEASURED: "no mechanism was given; without one nothing says that the code does what it is configured to do",
         CANARIES: "no canaries were in the run",
     }
@@ -204,8 +209,8 @@ def _advise_another_number(claim: Claim, finding: ClaimFinding) -> list[NextStep
 
 def _advise_search(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[NextStep]:
     if finding.name == MISSING and not finding.clients:
-        why = "Is its wrapper the outermost strategy, and is its noise as large as is claimed?"
-        return [NextStep("Look at what the server adds", why)]
+        why = "A mod is opt-in. Sums hold too little noise, and do not tell whose is missing."
+        return [NextStep("Ask what the clients run", why)]
     if finding.name == MISSING:
         why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
         return [NextStep("Ask what the named clients run", why)]
@@ -234,7 +239,7 @@ def _advise_key(answer: ClaimAnswer) -> list[NextStep]:
 
 def _advise_checks(answer: ClaimAnswer, by_name: dict[str, ClaimFinding], given: Given) -> list[NextStep]:
     steps = []
-    if RECORDED not in by_name:
+    if RECORDED not in by_name and not answer.claim.central:
         why = "It shows whether clients really sent noise, and names those that did not."
         steps.append(NextStep("Look at the record of a run", why, given.command(folder="DIR")))
     if MEASURED not in by_name:

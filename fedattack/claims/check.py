@@ -10,8 +10,7 @@ from typing import Any
 from fedattack.base.errors import ConfigError
 from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.arithmetic import describe_configured, judge_configured
-from fedattack.claims.canaries.finding import canary_finding, canary_sentence
-from fedattack.claims.canaries.result import CanaryResult
+from fedattack.claims.canaries.measure import CanaryResult, canary_finding, canary_sentence
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import plain
 from fedattack.claims.finding import CONTRADICTED, ERROR, WHOLE, ClaimFinding, checks_by_chance, verdict_of
@@ -19,7 +18,7 @@ from fedattack.claims.measured import TEN_THOUSAND, Trial, describe_measured, ju
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, readable, replace_by_configured
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
-from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
+from fedattack.claims.settings import claim_of_run, claimed_besides
 from fedattack.claims.tester import Measured
 from fedattack.learning.importing import import_callable
 

@@ -140,6 +140,7 @@ def gather_run(
     from fedattack.apps.app import app_of
     from fedattack.apps.auditing import audit_gathered, check_named
     from fedattack.apps.gathering import gather
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.asked import asked_of_knowledge
 
     gates, app = steps.Gates(steps.read_conditions(fail_if)), None
@@ -148,11 +149,11 @@ def gather_run(
     order = _order(choices, out, steps.command_line(), device, gates)
     check_named(choices.model, choices.loss)
     with log_warnings(out):
-        parts, posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
+        posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
         if trust:
-            steps.trust_asked(asked_of_knowledge(out))
+            steps.trust_asked(asked_of_knowledge(RunFolder(out)))
         with watch_bars() as watch:
-            judged = audit_gathered(order, parts, posed, watch)
+            judged = audit_gathered(order, posed, watch)
     _show(order, judged, gates, as_json)
 
 

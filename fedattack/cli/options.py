@@ -51,7 +51,7 @@ def complete_setting(incomplete: str) -> list[str]:
     return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
-def choose_kept(every: int, clients: str, layers: list[str] | None, sketch: int) -> "Keep":
+def choose_kept(every: int, clients: str) -> "Keep":
     """Read what is to be kept of a run.
 
     Clients are a share, or ids of nodes. An id is a whole number above 1, or no number at all.
@@ -63,7 +63,7 @@ def choose_kept(every: int, clients: str, layers: list[str] | None, sketch: int)
         share = float(clients)
         if share <= 1 or not clients.isdecimal():
             kept = share
-    return Keep(every, kept, tuple(layers or ()), sketch=sketch)
+    return Keep(every, kept)
 
 
 def complete_runtime(incomplete: str) -> list[str]:
@@ -261,20 +261,6 @@ Clients = Annotated[
         "--clients",
         help="Keep the replies of a share of each round's clients, such as 0.1, or of nodes by their ids: ID,ID.",
         metavar="SHARE|IDS",
-    ),
-]
-
-Layers = Annotated[
-    list[str] | None,
-    typer.Option("--layers", help="Keep arrays of this name alone, such as 'fc*'; repeatable.", metavar="NAME"),
-]
-
-InSketches = Annotated[
-    int,
-    typer.Option(
-        "--sketch",
-        help="Keep of each update a sketch of so many numbers alone; prolin and private-attribute run on sketches.",
-        metavar="N",
     ),
 ]
 

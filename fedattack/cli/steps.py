@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedattack.base.failures import Failure
     from fedattack.base.settings import Value
     from fedattack.learning.importing import Asked
-    from fedattack.record.folder import Part
+    from fedattack.record.folder import Part, RunFolder
     from fedattack.runs.presets import Preset
 
 BAD_INPUT = 2
@@ -116,7 +116,7 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
         If they fail and no attack has scores: why the first one did.
     """
     from fedattack.base.failures import Failure, failing_alone
-    from fedattack.record.folder import LEFT_OUT, find_parts, read_study, write_study
+    from fedattack.record.folder import LEFT_OUT, RunFolder
     from fedattack.runs.checks import scored_attacks
     from fedattack.runs.pipeline import remove_scores, say_unmade
 
@@ -124,21 +124,20 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
     for attack in attacks:
         with failing_alone(failed, attack.name):
             attack_run(attack, folder, device=device, trusted=trusted)
-    parts = find_parts(folder)
+    opened = RunFolder(folder)
     for name in failed:
-        remove_scores(parts, name)
-    if failed and not scored_attacks(parts):
+        remove_scores(opened.parts, name)
+    if failed and not scored_attacks(opened.parts):
         name, first = next(iter(failed.items()))
         first.end(f"{name} was not made")
     left_out = [say_unmade(name, failure.why) for name, failure in failed.items()]
     say_lacking(left_out)
-    study = read_study(folder)
-    if left_out or LEFT_OUT in study:
-        write_study(folder, {**study, LEFT_OUT: left_out})
+    if left_out or LEFT_OUT in opened.study:
+        opened.note({**opened.study, LEFT_OUT: left_out})
 
 
 def report_run(
-    folder: Path,
+    folder: "RunFolder",
     device: str,
     gates: Gates,
     as_json: bool,
@@ -147,12 +146,12 @@ def report_run(
     pdf: bool = False,
 ) -> None:
     """Judge a run folder, show what was found, and hold it against gates."""
-    from fedattack.runs.pipeline import judge_folder
+    from fedattack.runs.pipeline import judge_runs
 
     unmade: dict[str, Failure] = {}
-    with log_warnings(folder), watch_bars() as watch:
-        findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted, unmade=unmade)
-    show_findings(folder, findings, page, gates, as_json, unmade, pdf=pdf)
+    with log_warnings(folder.path), watch_bars() as watch:
+        findings, page = judge_runs(folder, device=device, watch=watch, trusted=trusted, unmade=unmade)
+    show_findings(folder.path, findings, page, gates, as_json, unmade, pdf=pdf)
 
 
 def show_findings(
@@ -225,7 +224,7 @@ def trust_asked(asked: Sequence["Asked"]) -> set[str]:
     return {item.follow() for item in asked}
 
 
-def trust_knowledge(folder: Path | None, trust: bool) -> set[str]:
+def trust_knowledge(folder: "RunFolder | None", trust: bool) -> set[str]:
     """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder."""
     from fedattack.runs.asked import asked_of_knowledge
 

@@ -10,7 +10,8 @@ follows, and what it takes for granted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from fedattack.base.errors import ConfigError
 from fedattack.defences.base import Settings, number
@@ -69,3 +70,40 @@ def in_words(spent: PrivacySpent) -> str:
     if not math.isfinite(spent.epsilon_run):
         return "no finite guarantee"
     return f"ε = {spent.epsilon_round:.3g} a round, ε = {spent.epsilon_run:.3g} for the whole run, δ = {spent.delta:g}"
+
+
+class Hazard(NamedTuple):
+    """One thing by which a true ε may still protect nobody: its name, whether it was looked at here, and what of it."""
+
+    what: str
+    checked: bool
+    why: str
+
+
+def list_hazards(*, own_noise: bool, plaintext: Sequence[str] | None = None) -> list[Hazard]:
+    """List what an ε takes for granted (NIST SP 800-226, on hazards), what was looked at first.
+
+    Parameters
+    ----------
+    own_noise
+        Whether the noise is that of :mod:`fedattack.defences`.
+    plaintext
+        What came beside the arrays, by name; None where nobody looked.
+    """
+    randomness = "whether somebody can guess the generator's state decides whether noise is noise"
+    if own_noise:
+        randomness = "it follows from 128 bits that the system gives, which tests of fedattack hold"
+    beside = "metrics and counts get no noise; an audit of a run names what passes"
+    if plaintext is not None:
+        beside = f"without noise pass: {', '.join(plaintext)}" if plaintext else "nothing passes beside the arrays"
+    lowest = "ε speaks of real numbers; the lowest digits of a noisy number may tell what it was made of"
+    timing = "how long a client takes, and how much it sends, may tell of its data"
+    tuning = "settings that were chosen on the same data tell of it, too, and no account has them"
+    hazards = [
+        Hazard("Randomness of the noise", own_noise, randomness),
+        Hazard("Numbers beside the update", plaintext is not None, beside),
+        Hazard("Floating point", False, lowest),
+        Hazard("Time and size of messages", False, timing),
+        Hazard("Tuning and early stopping", False, tuning),
+    ]
+    return sorted(hazards, key=lambda hazard: not hazard.checked)

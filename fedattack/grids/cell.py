@@ -5,7 +5,7 @@ Everything here is checked before anything is run, and without torch, which take
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,8 @@ from fedattack.audit.finding import PROPORTION
 from fedattack.base.errors import ConfigError
 from fedattack.base.machine import MEMORY, read_size
 from fedattack.base.settings import Value
-from fedattack.runs.checks import check_device, check_memory
+from fedattack.runs.checks import check_data, check_device, check_memory
+from fedattack.runs.presets import read_changes
 from fedattack.runs.watch import Watch
 
 CELLS = "cells"
@@ -194,6 +195,15 @@ def check_request(request: Request) -> None:
     check_memory(request.memory)
     check_device(request.device)
     check_out(request.out)
+
+
+def check_changes(changes: Sequence[str], taken: Collection[str], option: str) -> None:
+    """Check changes of all cells' settings; those of which the grid is made, `taken`, are chosen by another option."""
+    for change in changes:
+        for key in read_changes([change]):
+            if key in taken:
+                raise ConfigError(f"--set {change}: {key} belongs to the grid; choose its values with {option}")
+    check_data(changes)
 
 
 def check_out(out: Path) -> None:

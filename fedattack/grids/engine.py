@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.base.files import FolderLock, make_private, write_atomically, write_json
@@ -16,7 +16,10 @@ from fedattack.grids.cell import Request, check_out
 from fedattack.runs.running import now
 from fedattack.runs.watch import Watch
 
-DONE, FAILED, NOT_RUN = "done", "failed", "not run"
+State = Literal["done", "failed", "left out", "waiting"]
+"""Of a cell: made and judged; not possible; not asked for, or its data are not there; still to be made."""
+
+DONE: State = "done"
 
 
 class Named(Protocol):
@@ -39,15 +42,16 @@ Made = Callable[[], float]
 class Outcome:
     """What became of a cell, and if it is not done, why."""
 
-    state: str = DONE
+    state: State = DONE
     reason: str = ""
 
     def describe(self) -> dict[str, str]:
         """Say it as JSON can hold it."""
-        return {"state": self.state, "reason": self.reason}
+        state = self.state if self.state in ("done", "failed") else "not run"
+        return {"state": state, "reason": self.reason}
 
 
-WAITING = Outcome(NOT_RUN, "not reached yet")
+WAITING = Outcome("waiting", "not reached yet")
 """Of a cell that is to be made."""
 
 
@@ -125,7 +129,7 @@ def run_grid(design: Design[C]) -> dict[str, Any]:
         for cell in design.cells:
             outcome = outcomes[cell.name] = design.look_for(cell)
             finished += outcome.state == DONE
-            if outcome is WAITING:
+            if outcome.state == "waiting":
                 waiting.append(cell)
         request.tell(f"{len(design.cells)} cells: {finished} are there, {len(waiting)} to run")
         results = design.gather(outcomes)
@@ -182,14 +186,16 @@ def _make_cell(design: Design[C], cell: C, made: Made) -> Outcome:
     folder = request.cells / cell.name
     # What is left of a cell that was interrupted halfway.
     remove_inside(request.folder, folder, ConfigError)
+    outcome = Outcome()
     try:
         minutes = made()
     except FedAttackError as problem:
-        return Outcome(FAILED, f"cannot run: {request.hide_paths(str(problem))}")
+        outcome = Outcome("failed", f"cannot run: {request.hide_paths(str(problem))}")
     if not request.keep_records:
         remove_inside(request.folder, folder / "record", ConfigError)
-    design.close(cell, minutes)
-    return Outcome()
+    if outcome.state == DONE:
+        design.close(cell, minutes)
+    return outcome
 
 
 def state_version(command: str, changes: Sequence[str]) -> dict[str, Any]:

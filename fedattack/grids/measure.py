@@ -1,12 +1,13 @@
 """Read a cell's numbers off what the audit wrote about it, and hold them against the paper's."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
+from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import PROPORTION, Finding
 from fedattack.audit.intervals import LEVEL, t_interval
 from fedattack.grids.cell import Number, Stated
@@ -29,7 +30,7 @@ def measure(
     """
     measured: dict[str, Any] = dict.fromkeys((*_OF_A_FINDING, "seeds", "paper", "difference"))
     if number.finding:
-        measured |= _read_finding(number, findings)
+        measured |= _find_number(number, findings)
     elif number.curve:
         measured |= _read_curve(number, run)
     else:
@@ -88,20 +89,40 @@ def count_training_records(run: Mapping[str, Any]) -> int | None:
     return int(np.sum(run["holdings"]["counts"])) if "holdings" in run else None
 
 
-def _read_finding(number: Number, findings: Sequence[Finding]) -> dict[str, Any]:
+def add_twins(findings: Sequence[Finding], others: Iterable[Finding]) -> list[Finding]:
+    """Add to the findings of a run without a defence those of attackers who know of one, which other runs have.
+
+    Without a defence there is nothing to know of: they find what the attacker finds who does not know.
+    """
+    known = {finding.name: finding for finding in findings}
+    for finding in others:
+        blind = known.get(finding.name.removesuffix(ADAPTIVE))
+        if finding.name.endswith(ADAPTIVE) and finding.name not in known and blind is not None:
+            twin = replace(blind, metric=finding.metric, label=finding.label, headline=finding.headline)
+            known[finding.name] = twin
+    return list(known.values())
+
+
+def read_finding(finding: Finding) -> dict[str, Any]:
+    """Read the numbers of a finding, with how many seeds they are of."""
+    measured = {key: getattr(finding, key) for key in _OF_A_FINDING}
+    return measured | {"seeds": len(finding.seeds)}
+
+
+def _find_number(number: Number, findings: Sequence[Finding]) -> dict[str, Any]:
     finding = find_finding(number, findings)
     if finding is None:
         return {}
     if number.baseline:
         return {"value": finding.baselines.get(number.baseline), "n": finding.n, "seeds": len(finding.seeds)}
-    measured = {key: getattr(finding, key) for key in _OF_A_FINDING}
-    return measured | {"seeds": len(finding.seeds)}
+    return read_finding(finding)
 
 
 def _read_curve(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
     """Read where a curve ends in each seed."""
     ends: list[float] = []
     for values in run.get(number.curve, {"seeds": {}})["seeds"].values():
+        # A model that diverged, or was not evaluated in the last round, ends where it was last finite.
         known = [value for value in values if value is not None]
         ends += known[-1:]
     if not ends:
@@ -109,6 +130,7 @@ def _read_curve(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
     mean = float(np.mean(ends))
     measured: dict[str, Any] = {"value": mean, "seed_mean": mean, "seeds": len(ends)}
     if len(ends) > 1:
+        # Seeds are few, and their ends about normal: Student's t.
         low, high = t_interval(ends, LEVEL, bounds=_bounds_of(number))
         measured |= {"seed_sd": float(np.std(ends, ddof=1)), "low": low, "high": high}
         measured |= {"level": LEVEL, "comparisons": 1}

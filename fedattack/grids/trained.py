@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from fedattack.base.files import write_sealed
 from fedattack.base.untrusted import read_sealed
 from fedattack.data import DATASETS, data_root
 from fedattack.grids.cell import DATA_KEYS, Cell, Job, Number, list_data, write_command, write_value
-from fedattack.grids.engine import DONE, FAILED, NOT_RUN, WAITING, Design, Made, Outcome
+from fedattack.grids.engine import DONE, WAITING, Design, Made, Outcome
 from fedattack.grids.spread import make_on_cluster
 from fedattack.record.folder import read_study
 from fedattack.report import read_findings, read_run
@@ -88,8 +88,10 @@ class TrainedDesign(Design[Cell]):
             key, _, text = change.partition("=")
             changes.append(change)
             public.append(f"{key}={name_data(text)}")
+        # The command is shown to others, and so names files without their folders; what is run has whole paths.
         settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, None, self.request.seeds)
         options = dict(cell.options)
+        # An attack's own option goes before what the caller gives all of them.
         if self.request.memory:
             options = options_among({"memory": self.request.memory}, preset.attacks) | options
         given: dict[str, Iterable[object]] = {
@@ -102,20 +104,18 @@ class TrainedDesign(Design[Cell]):
 
     def look_for(self, cell: Cell) -> Outcome:
         """Say whether a cell is there, is to be made, or why it is not."""
-        outcome = Outcome(NOT_RUN, "left out by --only")
         selected = self.selected is None or cell in self.selected
+        left_out = Outcome("left out", "left out by --only")
         try:
             job = self.plan(cell)
         except ConfigError as problem:
-            if selected:
-                outcome = Outcome(FAILED, f"cannot run: {problem}")
-            return outcome
+            return Outcome("failed", f"cannot run: {problem}") if selected else left_out
         if _is_finished(job):
-            return Outcome(DONE)
-        if selected:
-            lacking = self._name_lacking(cell, str(job.settings["data-root"]))
-            outcome = replace(WAITING, reason=lacking) if lacking else WAITING
-        return outcome
+            return Outcome()
+        if not selected:
+            return left_out
+        lacking = self._name_lacking(cell, str(job.settings["data-root"]))
+        return Outcome("left out", lacking) if lacking else WAITING
 
     def _name_lacking(self, cell: Cell, root: str) -> str:
         for name in list_data(cell):
@@ -177,6 +177,7 @@ def _is_finished(job: Job) -> bool:
         study = read_study(job.folder)
     except FedAttackError:
         return False
+    # A cell of other settings is neither used nor written over: it took minutes, and may be meant.
     expected = {**job.settings, "seeds": list(job.seeds)}
     run_with = {**study.get("settings", {}), "seeds": study.get("seeds")}
     for key in sorted({*expected, *run_with}):

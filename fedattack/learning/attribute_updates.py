@@ -95,11 +95,14 @@ def attribute_updates(
             f"{dict(zip(known.tolist(), counts.tolist(), strict=True))}; take fewer examples for each client"
         )
     rng = np.random.default_rng(seed)
+    # Sections 5.3 and 5.4: all of a client's examples share one value, as where the attribute is of the client itself.
     values = rng.choice(known, size=clients, p=counts / counts.sum())
     rows_of = {value: np.flatnonzero(attribute == value) for value in known.tolist()}
     rows = np.stack([rng.choice(rows_of[value], size=records, replace=False) for value in values.tolist()])
     shadow = ShadowModel(model, x[0], mean_loss(loss), device=device)
+    # Drawn once, so that each time that the updates are made they are the same ones.
     drawn = int(rng.integers(2**31))
+    # Four bytes a number, and so many copies of the model for each client that trains.
     together = int(min(CHUNK, max(1, memory / (4 * shadow.size * TRAINED))))
 
     def make() -> Iterator[dict[str, NDArray[np.float32]]]:

@@ -79,6 +79,7 @@ def losses_of_models(
     records = Inputs.of(x, device)
     targets = to_tensor(y, device=device)
     model.to(device)
+    # For its types and devices alone: a record may hold others, such as float16.
     reference = model.state_dict()
     losses = torch.empty((len(states), len(records)), dtype=torch.float64)
     # cuDNN's convolutions take TF32 by default, with three digits where a comparison of clients needs float32's seven.
@@ -157,6 +158,7 @@ def r2_of_models(
     if not len(targets) or not targets.var(correction=0) > 0:
         raise DataError(f"R² needs at least two different targets; got {len(targets)} targets")
     errors = losses_of_models(model, states, x, y, mean_squared_error, device=device, chunk=chunk)
+    # By the variance with n below, not n − 1: the mean itself then has exactly 0.
     return 1 - errors.mean(dim=1) / targets.var(correction=0)
 
 
@@ -190,6 +192,7 @@ def _outputs(model: nn.Module, parameters: dict[str, Tensor], records: Inputs, *
             return output_in(call(model, parameters, records.leaves))
         losses = []
         for row in range(len(records)):
+            # A model returns the mean loss of a batch: of one example that is its loss.
             losses.append(own_loss_in(call(model, parameters, records[row : row + 1].leaves)))
     except _FAULTS as error:
         raise ModelError(

@@ -66,6 +66,7 @@ def unlearning_model(
     if loss != "cross-entropy":
         y = draw.normal(size=_DRAWN).astype(np.float32)
 
+    # It is tried, not derived: optimizers, losses and layers are the clients' own.
     def stays(weights: Arrays) -> bool:
         """Say whether local training leaves these weights as they are, bit for bit."""
         tried = copy.deepcopy(model)
@@ -143,6 +144,8 @@ class Imprint:
         sent, weight, bias, following = self.layers.copy(model)
         draw = np.random.default_rng((self.seed, number))
         rows = np.array_split(np.arange(len(bias)), parts)[part]
+        # With ReLU(⟨d, x⟩ − s_i) neuron i is alive for examples that lie beyond s_i. All pull at the same outputs, so
+        # the gradients of neurons i and i + 1 differ by the examples between s_i and s_(i + 1) alone.
         direction = draw.normal(size=weight.shape[1])
         places = self.examples.astype(np.float64) @ direction
         # Few examples say little of where the next ones lie: their places are blurred, by Silverman's rule.
@@ -150,10 +153,12 @@ class Imprint:
         places = (places + width * draw.normal(size=(_BLURS, len(places)))).reshape(-1)
         # The first neuron is alive for everybody.
         least = places.min() - 3 * max(float(places.std()), 1e-6)
+        # Quantiles: as many examples between two neighbours as between any two others.
         starts = np.concatenate([[least], np.quantile(places, np.arange(1, len(rows)) / len(rows))])
         pull = _write_following(following, draw, parts)
         # Outputs of hardly any size leave every class as likely as any other, so that each example pulls.
         scale = 1 / (pull * len(rows) * float(np.ptp(places) + places.std()))
+        # A neuron without weights and with a bias below 0 is dead for every example.
         weight[:], bias[:] = 0, -scale
         weight[rows], bias[rows] = scale * direction, -scale * starts
         return sent
@@ -216,12 +221,15 @@ class CanaryWeights:
         # Where features hardly vary, a little of their common variance keeps directions finite.
         ridge = _RIDGE * np.trace(covariance) / len(covariance)
         asked = self.targets[places].astype(np.float64)
+        # Fisher's discriminant: Σ⁻¹(target − mean) is the direction in which the target lies furthest out, measured by
+        # how far others scatter.
         directions = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), (asked - centre).T).T
         directions /= np.linalg.norm(directions, axis=1, keepdims=True) + 1e-12
         own = (asked * directions).sum(axis=1)
         reached = others @ directions.T
         # A target is there twice where it is one of the others, too.
         reached[(others[:, None] == asked).all(axis=2)] = -np.inf
+        # Half way between the target and the next one.
         return directions, own - np.maximum(own - reached.max(axis=0), 1e-3) / 2
 
 
@@ -251,6 +259,8 @@ class Fishing:
         weight, bias = sent[self.weight], sent[self.bias]
         chosen = (self.first + number - 1) % len(bias)
         kept = weight[chosen].copy()
+        # Softmax then gives the other classes all of the probability, in equal shares. An example of one of these has a
+        # gradient by its own and the others' biases alone, and weights of 0 pass nothing of it back.
         weight[:], bias[:] = 0, _OUT_OF_REACH
         weight[chosen], bias[chosen] = kept, 0
         return sent

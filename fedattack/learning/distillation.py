@@ -178,8 +178,10 @@ def _distil_dense(
     _check(x, targets[0])
     stacked = {}
     for name, value in start.items():
+        # A copy for each student, and a leaf, of which a gradient is kept.
         copies = to_tensor(value, device=x.device).expand(teachers, *value.shape).clone()
         stacked[name] = copies.requires_grad_()
+    # One kernel for all parameters: many small students wait for Python otherwise.
     optimizer = torch.optim.Adam(stacked.values(), lr=how.lr, fused=True)
     for batch, target in _dense_batches(x, targets, how, seed):
         optimizer.zero_grad()
@@ -203,8 +205,10 @@ def _distil_dense(
 def _apply_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply each student's layer to examples that are common (n, in), or to its own (students, n, in)."""
     if x.ndim == 3:
+        # From the second layer on each student has inputs of its own.
         return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
     students, width, _ = weight.shape
+    # All students' weights below each other: one product is faster than many small ones.
     together = torch.addmm(bias.flatten(), x, weight.flatten(0, 1).t())
     return together.view(len(x), students, width).transpose(0, 1)
 
@@ -238,6 +242,7 @@ def _batches(records: int, how: Distillation, seed: int, device: torch.device) -
 
 
 def _orders(records: int, how: Distillation, seed: int, device: torch.device) -> Iterator[Tensor]:
+    # On the CPU, so that a GPU takes the examples in the same order.
     generator = torch.Generator().manual_seed(seed)
     for _ in range(how.epochs):
         yield torch.randperm(records, generator=generator).to(device)

@@ -53,7 +53,9 @@ def train_private(
     device: torch.device | str = "cpu",
     memory: float = MEMORY,
 ) -> LocalTraining:
-    """Train a model in place as :func:`train_local` does, by DP-SGD; the global random state is left as it was.
+    """Train a model in place as :func:`fedattack.learning.train_local` does, by DP-SGD.
+
+    The global random state is left as it was.
 
     In each of an epoch's ⌈n / batch_size⌉ steps every example is drawn with probability batch_size / n, independently
     of the others. The gradients of those drawn are clipped to norm C one by one and added up; noise is added, and the
@@ -64,7 +66,7 @@ def train_private(
     model : nn.Module
         See :func:`check_private_model`. Names of its parameters stay as they are.
     x, y, epochs, lr, momentum, weight_decay, maximise, loss, device
-        As for :func:`train_local`.
+        As for :func:`fedattack.learning.train_local`.
     batch_size : int
         Examples a step on average. 0, or n and more: all examples in every step.
     noise : float
@@ -98,6 +100,7 @@ def train_private(
     sampling = ExampleSampling.of(len(records), batch_size=batch_size)
     model.to(device)
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise)
+    # Opacus divides by the expected size of a batch: by the true one would tell how many examples were drawn.
     expected = sampling.rate * len(records)
     with _private(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=expected, seed=seed, device=device
@@ -136,6 +139,7 @@ def private_gradient(
     LocalSGD(1, 0, 0.0, weight_decay=weight_decay)
     records, labels = records_of(x, y, device)
     model.to(device)
+    # It makes no step: Opacus needs one to find the parameters, and leaves the noisy mean in their ``grad``.
     sgd = torch.optim.SGD(model.parameters())
     with _private(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=len(records), seed=seed, device=device
@@ -159,6 +163,7 @@ def check_private_model(model: nn.Module) -> None:
     from opacus.validators import ModuleValidator
 
     with in_mode(model, training=True):
+        # Opacus refuses a model in evaluation, whatever its layers are.
         faults = [*ModuleValidator.validate(model), *GradSampleModule.validate(model)]
     in_place = [name for name, part in model.named_modules() if getattr(part, "inplace", False)]
     if faults:
@@ -214,6 +219,8 @@ class _Private:
         Opacus' sampler does the same from a generator of torch, whose seed can be tried; see :func:`_noise_hook`.
         """
         for _ in range(sampling.steps):
+            # Poisson sampling, for which the accountant's ε holds: each example by itself, and not a batch of fixed
+            # size.
             yield np.flatnonzero(self._sampler.random(records) < sampling.rate)
 
     def fill_gradients(self, records: Tensor, labels: Tensor, together: int) -> Tensor:
@@ -235,6 +242,8 @@ class _Private:
             loss.backward()
             self._check_all_took_part()
             more = start + together < len(records)
+            # As Opacus splits large batches (its BatchMemoryManager): gradients are clipped and added up, and only with
+            # the last part the noise comes, once.
             self._optimizer.signal_skip_step(more)
             self._optimizer.pre_step()
             if more:
@@ -245,6 +254,7 @@ class _Private:
     def _check_all_took_part(self) -> None:
         idle = []
         for name, parameter in self._model.named_parameters():
+            # Opacus would stop with an error that names no parameter.
             if parameter.requires_grad and parameter.grad_sample is None:
                 idle.append(name.removeprefix("_module."))
         if idle:
@@ -280,12 +290,16 @@ def _private(
     with fix_seed(dropout_seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
         # The first layer's input needs no gradient, and torch warns of that where a backward pass is hooked.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        # It puts hooks into every layer, by which gradients of single examples are gathered in ``grad_sample``.
         wrapped = GradSampleModule(model, loss_reduction="sum")
         try:
+            # Without noise of its own: the hook adds it after the mean was taken, with deviation σC / expected batch
+            # size.
             optimizer = DPOptimizer(sgd, noise_multiplier=0.0, max_grad_norm=clip, expected_batch_size=expected)
             if noise:
                 optimizer.attach_step_hook(_noise_hook(noise * clip / expected, np.random.default_rng(noises)))
             yield _Private(wrapped, objective, optimizer, np.random.default_rng(batches))
             optimizer.zero_grad()
         finally:
+            # Takes the hooks, and ``grad_sample``, out again.
             wrapped.to_standard_module()

@@ -52,6 +52,7 @@ def example_gradients(
     shadow = ShadowModel(model, x[0], mean_loss(loss))
     generator = torch.Generator().manual_seed(0)
     start = shadow.flatten(arrays)
+    # Of a large model few at a time: each takes as much as the model.
     chunk = min(_MOST_EXAMPLES, max(1, _NUMBERS // shadow.size))
     found = shadow.record_gradients(
         start, torch.from_numpy(x), torch.from_numpy(y), generator=generator, chunk=chunk, entries=entries

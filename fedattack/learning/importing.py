@@ -56,6 +56,7 @@ class Asked:
 
     def follow(self) -> str:
         """Return its value, for who trusts it; from now on modules are looked for in ``app``, too."""
+        # Last, too: an app must not put a module of its own in the place of one of this package's.
         if self.app and self.app not in sys.path:
             sys.path.append(self.app)
         return self.value
@@ -67,6 +68,8 @@ def _origin(spec: str, app: str = "") -> str:
     name = spec.partition(":")[0]
     found = name
     for depth, part in enumerate(name.split(".")):
+        # By folders alone. ``importlib.util.find_spec`` would import the packages around a module, whose code is a
+        # stranger's.
         module = importlib.machinery.PathFinder.find_spec(part, folders) if part else None
         if module is None:
             # A package may make its parts known only when it is imported.
@@ -115,6 +118,7 @@ def import_callable(spec: str | Asked, *, what: str, known: Iterable[str]) -> Ca
             f"unknown {what} {short(spec, 80)!r}; expected one of {', '.join(known)}, or package.module:function"
         )
     folder = str(Path.cwd())
+    # A script that is installed as a command has its own folder there, and not the one that it is called in.
     if folder not in sys.path:
         sys.path.append(folder)  # at the end, so that no module of the folder hides an installed one
     try:

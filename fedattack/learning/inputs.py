@@ -38,6 +38,7 @@ class Inputs:
         leaves = {}
         for place, leaf in leaves_of(x).items():
             dtype = torch.float32 if leaf.dtype.kind == "f" else None
+            # Ids of words index an embedding, and must stay whole numbers.
             leaves[place] = to_tensor(leaf, dtype=dtype, device=device)
         return cls(leaves)
 
@@ -81,6 +82,7 @@ class Inputs:
         return ", ".join(f"{place} {shape}" for place, shape in shapes.items())
 
 
+# By this ``vmap`` and ``grad`` look into the class, and take its tensors for their own arguments.
 register_pytree_node(
     Inputs,
     lambda inputs: ([*inputs.leaves.values()], (*inputs.leaves,)),

@@ -38,6 +38,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
             f"outputs; got {int(targets.min())} to {int(targets.max())}"
         )
     logits = outputs.double()
+    # The largest logit's own term is e⁰ = 1, which log1p adds: what is left of a sure model is tiny, and exact.
     top, winner = logits.max(dim=1, keepdim=True)
     rest = (logits - top).exp().scatter(1, winner, 0.0).sum(dim=1)
     labelled = logits.gather(1, targets.long().unsqueeze(1))
@@ -112,6 +113,7 @@ def mean_own(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.mean()
 
 
+# PyTorch's own, in float32, as clients minimise them: attacks that rebuild an update need the same rounding.
 _MEAN_LOSSES: Mapping[str, MeanLoss] = {
     "cross-entropy": nn.functional.cross_entropy,
     "mse": _mean_squared,

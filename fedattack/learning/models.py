@@ -173,6 +173,7 @@ class _TransformerBlock(nn.Module):
         count, tokens, width = x.shape
         parts = self.attend(self.norm1(x)).reshape(count, tokens, 3 * self.heads, -1).transpose(1, 2)
         queries, keys, values = parts.chunk(3, dim=1)
+        # softmax(QKᵀ/√d)V for each head, where a word sees those before it alone.
         scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[-1])
         later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
         mixed = scores.masked_fill(later, -torch.inf).softmax(dim=-1) @ values
@@ -193,6 +194,7 @@ class _Decoder(nn.Module):
         self.out = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        # Examples come as floats, like those of all built-in models. What is no word of its list is the nearest one.
         ids = x.flatten(1).long().clamp(0, DECODER_WORDS - 1)
         hidden = self.words(ids) + self.places.weight[: ids.shape[1]]
         for block in self.blocks:
@@ -304,6 +306,7 @@ def build_model(
 def _check_size(spec: str, input_shape: tuple[int, ...], classes: int, hidden: int) -> None:
     """Refuse a built-in model that is too large, before memory is taken. Its size may come from a stranger's file."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        # On the meta device tensors have shapes and no memory.
         state = MODELS[spec](input_shape, classes, hidden).state_dict()
     size = sum(value.numel() for value in state.values())
     if size > MAX_ENTRIES:
@@ -354,6 +357,7 @@ def _sequential(**layers: nn.Module) -> nn.Sequential:
 
 def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
     """Put dropout after each activation that follows a fully connected layer; without such, after all activations."""
+    # FedMD's convolutions end in one linear layer without an activation behind it.
     kinds = map(type, model.children())
     hidden = (nn.Linear, nn.ReLU) in pairwise(kinds)
     layers: dict[str, nn.Module] = {}
@@ -385,6 +389,7 @@ def _build_imported(spec: str, offered: Mapping[str, Any], demanded: Mapping[str
     """Call a user's function with those of the offered arguments that it accepts, and with all that are demanded."""
     function = import_callable(spec, what="model", known=MODELS)
     try:
+        # What a user's function does not name it is not given: one without arguments makes its own sizes.
         arguments = _choose_accepted(function, offered) | dict(demanded)
         model = function(**arguments)
     except Exception as error:  # the user's code may raise anything
@@ -405,6 +410,7 @@ def _choose_accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -
     """Return those of the offered arguments that a function takes by keyword."""
     accepted: set[str] = set()
     for parameter in inspect.signature(function).parameters.values():
+        # ``**kwargs`` takes all.
         if parameter.kind is parameter.VAR_KEYWORD:
             return dict(offered)
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -60,6 +60,7 @@ class Pooling:
             raise ConfigError(
                 f"pooling of updates: expected 1 to {features} parameters, a feature or more for each; got {len(sizes)}"
             )
+        # The least width that could do; the last windows of parameters that are cut short may need some more.
         pooling = cls(tuple(shapes.items()), -(-sum(sizes) // features))
         while pooling.features > features:
             pooling = cls(pooling.shapes, pooling.width + 1)
@@ -92,6 +93,7 @@ class Pooling:
             If it has NaN or infinity.
         """
         self.check(update)
+        # A maximum over a window leaves out −∞.
         laid = np.full(self.features * self.width, -np.inf, dtype=np.float32)
         for name, _, position in self._positions():
             if not np.isfinite(update[name]).all():
@@ -162,6 +164,8 @@ class Network:
         It is the gradient divided by the probability of the likeliest other value. The gradient itself is 0 in float32
         where the network is sure, and callers need its sign alone.
         """
+        # Forward, with a note of which units are active; then back through these alone: the gradient of a ReLU network
+        # by hand, without PyTorch, for defences on a client.
         active = []
         activations = features
         for weights, bias in self.layers[:-1]:
@@ -171,6 +175,8 @@ class Network:
             activations *= active[-1]
         weights, bias = self.layers[-1]
         logits = weights @ activations + bias
+        # With p the probabilities, the cross-entropy's gradient by the logits is p − e_value. Its entry at ``value`` is
+        # minus the sum of the others, and all are scaled by the largest of these.
         logits[value] = -np.inf
         gradient = np.exp(logits - logits.max())
         gradient[value] = -gradient.sum()
@@ -244,6 +250,7 @@ def train_network(
         network = nn.Sequential()
         for layer in linear:
             network.extend([layer, nn.ReLU()])
+        # No activation behind the logits.
         network = network[:-1]
         x = to_tensor((features - mean) / deviation, dtype=torch.float32)
         y = to_tensor(labels).long()
@@ -255,6 +262,7 @@ def train_network(
                 optimizer.step()
     layers = [(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in linear]
     weights, bias = layers[0]
+    # W((x − m)/s) + b = (W/s)x + (b − (W/s)m).
     scaled = weights / deviation.astype(np.float64)
     layers[0] = (scaled.astype(np.float32), (bias - scaled @ mean).astype(np.float32))
     return Network(tuple((np.ascontiguousarray(weights), bias.copy()) for weights, bias in layers))
@@ -264,6 +272,7 @@ def standardisation(features: NDArray[np.float32]) -> tuple[NDArray[np.float32],
     """Return the mean and what to divide by, (d,) each, of features (n, d)."""
     mean = features.mean(axis=0, dtype=np.float64)
     deviation = features.std(axis=0, dtype=np.float64)
+    # By the mean spread of all: a feature of an unused unit is 0 in every update.
     floor = _FLOOR * float(np.sqrt(np.mean(deviation**2))) or 1.0
     return mean.astype(np.float32), np.maximum(deviation, floor).astype(np.float32)
 

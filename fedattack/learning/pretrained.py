@@ -52,6 +52,7 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
         import transformers
     except ImportError:
         raise ModelError(f"the model {short(name, 60)} is one of the package transformers; install it here") from None
+    # Only a name of the package's own top, and a class of its models: no text becomes an import path.
     found = getattr(transformers, name, None)
     if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
         raise ModelError(f"transformers has no model {short(name, 60)!r}")
@@ -59,6 +60,7 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
     described = _settings(config)
     _refuse_elsewhere(name, described)
     with _offline():
+        # Not ``from_pretrained``, which would look for files and fetch them.
         settings = made.config_class.from_dict(described)
         # Some have parts of others by default.
         _refuse_elsewhere(name, settings.to_dict())
@@ -95,6 +97,7 @@ def _offline() -> Iterator[None]:
         yield
         return
     before = constants.HF_HUB_OFFLINE
+    # The variable of the environment is read when the package is imported, which it is already.
     constants.HF_HUB_OFFLINE = True
     try:
         yield
@@ -125,6 +128,7 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _without_places(value: Any) -> Any:
     """Leave out what names code, files or places, in inner configurations, too."""
+    # ``auto_map`` names code that transformers would fetch and run, also within the configuration of a part.
     if isinstance(value, dict):
         return {name: _without_places(part) for name, part in value.items() if name not in _LEFT_OUT}
     if isinstance(value, list):

@@ -21,6 +21,7 @@ def output_in(returned: Any) -> Tensor:
     """
     if isinstance(returned, Tensor):
         return returned
+    # Hugging Face's models return a mapping whose first entry may be the loss.
     if isinstance(returned, Mapping) and isinstance(returned.get("logits"), Tensor):
         logits: Tensor = returned["logits"]
         return logits
@@ -32,6 +33,7 @@ def output_in(returned: Any) -> Tensor:
 
 def loss_in(returned: Any) -> Tensor | None:
     """Return the loss that a model returned, a number: as ``loss``, or the first tensor without axes."""
+    # One number without an axis; outputs of one example have an axis.
     for value in [returned] if isinstance(returned, Tensor) else _values(returned):
         if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
             return value
@@ -44,6 +46,7 @@ def tensors_in(returned: Any) -> list[Tensor]:
     found: dict[int, Tensor] = {}
     for value in values:
         if isinstance(value, Tensor):
+            # The mapping's loss comes twice: named, and among the values.
             found[id(value)] = value
     return [*found.values()]
 

@@ -102,6 +102,7 @@ class ShadowModel:
         self.device = torch.device(device)
         self.model = copy.deepcopy(model).to(self.device).train()
         self.separable = not has_batch_norm(self.model)
+        # Running statistics are written to in place, which ``vmap`` refuses.
         replace_all_batch_norm_modules_(self.model)
         self.loss = loss
         self._shapes = {name: value.shape for name, value in self.model.named_parameters()}
@@ -124,6 +125,7 @@ class ShadowModel:
         parameters, at = {}, 0
         for name, shape in self._shapes.items():
             # No part of Tensor.split, which may not be changed in place.
+            # Views: what an optimizer does to them in place, it does to the vector.
             parameters[name] = vector[..., at : at + shape.numel()].view((*vector.shape[:-1], *shape))
             at += shape.numel()
         return parameters
@@ -196,6 +198,8 @@ class ShadowModel:
         """
         for first in range(0, len(x), chunk):
             last = min(first + chunk, len(x))
+            # In this order, whether clients are then trained together or not: the same seed gives the same updates in
+            # any memory.
             seed = self._draw_seed(generator)
             steps: Iterable[ShadowStep] = self.schedule(last - first, x.shape[1], training, generator)
             if together is not None and together < last - first:
@@ -213,6 +217,7 @@ class ShadowModel:
     ) -> Iterator[ShadowStep]:
         """Draw the local steps of ``clients`` clients with ``records`` examples each, one by one."""
         for _ in range(training.epochs):
+            # A permutation for each client, as the order of random numbers.
             order = torch.rand((clients, records), generator=generator).argsort(dim=1)
             for rows in order.split(training.batch_size or records, dim=1):
                 yield ShadowStep(rows.to(self.device), self.draw_masks(rows.shape, generator))
@@ -277,6 +282,7 @@ class ShadowModel:
             along = None
             if apart:
                 along = 0
+            # ``different``: dropouts that a model draws itself are drawn for each example.
             many = vmap(of_one, in_dims=(along, 0, 0, 0), randomness="different")
             together: dict[str, Tensor] = many(parameters, x, y, masks)
             return together
@@ -294,6 +300,7 @@ class ShadowModel:
         self, start: Tensor, x: Examples, y: Tensor, *, generator: torch.Generator, chunk: int | None = None
     ) -> Tensor:
         """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``, ``chunk`` at a time."""
+        # Of the whole batch at once: chunks then see the masks that they would see without chunks.
         masks = tuple(mask[0] for mask in self.draw_masks((1, len(y)), generator))
         parameters, chunk = self.unflatten(start), chunk or len(y)
         seed = self._draw_seed(generator)
@@ -315,6 +322,7 @@ class ShadowModel:
         self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[ShadowStep], maximise: bool
     ) -> Tensor:
         """Train clients side by side, in place: an optimizer's steps move each number by itself."""
+        # A row for each client. Optimizers move each number by itself, so that one optimizer moves all clients.
         matrix = start.expand(len(x), -1).clone()
         parameters = self.unflatten(matrix)
         stepping = Stepping([*parameters.values()], training, maximise=maximise)
@@ -349,6 +357,8 @@ class ShadowModel:
 
         try:
             with fix_seed(0, self.device):
+                # What cannot be traced, such as a branch on a tensor's value, raises here; on two examples that costs
+                # little.
                 vmap(grad(total), in_dims=(None, 0), randomness="different")(trained, examples[:, None])
         except (RuntimeError, NotImplementedError):
             return False
@@ -373,6 +383,7 @@ class ShadowModel:
         for dropout, shapes in self._dropout_shapes(records).items():
             if len(shapes) == 1:
                 given[dropout] = GivenDropout(dropout.p, shapes[0])
+        # A module is replaced in its parent: a hook could change what it returns, and not what it draws.
         for parent in list(self.model.modules()):
             for name, child in list(parent.named_children()):
                 if child in given:
@@ -383,6 +394,7 @@ class ShadowModel:
         """Return the shapes of what each plain dropout masks in a pass, without the batch."""
         shapes: dict[Any, list[torch.Size]] = {}
         for part in self.model.modules():
+            # No subclass, which may do anything else.
             if type(part) is nn.Dropout and 0 < part.p < 1:
                 shapes[part] = []
         hooks = [

@@ -18,6 +18,7 @@ SoftLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _soft_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    # −Σ t_j·log softmax(z)_j with Σ t_j = 1.
     return outputs.logsumexp(dim=1) - (outputs * targets).sum(dim=1)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 @contextmanager
 def fix_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global generators of the CPU and of one device, and put their states back afterwards."""
+    # It puts back the states of the devices that are named, and of the CPU.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         # torch.manual_seed would seed all other devices as well, whose states are not put back
         torch.default_generator.manual_seed(seed)
@@ -27,6 +28,7 @@ def fix_seed(seed: int, device: torch.device) -> Iterator[None]:
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Put a model into training or evaluation mode, and each of its modules back into its own afterwards."""
+    # One by one: a client may have frozen a part's batch norm by putting it into evaluation alone.
     modes = {module: module.training for module in model.modules()}
     model.train(training)
     try:

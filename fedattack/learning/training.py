@@ -111,7 +111,7 @@ def train_local(
     batch_size : int
         Examples a step. The last, shorter batch of an epoch is kept. 0, or n and more: all examples in one step.
     lr, momentum, weight_decay, optimizer
-        Of one of :data:`OPTIMIZERS`; only SGD has momentum.
+        Of one of :data:`fedattack.learning.OPTIMIZERS`; only SGD has momentum.
     maximise : bool
         Ascend the loss instead of descending it.
     loss : str
@@ -131,6 +131,7 @@ def train_local(
     model.to(device)
     parameters = [value for value in model.parameters() if value.requires_grad]
     stepping = Stepping(parameters, how, maximise=maximise)
+    # A generator of its own: the order of the examples does not depend on how much dropout draws.
     order = torch.Generator().manual_seed(seed)
     steps = 0
     with fix_seed(seed, device), in_mode(model, training=True):
@@ -139,6 +140,7 @@ def train_local(
             total = torch.zeros((), dtype=torch.float64, device=device)
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
                 value = mean_loss_in(returned_for(model, records[batch]), labels[batch], objective)
+                # Not ``backward``: nothing is left beside the parameters, and what takes no part has None.
                 gradients = torch.autograd.grad(value, parameters, allow_unused=True)
                 stepping.step(gradients)
                 total += value.detach() * len(batch)
@@ -211,6 +213,7 @@ class Stepping:
             decay = 0.0
         for index, parameter in zip(used, parameters, strict=True):
             if index not in self._moments:
+                # PyTorch's function counts the steps itself, in this tensor.
                 steps = torch.tensor(0.0)
                 self._moments[index] = (torch.zeros_like(parameter), torch.zeros_like(parameter), steps)
         means, squares, steps_made = zip(*[self._moments[index] for index in used], strict=True)
@@ -268,6 +271,7 @@ def full_gradient(
     total = torch.zeros((), dtype=torch.float64, device=device)
     with fix_seed(seed, device), in_mode(model, training=True):
         for some_records, some_labels in zip(records.split(chunk), labels.split(chunk), strict=True):
+            # Each chunk's mean by its share of the examples: together the mean over all.
             part = objective(model(some_records), some_labels) * (len(some_labels) / len(records))
             part.backward()
             total += part.detach()
@@ -283,6 +287,7 @@ def read_gradients(model: nn.Module, weight_decay: float) -> dict[str, NDArray[A
         # torch.optim.SGD leaves a parameter alone that is frozen, or that the loss does not depend on.
         gradient = torch.zeros_like(value)
         if value.grad is not None:
+            # The gradient of λ/2·‖θ‖² is λθ.
             gradient = value.grad + weight_decay * value
         arrays[name] = gradient.detach().cpu().numpy()
     return arrays
@@ -298,6 +303,7 @@ def check_gradients(model: nn.Module) -> None:
     """
     fault = ""
     parameters = dict(model.named_parameters())
+    # A tied parameter has two names there, and one among the parameters.
     others = [name for name in model.state_dict() if name not in parameters]
     norms = [name for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     if norms:
@@ -320,6 +326,7 @@ def gradient_step(
     """
     after = {}
     for name, array in before.items():
+        # In float32 a small step on a large weight would be rounded twice.
         moved = array.astype(np.float64) - lr * gradient[name].astype(np.float64)
         after[name] = moved.astype(array.dtype)
     return after

@@ -33,6 +33,7 @@ def view_bytes(data: bytes) -> NDArray[Any]:
 
 def view_array(array: Array) -> NDArray[Any]:
     """View a Flower array; one of an unknown serialisation becomes its bytes."""
+    # Flower writes arrays by ``numpy.save`` and says so. Mods may put other bytes in their place, such as ciphertexts.
     if array.stype not in ("", "numpy.ndarray"):
         return np.frombuffer(array.data, dtype=np.uint8)
     return view_bytes(array.data)
@@ -42,6 +43,7 @@ def view_records(records: Mapping[str, ArrayRecord], names: Sequence[str] | None
     """View all arrays of a message by name; names of several records are prefixed by the record's key."""
     arrays = {}
     for key, record in records.items():
+        # The name that a model's own parameter has, where there is one model: an attack loads it so.
         prefix = f"{key}." if len(records) > 1 else ""
         for name, array in record.items():
             if name != _EMPTY:

@@ -34,6 +34,8 @@ def notice_messages(tracker: RoundTracker, names: Sequence[str] | None, *, may_c
             _observe_sums(tracker, names, context)
 
     with ExitStack() as stack:
+        # At the class, since the app makes its strategy when it runs; and before the call, since its rounds are within
+        # it.
         stack.enter_context(call_before(Strategy, "start", weights))
         workflow = _workflow()
         if may_choose and workflow is not None:
@@ -59,6 +61,7 @@ def call_before(cls: type, method: str, tell: Callable[..., None]) -> Iterator[N
         tell(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
+    # Of the base class: a subclass whose own method calls it by ``super()`` is noticed, too.
     setattr(cls, method, told)
     try:
         yield
@@ -71,7 +74,9 @@ def _observe_sums(tracker: RoundTracker, names: Sequence[str] | None, context: A
     recorder, strategy = tracker.recorder, context.strategy
     if isinstance(strategy, ObservedLegacyStrategy) and strategy.records_by(recorder):
         return
+    # What is open was sent before SecAgg+ began.
     tracker.finish()
     tracker.aside = True
+    # It fails where rounds of single replies are recorded already: one record has one view.
     recorder.see_sums()
     context.strategy = ObservedLegacyStrategy.sharing(strategy, recorder, names)

@@ -43,6 +43,7 @@ def _yield_to_training() -> None:
 
 
 def _warn_of_a_newer(version: str) -> None:
+    # Of 1.42.0.dev3 the first two numbers: patches change no messages.
     release = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if release > NEWEST:
         newest = ".".join(map(str, NEWEST))
@@ -77,9 +78,9 @@ class Recorder:
     resumed
         Go on with an existing record: the name in the record by the id of a node now, where they differ. Flower may
         have given the nodes other ids since.
-    every, clients, layers, sketch
+    every, clients
         What is recorded of a run that is too large to be recorded whole; see :class:`fedattack.record.Keep`. ``seed``
-        decides which clients a share is, and the signs of a sketch.
+        decides which clients a share is.
     record_id
         The id of the first record, where knowledge and truth were written before the run and name it; drawn without.
 
@@ -116,13 +117,11 @@ class Recorder:
         key: Path | str | None = None,
         every: int = 1,
         clients: float | Sequence[str] = 1.0,
-        layers: str | Sequence[str] = (),
-        sketch: int = 0,
         record_id: str = "",
     ) -> None:
         self.view = view
         self._protocol = protocol
-        self._keep = Keep.chosen(every, clients, layers, seed, sketch)
+        self._keep = Keep.chosen(every, clients, seed)
         if view == "aggregate" and aggregation is None:
             aggregation = PROJECTED
         self._out = str(out)
@@ -143,6 +142,7 @@ class Recorder:
         self._run: int | None = None
         self.resumes = resumed is not None
         self._names_in_record = resumed or {}
+        # One round waits at most. What is unbounded here would fill the server's memory where a disk is slow.
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
         # Taken by a round from when it is handed over until it is on the disk.
         self._place = threading.Semaphore(1)
@@ -173,6 +173,7 @@ class Recorder:
         path = Path(time.strftime(self._out)).expanduser()
         self._writer = RecordWriter(path, versions=versions, **self._options)
         # A strategy that is started again gets another record.
+        # Knowledge and truth name the first.
         self._options["record_id"] = ""
         self._queue = queue.Queue(maxsize=1)
         self._place = threading.Semaphore(1)
@@ -182,6 +183,7 @@ class Recorder:
         self._take_others()
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
         self._thread.start()
+        # A legacy strategy is never told that its run ends.
         atexit.register(self.close)
         log.info("recording to %s", path)
 
@@ -191,8 +193,6 @@ class Recorder:
             return
         self._foretold = True
         size = Size.of(model, sampled, self._keep, view=self.view, protocol=self._protocol)
-        if size.remark:
-            log.warning("%s", size.remark)
         try:
             free = shutil.disk_usage(self._writer.path).free
         except OSError:
@@ -235,6 +235,7 @@ class Recorder:
                 self.leave_out(others.type, others.way, metrics=others.metrics)
                 return
             self._others_size += size
+            # Queries to a thousand nodes hold the same: one entry names all of these.
             for last in self._others[-1:]:
                 if {*last.nodes}.isdisjoint(others.nodes) and last == replace(others, nodes=last.nodes):
                     others = replace(last, nodes=last.nodes + others.nodes)
@@ -291,9 +292,11 @@ class Recorder:
         if self._thread is None or self._writer is None:
             return
         self.run_error = error or self.run_error
+        # It may hand over a last round, for which the thread must still run.
         if self.before_close is not None:
             self.before_close()
         try:
+            # Behind the last round: the thread ends when it takes this.
             self._queue.put(None, timeout=_PATIENCE)
             self._thread.join(_PATIENCE)
         except queue.Full:
@@ -309,6 +312,7 @@ class Recorder:
         place = self._place
         while (exchange := self._queue.get()) is not None:
             try:
+                # After an error the record is closed. Rounds are still taken, or the run would wait for a place.
                 if writer.is_open:
                     self._write(writer, exchange)
             except Exception as cause:
@@ -345,6 +349,8 @@ class Recorder:
             replies.append(replace(reply, node=self._names_in_record.get(reply.node, reply.node)))
         whole = self.view == "individual" or all(reply.arrays is None for reply in replies)
         # The writer keeps no reply of a round that is not recorded.
+        # Here, before anything is written: a projection that is made of a file would have left single replies on the
+        # disk.
         if whole or not self._keep.round(exchange.number):
             return replace(exchange, replies=replies)
         fitting = without_misfits(replies)
@@ -355,6 +361,7 @@ class Recorder:
 
     def _end(self, writer: RecordWriter) -> None:
         try:
+            # What ended the recording comes before what ended the run: without it the record would pass for whole.
             error = self._error or self.run_error or self._lost
             writer.close(final=self.final, error=error, others=self._take_others())
         except Exception as cause:

@@ -93,10 +93,12 @@ class RoundTracker:
         self, recorder: Recorder, names: Sequence[str] | None = None, count_keys: Sequence[str] = COUNT_KEYS
     ) -> None:
         self.recorder = recorder
+        # One that its own thread may take again: ``close`` calls ``finish``.
         self.lock = threading.RLock()
         self._names = names
         self.count_keys = count_keys
         self.aside = False
+        # Whether messages' groups number the rounds, as Flower's own strategies do; until one says otherwise.
         self._grouped = True
         self._number: int | None = None
         self._last = 0
@@ -105,11 +107,13 @@ class RoundTracker:
         self._asked: dict[int, _Sent] = {}
         self._index: dict[str, _Sent] = {}
         self._replies = 0
+        # By the id of a message that nobody answered in time: its node, and the round that is closed.
         self._overdue: dict[str, tuple[int, int]] = {}
         self._late: list[Reply] = []
         self._started = 0.0
         self._config: dict[str, Any] = {}
         self._legacy = False
+        # Of the round, by the memory of a message's arrays: of a thousand clients one model is read once.
         self._models: dict[tuple[int, ...], Arrays] = {}
         self._perhaps: list[_TrackedModel] = []
         self._knows_final = False
@@ -127,6 +131,7 @@ class RoundTracker:
         for message in messages:
             kind = kind_of(message)
             if kind != _TRAIN:
+                # A server evaluates what its round led to. It may also evaluate between, as asynchronous ones do.
                 if kind == _EVALUATE and not self._is_waiting():
                     self.finish()
                 self._note_other(message)
@@ -154,6 +159,7 @@ class RoundTracker:
             if self.recorder.final is None or not identical(model, self.recorder.final):
                 self.recorder.leave_out(kind, "sent", arrays=named)
             return
+        # The strategy's own word counts more: an app may evaluate another model, such as a running mean.
         if not self._knows_final:
             self.recorder.final = model
         self._hold(_TrackedModel(kind, "sent", model, named))
@@ -206,6 +212,7 @@ class RoundTracker:
         self.recorder.leave_out(model.type, model.way, arrays=model.named, messages=model.messages)
 
     def _note(self, message: Message, known: int | None) -> None:
+        # The number that clients are told; else what the strategy says; else what is counted.
         number = _round_number(message)
         if number is None:
             number = known
@@ -225,6 +232,7 @@ class RoundTracker:
             # The round has what its first message held.
             kind, nodes = message.metadata.message_type, (str(message.metadata.dst_node_id),)
             self.recorder.note(Others(kind, "sent", nodes, values))
+        # The message itself, and not its id: Flower gives it one when it is pushed, which is later.
         sent = self._asked[message.metadata.dst_node_id] = _Sent(message, self._view_model(message.content))
         self._sent.append(sent)
         self._unindexed.append(sent)
@@ -259,6 +267,7 @@ class RoundTracker:
                 return
             number = self._number
             self._number = None
+            # Models that are sent as one object are one; who was sent another one was singled out.
             common = _most_sent([sent.model for sent in self._sent])
             self._settle(common)
             self.recorder.foretell(common, len(self._sent))
@@ -269,6 +278,7 @@ class RoundTracker:
                 if sent.reply is not None:
                     replies.append(_with_model(sent.reply, sent.model, common))
                     continue
+                # Its reply may still come, with a later round.
                 self._overdue[sent.message.metadata.message_id] = (sent.node, number)
                 reply = Reply(node=str(sent.node), status="missing", reason=reason)
                 missing.append(_with_model(reply, sent.model, common))
@@ -325,6 +335,8 @@ class RoundTracker:
     def _view_model(self, content: RecordDict) -> Arrays | None:
         """View the sent model; messages that carry the same bytes share one view."""
         arrays = chain.from_iterable(record.values() for record in content.array_records.values())
+        # By identity: comparing models by value would take as long as sending them. Views keep the bytes alive for the
+        # round, so that no id is used again.
         key = tuple(id(array.data) for array in arrays)
         if key not in self._models:
             self._models[key] = view_records(content.array_records, self._names)
@@ -419,6 +431,7 @@ def _plain_values(content: RecordDict) -> dict[str, Any]:
     records: list[tuple[str, Mapping[str, Any]]] = [*content.metric_records.items(), *content.config_records.items()]
     for key, record in records:
         if key.endswith(_LEGACY_STATUS):
+            # A status of success says nothing, unless the client wrote into it.
             if record.get("message") and record.get("code", 0) == 0:
                 values[f"{key}.message"] = record["message"]
             continue
@@ -452,6 +465,7 @@ def _view_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
 
 def count_keys_of(strategy: Any) -> tuple[str, ...]:
     """Return the metric by which a strategy weights its clients, inside Flower's wrappers too; then other keys."""
+    # Wrappers, such as those of central differential privacy, have the strategy as ``strategy``.
     while not hasattr(strategy, "weighted_by_key") and hasattr(strategy, "strategy"):
         strategy = strategy.strategy
     weighted_by = getattr(strategy, "weighted_by_key", None)

@@ -44,6 +44,7 @@ def numpy_client_bridge(message: Message, context: Context, call_next: ClientApp
     legacy = _TYPES.get(message.metadata.message_type)
     if legacy is None or not message.has_content() or _ARRAYS not in message.content.array_records:
         return call_next(message, context)
+    # Legacy parameters have no names: the order of the arrays is what both generations have in common.
     received = message.content.array_records[_ARRAYS]
     names = list(received)
     message.content = RecordDict(
@@ -70,11 +71,13 @@ def _to_message_api(content: RecordDict, legacy: _Legacy, names: list[str]) -> R
         numbers["loss"] = content.metric_records[f"{legacy.res}.loss"]["loss"]
     others: dict[str, Any] = {}
     for name, value in content.config_records[f"{legacy.res}.metrics"].items():
+        # True and False count as whole numbers in Python, and are no metrics.
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
         (numbers if numeric else others)[name] = value
     translated = RecordDict({_METRICS: MetricRecord(numbers)})
     if f"{legacy.res}.parameters" in content.array_records:
         sent = [array for key, array in content.array_records[f"{legacy.res}.parameters"].items() if key != _EMPTY]
+        # A client that returns fewer or more sends no such model: its arrays have no known names.
         keys = names if len(names) == len(sent) else [str(index) for index in range(len(sent))]
         translated[_ARRAYS] = ArrayRecord(dict(zip(keys, sent, strict=True)))
     if others:

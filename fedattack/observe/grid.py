@@ -19,6 +19,8 @@ class PassingGrid(Grid):
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
+        # By ``__dict__``: while the object is being copied or unpickled there is no ``_inner`` yet, and asking for it
+        # would come back here.
         return getattr(self.__dict__["_inner"], name)
 
     def set_run(self, run: Any) -> None:
@@ -64,6 +66,7 @@ class RecordingGrid(PassingGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Note the messages, then push them."""
+        # A list: what may be a generator can be gone through once.
         messages = list(messages)
         self._tracker.sent(messages)
         return self._inner.push_messages(messages)
@@ -102,7 +105,7 @@ class ObservedServerApp(ServerApp):
         Parameter names, in order, for projects whose arrays have none (legacy NumPyClients).
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
-        ``every``, ``clients``, ``layers`` and ``sketch`` of :class:`fedattack.record.Keep`, to record less.
+        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
         In the aggregate view each round is projected before it is written. Without a ``view`` it is chosen: sums where
         the app runs Flower's SecAgg+, else single replies.
 

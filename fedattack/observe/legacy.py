@@ -45,8 +45,8 @@ class ObservedLegacyStrategy(Strategy):
         Parameter names, in order: legacy arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts``, ``aggregation`` and ``key`` of
-        :class:`fedattack.record.RecordWriter`. ``every``, ``clients``, ``layers`` and ``sketch`` of
-        :class:`fedattack.record.Keep`, to record less.
+        :class:`fedattack.record.RecordWriter`. ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record
+        less.
 
     Notes
     -----
@@ -110,6 +110,7 @@ class ObservedLegacyStrategy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Delegate, and note who is sent which model."""
         self._recorder.open()
+        # If the last round never came to be aggregated, this is when it shows.
         self._note_halted()
         with self._noting():
             instructions = self._inner.configure_fit(server_round, parameters, client_manager)
@@ -274,6 +275,7 @@ class ObservedLegacyStrategy(Strategy):
         sent = {}
         for node, parameters in self._sent:
             if id(parameters) not in views:
+                # Flower hands one object to all clients; what a strategy makes for one client alone is another.
                 views[id(parameters)] = view_tensors(parameters.tensors, self._names)
             sent[node] = views[id(parameters)]
         return sent
@@ -282,6 +284,7 @@ class ObservedLegacyStrategy(Strategy):
         """Return a reply for each node: first those with a result, then the failed ones, then the silent ones."""
         replies = [self._reply(_node(proxy), result, "ok") for proxy, result in results]
         for failure in failures:
+            # A client that answered with a status other than OK; all else are exceptions.
             if isinstance(failure, tuple):
                 proxy, result = failure
                 replies.append(self._reply(_node(proxy), result, "failed"))

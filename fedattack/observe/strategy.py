@@ -36,11 +36,12 @@ class ObservedStrategy(Strategy):
         Parameter names, in order, for projects whose arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
-        ``every``, ``clients``, ``layers`` and ``sketch`` of :class:`fedattack.record.Keep`, to record less.
+        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
         self._inner = inner
+        # Bound now: while it runs, the inner strategy's own names lead to this object.
         self._configure = inner.configure_train
         self._aggregate = inner.aggregate_train
         self._configure_evaluate = inner.configure_evaluate
@@ -104,6 +105,7 @@ class ObservedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Note the replies before the inner strategy may change them, and delegate."""
+        # A list: what may be a generator can be gone through once.
         replies = list(replies)
         self._tracker.replied(replies)
         self._tracker.finish()

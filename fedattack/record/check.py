@@ -86,10 +86,8 @@ def check_record(path: Path | str) -> CheckReport:
 def _read_all(round_: Round) -> None:
     _read(round_.common)
     _read(round_.aggregate)
-    _read(round_.sketch)
     for observation in round_.observations:
         _read(observation.arrays)
-        _read(observation.sketch)
         if observation.singled_out:
             _read(observation.received)
 

@@ -32,8 +32,6 @@ class Reply:
         The model that was sent to this node, if it is not the round's common model.
     of_round
         For a late reply, the round that it answers.
-    sketch
-        In place of ``arrays``, a sketch of how far they moved the model: what a record of sketches holds.
     """
 
     node: str
@@ -44,7 +42,6 @@ class Reply:
     reason: str = ""
     received: Arrays | None = None
     of_round: int | None = None
-    sketch: Arrays | None = None
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,9 @@ class Exchange:
     """One round as the server saw it, ready to be written.
 
     ``common`` is the model that was sent to the clients and ``config`` what the server sent with it, ``aggregate``
-    what a secure-aggregation server sees in place of replies, ``sketch`` a sketch of how far that moved the model, and
-    ``mean`` the recipe of :mod:`fedattack.record.means` by which this server may average. ``others`` are the messages
-    that passed since the round before, and are no training.
+    what a secure-aggregation server sees in place of replies, and ``mean`` the recipe of :mod:`fedattack.record.means`
+    by which this server may average. ``others`` are the messages that passed since the round before, and are no
+    training.
     """
 
     number: int
@@ -65,5 +62,4 @@ class Exchange:
     mean: str | None = None
     started: float = field(default_factory=time.time)
     ended: float = field(default_factory=time.time)
-    sketch: Arrays | None = None
     others: Sequence[Others] = ()

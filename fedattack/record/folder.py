@@ -9,7 +9,9 @@ its answer is ``DIR/claim.json`` and ``DIR/claim.html``.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -161,70 +163,106 @@ def new_parts(folder: Path, seeds: Sequence[int]) -> list[Part]:
     return [Part(folder, "" if len(seeds) == 1 else f"seed-{seed}") for seed in seeds]
 
 
-def find_parts(folder: Path, *, some: bool = False) -> list[Part]:
-    """Find the parts of a run folder by their records.
+class RunFolder:
+    """A run folder that is opened once: what was read of it is kept, however many ask.
 
-    Parameters
+    Attributes
     ----------
-    some
-        Whether others may be gone, or in the wrong place; :func:`lost_records` and :func:`misplaced_records` then say
-        which.
+    path
+        The folder.
 
     Raises
     ------
     RecordError
-        If there is no record at all, one of them is gone or is not that of its seed, or a link leaves the folder.
+        If it is no folder, or a link.
     """
-    check_folder(folder, RecordError)
-    parts = _parts_of(folder, folder / "record")
-    wrong = {}
-    if not some:
-        wrong = {**lost_records(folder, parts), **misplaced_records(folder, parts)}
-    for line in wrong.values():
-        raise RecordError(line)
-    return parts
+
+    def __init__(self, path: Path) -> None:
+        check_folder(path, RecordError)
+        self.path = path
+
+    @cached_property
+    def study(self) -> dict[str, Any]:
+        """What was run; see :func:`read_study`. :meth:`note` changes it."""
+        return read_study(self.path)
+
+    def note(self, study: dict[str, Any]) -> None:
+        """Keep what was run in place of what was noted before."""
+        write_study(self.path, study)
+        self.study = study
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The seeds, by their records.
+
+        Raises
+        ------
+        RecordError
+            If there is no record at all, or one of them is gone or is not that of its seed.
+        """
+        for line in (*self.lost.values(), *self.misplaced.values()):
+            raise RecordError(line)
+        return self.parts_there
+
+    @cached_property
+    def parts_there(self) -> list[Part]:
+        """The seeds whose records are there; :attr:`lost` and :attr:`misplaced` say which are not, or are another's.
+
+        Raises
+        ------
+        RecordError
+            If there is no record at all.
+        """
+        return _parts_of(self.path, self.path / "record")
+
+    @cached_property
+    def manifests(self) -> dict[Path, dict[str, Any]]:
+        """By record its manifest; without those that cannot be read, of which whoever reads the record tells."""
+        manifests = {}
+        for part in self.parts_there:
+            with suppress(RecordError):
+                manifests[part.record] = read_manifest(part.record)
+        return manifests
+
+    @property
+    def misplaced(self) -> dict[Path, str]:
+        """By record that is not its seed's how it shows: another one is the same, or it has another seed."""
+        seeds = self.study.get("seeds", [])
+        seed_of = {part.record: seed for seed, part in zip(seeds, new_parts(self.path, seeds), strict=True)}
+        first: dict[str, Path] = {}
+        misplaced = {}
+        for record, manifest in self.manifests.items():
+            twin = first.setdefault(manifest["id"], record)
+            seed, wanted = manifest["seed"], seed_of.get(record)
+            if twin != record:
+                misplaced[record] = (
+                    f"{record} and {twin} are the same record; put the record of each seed back in its place"
+                )
+            elif seed is not None and wanted is not None and seed != wanted:
+                misplaced[record] = (
+                    f"{record} is another record: it has the seed {seed}, and {STUDY} names the seed {wanted} there; "
+                    "put the record of each seed back in its place"
+                )
+        return misplaced
+
+    @property
+    def lost(self) -> dict[Path, str]:
+        """By record that is gone how it shows: its manifest is gone, or the study names its seed."""
+        lost = {path: _without_manifest(path) for path in without_manifest(self.path / "record")}
+        there = {part.record for part in self.parts_there}
+        seeds = self.study.get("seeds", [])
+        for seed, part in zip(seeds, new_parts(self.path, seeds), strict=True):
+            if part.record not in there and part.record not in lost:
+                lost[part.record] = (
+                    f"{part.record} is not there, and {STUDY} names the seed {seed}; put the record back, or let "
+                    "`fedattack resume` make it"
+                )
+        return lost
 
 
-def misplaced_records(folder: Path, parts: Sequence[Part]) -> dict[Path, str]:
-    """Say of each record that is not its seed's how it shows: another one is the same, or it has another seed.
-
-    A record that cannot be read is told of by whoever reads it.
-    """
-    seeds = read_study(folder).get("seeds", [])
-    seed_of = {part.record: seed for seed, part in zip(seeds, new_parts(folder, seeds), strict=True)}
-    first: dict[str, Path] = {}
-    misplaced = {}
-    for part in parts:
-        try:
-            manifest = read_manifest(part.record)
-        except RecordError:
-            continue
-        twin = first.setdefault(manifest["id"], part.record)
-        seed, wanted = manifest["seed"], seed_of.get(part.record)
-        if twin != part.record:
-            misplaced[part.record] = (
-                f"{part.record} and {twin} are the same record; put the record of each seed back in its place"
-            )
-        elif seed is not None and wanted is not None and seed != wanted:
-            misplaced[part.record] = (
-                f"{part.record} is another record: it has the seed {seed}, and {STUDY} names the seed {wanted} there; "
-                "put the record of each seed back in its place"
-            )
-    return misplaced
-
-
-def lost_records(folder: Path, parts: Sequence[Part]) -> dict[Path, str]:
-    """Say of each record that is gone how it shows: its manifest is gone, or the study names its seed."""
-    lost = {path: _without_manifest(path) for path in without_manifest(folder / "record")}
-    there = {part.record for part in parts}
-    seeds = read_study(folder).get("seeds", [])
-    for seed, part in zip(seeds, new_parts(folder, seeds), strict=True):
-        if part.record not in there and part.record not in lost:
-            lost[part.record] = (
-                f"{part.record} is not there, and {STUDY} names the seed {seed}; put the record back, or let "
-                "`fedattack resume` make it"
-            )
-    return lost
+def find_parts(folder: Path) -> list[Part]:
+    """Find the parts of a run folder that nothing else is read of; see :attr:`RunFolder.parts`."""
+    return RunFolder(folder).parts
 
 
 def _without_manifest(record: Path) -> str:

@@ -104,9 +104,6 @@ class Parameter:
         return cls(value["name"], tuple(value["shape"]), value["dtype"], value["role"])
 
 
-# Keys that the manifest has only where something was left out.
-_THINNING = ("kept", "left_out")
-
 _SEAL = re.compile(rb',"check":"([0-9a-f]{64})"\}')
 _SEAL_LENGTH = len(b',"check":""}') + 64
 
@@ -120,7 +117,7 @@ def seal_line(value: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
     """Encode a manifest for people to read, with its seal."""
     if manifest.get("kept") is None:
-        manifest = {key: value for key, value in manifest.items() if key not in _THINNING}
+        manifest = {key: value for key, value in manifest.items() if key != "kept"}
     return (json.dumps(seal(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -148,7 +145,7 @@ def unseal_line(row: bytes, where: str) -> dict[str, Any]:
 def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     """Decode a manifest, whose numbers may stand on lines of their own, and check its form.
 
-    Keys that it has only where something was left out are ``None`` elsewhere.
+    ``kept``, which it has only where something was left out, is ``None`` elsewhere.
 
     Raises
     ------
@@ -171,12 +168,32 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
         raise RecordError(
             f"{where}: format version {version} is newer than {VERSION}, which this fedattack reads; update fedattack"
         )
-    manifest = _read_form(MANIFEST_FORM, value, where)
-    if ("kept" in manifest) != ("left_out" in manifest):
+    _drop_former_keys(value, where)
+    return {"kept": None} | _read_form(MANIFEST_FORM, value, where)
+
+
+def _drop_former_keys(manifest: dict[str, Any], where: str) -> None:
+    """Drop what a former writer said of arrays that it left out, where it left out none.
+
+    Raises
+    ------
+    RecordError
+        If the record lacks arrays of the model, or holds sketches in the place of updates.
+    """
+    what = ""
+    if manifest.pop("left_out", []) != []:
+        what = "lacks some arrays of the model"
+    kept = manifest.get("kept")
+    if isinstance(kept, dict):
+        if kept.pop("layers", []) != []:
+            what = "keeps some arrays of the model alone"
+        if kept.pop("sketch", None) is not None:
+            what = "keeps sketches in the place of updates"
+    if what:
         raise RecordError(
-            f"{where} has one of kept and left_out without the other; it is sealed, but not as fedattack writes it"
+            f"{where}: the record {what}, and this version of fedattack reads whole updates alone; attack it with the "
+            "version that wrote it, or record the run again"
         )
-    return dict.fromkeys(_THINNING) | manifest
 
 
 def _read_form(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ the position of a line is kept, and the few facts that say whether it belongs th
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import IO, Any
 
 from fedattack.base.errors import RecordError
 from fedattack.base.untrusted import open_regular, read_bytes
@@ -76,27 +77,43 @@ class Index:
     end: str = ""
 
     def __post_init__(self) -> None:
-        self.entry = lru_cache(_KEPT)(self._entry)
+        # Only dicts refer to entries: with a reference cycle the file would stay open until Python looks for cycles.
+        self._file: IO[bytes] | None = None
+        self._reading = Lock()
+        self._entries: dict[IndexedLine, Mapping[str, Any]] = {}
 
-    def _entry(self, line: IndexedLine) -> Mapping[str, Any]:
-        """Read a line again.
+    def entry(self, line: IndexedLine) -> Mapping[str, Any]:
+        """Read a line again, unless it is among the last ones that were asked for.
 
         Raises
         ------
         RecordError
             If it is not the one that was verified.
         """
+        kept = self._entries.get(line)
+        if kept is not None:
+            return kept
         where = f"{self.path}, the line of seq {line.seq}"
         try:
-            with open_regular(self.path) as file:
-                file.seek(line.offset)
-                row = file.read(line.length)
+            row = self._read(line)
         except OSError as cause:
             raise RecordError(f"{where} cannot be read ({cause.strerror})") from None
         value = unseal_line(row, where)
         if value["check"] != line.check:
             raise RecordError(f"{where} was changed while the record was open")
+        self._entries[line] = value
+        if len(self._entries) > _KEPT:
+            with suppress(StopIteration, KeyError):
+                del self._entries[next(iter(self._entries))]
         return value
+
+    def _read(self, line: IndexedLine) -> bytes:
+        """Read the bytes of a line; the file is opened once."""
+        with self._reading:
+            if self._file is None:
+                self._file = open_regular(self.path)
+            self._file.seek(line.offset)
+            return self._file.read(line.length)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

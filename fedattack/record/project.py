@@ -133,28 +133,20 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
     RecordError
         If the record is damaged or its run goes on, or ``out`` holds a record already.
     ConfigError
-        If nothing is to be left out, no array has a name in ``keep.layers``, clients were chosen before,
-        or the record holds sketches, which are made no smaller.
+        If nothing is to be left out, or clients were chosen before.
     """
     if not keep.kinds:
-        raise ConfigError("nothing is to be left out: give --every, --clients, --layers or --sketch")
+        raise ConfigError("nothing is to be left out: give --every or --clients")
     report = check_record(record.path)
     if report.problems or record.status == "open":
         raise RecordError(
             f"{record.path}: {[*report.problems, *report.notes][0]}; only a closed, whole record is shrunk"
         )
-    names = [parameter.name for parameter in record.parameters]
-    if keep.layers:
-        chosen = tuple(name for name in names if keep.layer(name))
-        if not chosen:
-            raise ConfigError(f"--layers {', '.join(keep.layers)}: {record.path} has {short(', '.join(names), 160)}")
-        # Of a copy of a copy both choices count.
-        keep = replace(keep, layers=chosen if record.keep.layers else keep.layers)
     together = keep.within(record.keep)
     writer = _writer_of(record, out, together, view=record.view, aggregation=record.manifest["aggregation"], key=key)
     recipe = _recipe(record)
     for round_ in record.lines:
-        writer.write(replace(_exchange(round_), aggregate=round_.aggregate, sketch=round_.sketch, mean=recipe))
+        writer.write(replace(_exchange(round_), aggregate=round_.aggregate, mean=recipe))
     writer.close(final=record.final, error=record.manifest["error"], others=record.others_after)
     return Record(out, thinned=True)
 
@@ -170,7 +162,6 @@ def _writer_of(
         facts={**record.facts, **(facts or {})},
         versions=record.manifest["versions"],
         keep=keep,
-        left_out=record.manifest["left_out"] or (),
         unrecorded=record.unrecorded,
         origin=record.origin,
         **options,
@@ -229,7 +220,6 @@ def _reply(observation: Observation) -> Reply:
         reason=observation.reason,
         of_round=observation.of_round,
         received=observation.received if observation.singled_out else None,
-        sketch=observation.sketch,
     )
 
 
@@ -237,8 +227,8 @@ def project_exchange(exchange: Exchange, where: str) -> Exchange:
     """Put the mean of a round's replies in the place of their arrays.
 
     The aggregate is the example-weighted mean of the replies that arrived in time, in float64, as Flower's SecAgg+
-    hands it to its strategy; there is none where none arrived. Of sketches it is the mean, too, which is the sketch of
-    the mean. Example counts and metrics stay with the nodes: SecAgg+ lets both through in plaintext.
+    hands it to its strategy; there is none where none arrived. Example counts and metrics stay with the nodes: SecAgg+
+    lets both through in plaintext.
 
     Parameters
     ----------
@@ -250,20 +240,11 @@ def project_exchange(exchange: Exchange, where: str) -> Exchange:
     Raises
     ------
     RecordError
-        If replies do not fit together, one comes without arrays or example count, or sketches are of updates of
-        different models.
+        If replies do not fit together, or one comes without arrays or example count.
     """
     usable = [reply for reply in exchange.replies if reply.status == "ok"]
-    replies = [replace(reply, arrays=None, received=None, sketch=None) for reply in exchange.replies]
-    if not any(reply.sketch for reply in usable):
-        return replace(exchange, replies=replies, aggregate=_mean(usable, where), mean=None)
-    for reply in usable:
-        if reply.received is not None:
-            raise RecordError(
-                f"{where}, node {reply.node}: it was sent another model, and sketches do not tell its own"
-            )
-    sketch = _mean([replace(reply, arrays=reply.sketch) for reply in usable], where)
-    return replace(exchange, replies=replies, sketch=sketch, mean=None)
+    replies = [replace(reply, arrays=None, received=None) for reply in exchange.replies]
+    return replace(exchange, replies=replies, aggregate=_mean(usable, where), mean=None)
 
 
 def without_misfits(replies: Sequence[Reply]) -> list[Reply]:

@@ -177,21 +177,13 @@ class ParameterEntry(TypedDict):
     role: Literal["parameter", "buffer"]
 
 
-class LeftOut(ParameterEntry):
-    """One array of the model that is not in the record."""
-
-    xxh3: Xxh3 | None
-
-
 @with_config(_STRICT)
 class Kept(TypedDict):
     """What of the run is in the record."""
 
     every: Annotated[int, Field(ge=1, le=2**50)]
     clients: Annotated[Finite, Field(gt=0, le=1)] | list[Name]
-    layers: list[Name]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    sketch: NotRequired[Annotated[int, Field(ge=1, le=2**50)]]
 
 
 @with_config(_STRICT)
@@ -218,7 +210,7 @@ class Aggregation(TypedDict):
 
 @with_config(_STRICT)
 class Manifest(TypedDict):
-    """A run; where nothing was left out, ``kept`` and ``left_out`` are not there."""
+    """A run; where nothing was left out, ``kept`` is not there."""
 
     format: Name
     version: Count
@@ -242,7 +234,6 @@ class Manifest(TypedDict):
     head: Name | None
     signer: Base64 | None
     kept: NotRequired[Kept]
-    left_out: NotRequired[list[LeftOut]]
     others: NotRequired[list[OthersEntry]]
     unrecorded: NotRequired[Annotated[list[UnrecordedEntry], Field(max_length=64)]]
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedattack.record.format import PROTOCOLS, Arrays, Parameter, View
+from fedattack.record.format import PROTOCOLS, Arrays, View
 from fedattack.record.keep import Keep
 from fedattack.record.schema import Protocol
-from fedattack.record.sketch import SketchPlan
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class Size:
         Bytes of the models that a run has beside.
     every
         Of how many rounds one is kept.
-    remark
-        A warning where sketches are short; see :attr:`fedattack.record.sketch.SketchPlan.remark`.
     """
 
     messages: int
@@ -39,29 +36,23 @@ class Size:
     models: int
     once: int
     every: int = 1
-    remark: str = ""
 
     @classmethod
     def of(cls, model: Arrays, sampled: int, keep: Keep, *, view: View, protocol: Protocol) -> "Size":
         """Look at a model that is sent to ``sampled`` clients."""
-        kept, _ = keep.split(model)
-        whole = sum(array.nbytes for array in kept.values())
+        whole = sum(array.nbytes for array in model.values())
         summed = view == "aggregate"
-        message, remark = 0, ""
-        if keep.sketch:
-            plan = SketchPlan.of([Parameter.of(*item) for item in kept.items()], keep.sketch, keep.seed)
-            message, remark = 4 * sum(plan.widths.values()), plan.remark
-        for array in () if keep.sketch else kept.values():
-            wide = np.dtype(np.float64).itemsize if summed else array.itemsize
-            message += array.size * wide
+        message = whole
+        if summed:
+            message = np.dtype(np.float64).itemsize * sum(array.size for array in model.values())
         averages = PROTOCOLS[protocol].sends_back and not summed
         # The model before a kept round is no mean that is there, unless the round before is kept; the one after may be.
         models = 1
-        if averages and keep.exact_replies:
+        if averages and not keep.some_clients:
             models = 0
         if keep.every > 1:
             models += 1
-        return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every, remark)
+        return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every)
 
     @property
     def round(self) -> int:
@@ -88,8 +79,8 @@ class Size:
         if size <= free:
             return line, True
         return (
-            f"{line}, {self._enough(free)}: the recording will end there, and the training go on; keep less by every=, "
-            "clients=, layers= or sketch="
+            f"{line}, {self._enough(free)}: the recording will end there, and the training go on; keep less by every= "
+            "or clients="
         ), False
 
     def _enough(self, free: int) -> str:

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,11 @@ from fedattack.record.format import (
     unseal_manifest,
 )
 from fedattack.record.index import file_of, read_index, read_manifest
-from fedattack.record.keep import Keep, Thinning
+from fedattack.record.keep import Keep
 from fedattack.record.means import identical, mean_of, sample
 from fedattack.record.others import Others, Unrecorded
 from fedattack.record.schema import MAX_NAME, Protocol
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
-from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
 
 MAX_REPLY = 4 * 2**20
@@ -62,8 +60,6 @@ MAX_TABLES = 64 * 2**20
 
 MAX_ARRAYS = 2**16
 """Arrays of one reply."""
-
-_NO_SKETCH = "its arrays are not those of the model that it was sent, so that there is no sketch of its update"
 
 
 def _stamp(seconds: float) -> str:
@@ -97,8 +93,6 @@ class RecordWriter:
         File of the private key that the record is signed by, as :func:`fedattack.record.signature.make_key` makes it.
     keep
         What goes into the record; all by default.
-    left_out
-        Arrays that were left out before, as a manifest lists them.
     unrecorded
         Messages that were not recorded before, as a manifest lists them.
     record_id
@@ -135,7 +129,6 @@ class RecordWriter:
         resume: bool = False,
         key: Path | str | None = None,
         keep: Keep | None = None,
-        left_out: Sequence[Mapping[str, Any]] = (),
         unrecorded: Sequence[Mapping[str, Any]] = (),
         record_id: str = "",
         origin: str = "",
@@ -144,10 +137,9 @@ class RecordWriter:
         _check_kind("view", view, VIEWS)
         _check_kind("protocol", protocol, PROTOCOLS)
         _check_kind("server", server, SERVERS)
-        _check_keep(keep, view, server, protocol)
+        _check_keep(keep, view, server)
         self.path = path
-        known_out = {entry["name"]: dict(entry) for entry in left_out}
-        self._thinning = Thinning(keep, PROTOCOLS[protocol].sends_back, known_out)
+        self._keep = keep
         self._key = None
         signer = None
         if key is not None:
@@ -183,7 +175,6 @@ class RecordWriter:
             "head": None,
             "signer": signer,
             "kept": keep.to_entry() if keep.kinds else None,
-            "left_out": [*known_out.values()],
         }
         if origin:
             self._manifest["origin"] = origin
@@ -244,7 +235,6 @@ class RecordWriter:
         last = max([line.number for line in lines], default=0)
         resumed = {"after": last, "at": new["started"], "versions": new["versions"]}
         self._manifest = dict(old)
-        self._thinning.left_out = {entry["name"]: entry for entry in old["left_out"] or ()}
         self.unrecorded = Unrecorded(old.get("unrecorded", ()))
         for key in ("status", "error", "rounds", "final", "ended", "head"):
             self._manifest[key] = new[key]
@@ -301,7 +291,7 @@ class RecordWriter:
         manifest = dict(self._manifest)
         manifest["facts"] = manifest["facts"] | {key: encode_metric(value) for key, value in (facts or {}).items()}
         if view is not None:
-            _check_keep(self._thinning.keep, view, manifest["server"], manifest["protocol"])
+            _check_keep(self._keep, view, manifest["server"])
             manifest |= {"view": view, "aggregation": dict(aggregation or {}) or None}
         self._check_manifest(manifest)
         self._manifest = manifest
@@ -315,12 +305,16 @@ class RecordWriter:
         OSError
             If it cannot be written. The record then ends before this round and stays readable.
         """
-        reduced = self._thinning.reduce_round(exchange)
-        if self._thinning.changed or self.unrecorded.changed:
-            self._note_left_out()
-        if reduced is None:
-            return
-        exchange = self._sketch(reduced)
+        if self.unrecorded.changed:
+            self._note_unrecorded()
+            self._check_manifest(self._manifest)
+            self._write_manifest()
+        kept = self._keep.reduce_round(exchange)
+        if kept is not None:
+            self._append_round(kept)
+
+    def _append_round(self, exchange: Exchange) -> None:
+        """Write a round's arrays to a file, and then its line to the index."""
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
         entries = _entries(exchange.replies)
@@ -336,6 +330,7 @@ class RecordWriter:
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange, usable)
         file = file_of(self._seq)
+        # The file comes before the line that names it: a kill between them leaves a file of no line, and no damage.
         digests = write_tensors(self.path / file, tensors, sha256=self._key is not None)
         line = {
             "seq": self._seq,
@@ -355,6 +350,7 @@ class RecordWriter:
             line["others"] = others
         try:
             row, check = seal_line(line, self._previous)
+            # A line that no reader would take must not be written.
             unseal_line(row, f"round {exchange.number}")
             self._append(row)
         except BaseException:
@@ -380,13 +376,12 @@ class RecordWriter:
         if others:
             self._manifest["others"] = [*self._manifest.get("others", ()), *(other.to_entry() for other in others)]
         if final is not None and error is None:
-            final = self._thinning.model(final) or {}
             source = self._find_source(final)
             if source is None:
                 digests = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
                 source = {"source": "stored", "names": list(final), **digests}
             self._manifest["final"] = source
-        self._note_left_out(write=False)
+        self._note_unrecorded()
         if error is None:
             self._manifest |= {"status": "complete", "error": None}
         else:
@@ -400,46 +395,10 @@ class RecordWriter:
         self._write_manifest()
         self._lock.close()
 
-    def _note_left_out(self, *, write: bool = True) -> None:
-        """Say in the manifest what is left out; at once, so that no killed run calls a trained array frozen."""
-        self._manifest["left_out"] = [*self._thinning.left_out.values()]
-        self._thinning.changed = False
+    def _note_unrecorded(self) -> None:
+        """Say in the manifest which messages are not recorded."""
         if unrecorded := self.unrecorded.entries():
             self._manifest["unrecorded"] = unrecorded
-        if write:
-            self._check_manifest(self._manifest)
-            self._write_manifest()
-
-    def _sketch(self, exchange: Exchange) -> Exchange:
-        """Put sketches of updates in the place of arrays, if the record is to have sketches.
-
-        A reply whose arrays are not those of the model fails: a sum of sketches could not tell which it lacks.
-        """
-        keep = self._thinning.keep
-        if not keep.sketch:
-            return exchange
-        if self._manifest["parameters"] is None:
-            self._describe_parameters(exchange, [])
-        plan = SketchPlan.of(map(Parameter.from_dict, self._manifest["parameters"] or ()), keep.sketch, keep.seed)
-        replies = []
-        for reply in exchange.replies:
-            sketch = reply.sketch
-            if sketch is None and reply.arrays is not None:
-                received = reply.received
-                if received is None:
-                    received = exchange.common
-                sketch = plan.sketch(reply.arrays, received)
-            failed = reply.status == "ok" and reply.arrays is not None and sketch is None
-            if failed:
-                reply = replace(reply, status="failed", reason=_NO_SKETCH)
-            replies.append(replace(reply, arrays=sketch, sketch=None))
-        aggregate = None
-        if exchange.sketch is not None:
-            # A mean of sketches was taken in double precision.
-            aggregate = {name: sums.astype(np.float32) for name, sums in exchange.sketch.items()}
-        elif exchange.aggregate is not None:
-            aggregate = plan.sketch(exchange.aggregate, exchange.common)
-        return replace(exchange, replies=replies, aggregate=aggregate, sketch=None)
 
     def _place_common(self, exchange: Exchange, tensors: dict[str, NDArray[Any]]) -> dict[str, Any] | None:
         if exchange.common is None:
@@ -499,13 +458,11 @@ class RecordWriter:
         write_atomically(self.path / MANIFEST, seal_manifest(self._manifest))
 
 
-def _check_keep(keep: Keep, view: View, server: Server, protocol: Protocol) -> None:
+def _check_keep(keep: Keep, view: View, server: Server) -> None:
     if keep.kinds and server != "passive":
         raise RecordError(f"the record of a server that is {server} is kept whole: clients were sent different models")
     if keep.some_clients and view == "aggregate":
         raise RecordError("clients: a record of sums has no single client's reply to leave out; leave the option out")
-    if keep.sketch and not PROTOCOLS[protocol].sends_back:
-        raise RecordError(f"sketch: in {protocol} clients send no models, whose updates could be sketched")
 
 
 def _entries(replies: Sequence[Reply]) -> list[dict[str, Any]]:

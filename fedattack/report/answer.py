@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.below import below_of
+from fedattack.audit.below import BELOW
 from fedattack.audit.control import control_of
 from fedattack.audit.finding import (
     CANNOT_TELL,
     ERROR,
-    FIRST_ALONE,
     LEAK,
     NO_EVIDENCE,
     NOT_APPLICABLE,
+    ONE_FEDERATION,
     TOO_FEW,
     VERDICTS,
     Finding,
@@ -23,6 +23,7 @@ from fedattack.audit.finding import (
     p_in_words,
 )
 from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.reasons import find_reason
 from fedattack.claims.finding import VERDICTS as CLAIM_VERDICTS
 from fedattack.report.claim_words import CLAIM_PAGE
 from fedattack.report.claim_words import short_of as short_of_claim
@@ -197,7 +198,9 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == CANNOT_TELL:
         if control_of(finding):
             return "Cannot be told: this attack would not have seen a leak here."
-        return f"Cannot be told: {below_of(finding) or end_sentence(finding.reason)}".rstrip(".") + "."
+        return (
+            f"Cannot be told: {find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)}".rstrip(".") + "."
+        )
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; there is nothing to hold that against."
     is_leak = finding.verdict == LEAK
@@ -291,7 +294,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
     if control := control_of(finding):
         sentences.append(control)
-    if FIRST_ALONE in finding.reason:
+    if find_reason(finding.grounds, ONE_FEDERATION):
         sentences.append("Several runs are alike in who holds what; the test counts them once.")
     if runs == 1:
         sentences.append("The interval speaks of this run alone. More seeds tell how much runs differ.")
@@ -320,7 +323,7 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
         return [
             Next("Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.")
         ]
-    if below_of(finding):
+    if find_reason(finding.grounds, BELOW):
         return [
             Next(
                 "Look what the scores are made of, such as the loss of one example, or name a model and its loss",

@@ -19,16 +19,16 @@ from fedattack.report.claim_words import (
     measured_of,
     numbers_of,
     readable,
-    server_of,
     short_of,
+    sums_of,
     tests_of,
     ways_of,
     why_of,
 )
 from fedattack.report.drawing import Plot
 from fedattack.report.epsilons import Row, epsilon_axis
-from fedattack.report.html import template
 from fedattack.report.scores import canary_scores
+from fedattack.report.template import template
 from fedattack.report.validate import CLAIM, validate_claim
 
 # The rows of the axis.
@@ -92,7 +92,7 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
         recorded=recorded,
         clients=recorded and clients_of(sheet),
         tests=recorded and tests_of(recorded),
-        server=recorded and server_of(recorded),
+        sums=recorded and sums_of(recorded),
         measured=measured and measured_of(measured),
         canaries=canaries and canaries_of(canaries),
         notes_of_canaries=canaries["notes"] if canaries else [],

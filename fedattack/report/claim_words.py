@@ -20,7 +20,7 @@ from fedattack.claims.finding import (
 )
 from fedattack.privacy import Epsilon
 from fedattack.report.epsilons import raise_powers
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 from fedattack.report.words import NOTHING, compact, count_words, end_sentence, printable_all
 
 CLAIM_PAGE = "claim.html"
@@ -151,7 +151,8 @@ def _name_check(finding: Mapping[str, Any]) -> str:
 def _name_clients(finding: Mapping[str, Any]) -> str:
     names = finding.get("clients", [])
     if not names:
-        return "the server"
+        # A record of sums names nobody.
+        return "the clients together"
     if len(names) > _FEW_NAMES:
         return f"{len(names)} clients"
     if len(names) == 1:
@@ -243,7 +244,7 @@ def in_bounds(bounds: Mapping[str, float] | None) -> str:
     return NOTHING if bounds is None else raise_powers(bounds_in_figures(Epsilon(bounds["low"], bounds["high"])))
 
 
-def clients_of(sheet: Mapping[str, Any]) -> Table | None:
+def clients_of(sheet: Mapping[str, Any]) -> PageTable | None:
     """List the clients of a record, those with faults first, if the record shows what each one sent."""
     recorded = sheet["recorded"]
     clients = sorted(recorded["clients"], key=lambda client: not client["faults"])
@@ -251,9 +252,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         return None
     claimed = recorded.get("noise_claimed")
     rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
-    caption = ""
-    if not sheet["claim"]["mechanism"].startswith("central"):
-        caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
+    caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
@@ -262,7 +261,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         if {*cells} != {NOTHING}:
             columns.append((name, *cells))
     header, *rows = map(list, zip(*columns, strict=True))
-    return Table("Client by client", caption.strip(), header, rows)
+    return PageTable("Client by client", caption, header, rows)
 
 
 def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
@@ -280,7 +279,7 @@ def _write_amount(value: float | None) -> str:
     return NOTHING if value is None else compact(value)
 
 
-def tests_of(recorded: Mapping[str, Any]) -> Table | None:
+def tests_of(recorded: Mapping[str, Any]) -> PageTable | None:
     """List what a record was tested for."""
     rows = []
     for test in recorded["tests"]:
@@ -288,21 +287,18 @@ def tests_of(recorded: Mapping[str, Any]) -> Table | None:
         rows.append([test["name"], test["what"], rate, f"{test['checked']:,}", f"{test['failed']:,}"])
     header = ["Test", "What it looks at", "False alarms at most", "Checked", "Failed"]
     caption = "False alarms: how often a run that keeps its claim fails the test by accident."
-    return Table("What was tested", caption, header, rows) if rows else None
+    return PageTable("What was tested", caption, header, rows) if rows else None
 
 
-def server_of(recorded: Mapping[str, Any]) -> str:
-    """Say what noise the server really added; empty if that is not known."""
+def sums_of(recorded: Mapping[str, Any]) -> str:
+    """Say what noise a record of sums has room for; empty if it has more than sums."""
     server = recorded["server"]
     if server is None:
         return ""
     sentences = []
     if server["noise_at_most"] is not None:
-        whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
-        sentences.append(f"The noise {whose} has a deviation of at most {compact(server['noise_at_most'])}.")
-    if server["rounds"]:
-        rounds = ", ".join(map(_write_amount, server["rounds"]))
-        sentences.append(f"Round by round: {rounds}.")
+        most = compact(server["noise_at_most"])
+        sentences.append(f"The noise in the mean of all clients has a deviation of at most {most}.")
     sentences += map(end_sentence, server.get("faults", []))
     return " ".join(sentences)
 

@@ -19,9 +19,10 @@ from fedattack.base.errors import ReportError
 from fedattack.base.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
 from fedattack.report.drawing import CHANCE, INK, Plot
-from fedattack.report.html import scalar, template
 from fedattack.report.lacking import list_lacking
-from fedattack.report.section import Table
+from fedattack.report.page import Page, Passage
+from fedattack.report.section import PageTable
+from fedattack.report.template import scalar
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import interval, printable_all, shown
 from fedattack.report.worse import WORSE, Change
@@ -116,14 +117,28 @@ def compare_runs(
     if changes is not None:
         compared["changes"] = list(map(Change.to_dict, changes))
     write_json(out / "compare.json", compared)
-    write_atomically(out / "compare.md", to_markdown(title, tables).encode())
-    page = out / "compare.html"
     shared = {key: value for key, value in runs[0].facts["setting"].items() if not _differ(runs, key)}
-    html = template("compare.html.j2").render(
-        title=title, keys=keys, runs=runs, plots=plots, tables=tables, shared=shared
-    )
-    write_atomically(page, html.encode())
-    return page
+    passages = [
+        Passage("figures", "Side by side", "figures", plots),
+        Passage("cards", "Findings", "findings", tables),
+        Passage("runs", "Runs", "runs", [_describe_run(run, keys) for run in runs]),
+        Passage("facts", "The same in all runs", "shared", shared),
+    ]
+    page = Page(f"Comparison of {len(runs)} runs", title, passages=passages)
+    write_atomically(out / "compare.md", page.to_markdown().encode())
+    write_atomically(out / "compare.html", page.to_html().encode())
+    return out / "compare.html"
+
+
+def _describe_run(run: Run, keys: Sequence[str]) -> dict[str, Any]:
+    """Gather what the page says of a run."""
+    return {
+        "name": run.name,
+        "title": run.facts["title"],
+        "settings": dict(zip(keys, run.values(keys), strict=True)),
+        "lacking": run.lacking,
+        "commands": run.facts["provenance"].get("commands", ()),
+    }
 
 
 def read_compared(folder: Path) -> Run:
@@ -219,16 +234,7 @@ def facts_of(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
-def to_markdown(title: str, tables: Sequence[Table]) -> str:
-    """Write tables below a title."""
-    text = f"# {words.markdown(title)}\n"
-    for table in tables:
-        heading = f"{table.title} ({table.caption})".removesuffix(" ()")
-        text += f"\n## {words.markdown(heading)}\n\n{words.markdown_table(table.header, table.rows)}\n"
-    return text
-
-
-def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> Table:
+def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> PageTable:
     """Write the finding `name` of all runs, with its name as the caption; a run that lacks it has a row of dashes."""
     having = [run for run in runs if name in run.names]
     baselines = _baselines(having, name)
@@ -242,10 +248,10 @@ def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> Table:
                 null = words.with_interval(finding.null, finding.units)
                 row = [label, *_result(finding, baselines, finding.units)]
                 rows.append([*row, null, f"{finding.n:,}", finding.verdict])
-    return Table(_label(having, name), name, header, rows)
+    return PageTable(_label(having, name), name, header, rows)
 
 
-def _table_of_changes(names: str, changes: Sequence[Change]) -> Table:
+def _table_of_changes(names: str, changes: Sequence[Change]) -> PageTable:
     """Write how findings changed from a run to the next."""
     rows = []
     for change in changes:
@@ -254,7 +260,9 @@ def _table_of_changes(names: str, changes: Sequence[Change]) -> Table:
         if change.is_worse:
             said = WORSE
         rows.append([change.after.name, *values, p_in_words(change.p_adjusted), said])
-    return Table(f"From {names}", f"--fail-if {WORSE}", ["finding", "baseline", "new", "corrected p", "change"], rows)
+    return PageTable(
+        f"From {names}", f"--fail-if {WORSE}", ["finding", "baseline", "new", "corrected p", "change"], rows
+    )
 
 
 def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:

@@ -1,27 +1,30 @@
 """The report as one self-contained HTML page."""
 
-import shlex
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
-from fedattack.audit.finding import Finding, p_in_words
+from fedattack.audit.finding import Finding
+from fedattack.base.errors import ReportError
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.base.files import write_atomically
+from fedattack.base.files import write_atomically, write_sealed
+from fedattack.base.untrusted import check_folder, read_sealed
 from fedattack.record.folder import LEFT_OUT
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
+from fedattack.report.claim import render_claim
 from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot
-from fedattack.report.filed import FIELDS, FiledWords, latest_words, read_filed
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.lacking import list_failures
-from fedattack.report.section import Table, section_of
-from fedattack.report.sent import reached_kind, sent_kind
+from fedattack.report.section import PageTable, section_of
+from fedattack.report.template import template
 from fedattack.report.validate import (
     read_claim,
     read_findings,
@@ -30,21 +33,47 @@ from fedattack.report.validate import (
     validate_findings,
     validate_run,
 )
-from fedattack.report.words import (
-    NOTHING,
-    end_sentence,
-    interval,
-    interval_title,
-    level,
-    printable_all,
-    shown,
-    verdict_in_words,
-    with_interval,
-    write_spread,
-)
+from fedattack.report.words import interval_title, printable_all
 
 PAGE = "report.html"
 """File of a report's page, in its run folder."""
+
+FILED = "filed.json"
+"""What people add to a report, which changes no number: who audited, how far, and which risk remains."""
+
+FIELDS = {
+    "role": "In which role",
+    "scope": "How far the audit went",
+    "residual-risk": "Risk that remains",
+    "risk-owner": "Owner of that risk",
+    "next-test": "Next test",
+    "note": "Note",
+}
+"""What people can say, and how the page calls it."""
+
+LONGEST = 2000
+"""Letters of what a person says at most."""
+
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class FiledWords(TypedDict):
+    """Words of a person: when, who, about what, and why they were changed, where a reason was given."""
+
+    time: _Text
+    by: _Text
+    field: _Text
+    text: _Text
+    why: Annotated[str, StringConstraints(max_length=LONGEST)]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Filed(TypedDict):
+    entries: Annotated[list[FiledWords], Field(max_length=10_000)]
+
+
+_FILED: TypeAdapter[_Filed] = TypeAdapter(_Filed)
 
 _OBSERVED = {
     "rounds": "rounds",
@@ -55,10 +84,64 @@ _OBSERVED = {
 }
 
 
-def write_report(
-    folder: Path, files: Mapping[str, str] | None = None, unmade: MutableMapping[str, Failure] | None = None
+def read_filed(folder: Path) -> list[FiledWords]:
+    """Read what people added to a report, the oldest first; nothing where nobody did.
+
+    Raises
+    ------
+    ReportError
+        If the file is damaged.
+    """
+    path = Path(folder) / FILED
+    if not path.exists():
+        return []
+    return read_sealed(path, _FILED, ReportError, "put it back as it was, or delete it")["entries"]
+
+
+def add_words(folder: Path, by: str, words: Sequence[tuple[str, str]], why: str = "") -> None:
+    """Add what a person says of fields to what is there; earlier words stay.
+
+    Raises
+    ------
+    ReportError
+        If what is there is damaged, or the folder is none.
+    """
+    check_folder(Path(folder), ReportError, to_write=True)
+    entries = read_filed(folder)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for field, text in words:
+        entries.append(FiledWords(time=now, by=by.strip(), field=field, text=text, why=why.strip()))
+    write_sealed(Path(folder) / FILED, {"entries": entries})
+
+
+def _list_standing(entries: Sequence[FiledWords]) -> list[FiledWords]:
+    """Return what stands of each field, in the order of :data:`FIELDS`: the latest words, and of notes all."""
+    standing = []
+    for field in FIELDS:
+        said = [entry for entry in entries if entry["field"] == field]
+        standing += said if field == "note" else said[-1:]
+    return standing
+
+
+def write_report(folder: Path) -> Path:
+    """Render ``findings.json`` and ``run.json`` of a run folder to its page; see :func:`write_page`.
+
+    Raises
+    ------
+    ReportError
+        If one of the two files is missing, is not JSON, or does not fit its schema.
+    """
+    return write_page(folder, read_findings(folder), read_run(folder))
+
+
+def write_page(
+    folder: Path,
+    findings: Sequence[Finding],
+    run: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+    unmade: MutableMapping[str, Failure] | None = None,
 ) -> Path:
-    """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
+    """Render findings and facts of the run to the ``report.html`` of a run folder, whose path is returned.
 
     The page replaces an older one only when it is complete. On ``files`` and ``unmade`` see :func:`render_html`. Where
     there is a ``claim.json``, it says what became of the privacy claim, and links ``claim.html``, which is written
@@ -68,7 +151,7 @@ def write_report(
     Raises
     ------
     ReportError
-        If one of the two files is missing, or one of the three is not JSON, or does not fit its schema.
+        If the findings, the facts, or a ``claim.json`` do not fit their schemas.
     """
     page = Path(folder) / PAGE
     claim, filed = None, list[FiledWords]()
@@ -77,8 +160,6 @@ def write_report(
     with failing_alone(unmade, "what people added"):
         filed = read_filed(folder)
     if claim is not None:
-        from fedattack.report.claim import render_claim
-
         is_written = False
         with failing_alone(unmade, "the page of the privacy claim"):
             write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
@@ -87,7 +168,7 @@ def write_report(
             # An older page may be of another claim.
             claim = None
             page.with_name(CLAIM_PAGE).unlink(missing_ok=True)
-    content = render_html(read_findings(folder), read_run(folder), files, claim, filed, unmade).encode()
+    content = render_html(findings, run, files, claim, filed, unmade).encode()
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)
     return page
@@ -144,7 +225,7 @@ def render_html(
         observed=observed,
         glossary=GLOSSARY,
         filed=printable_all(list(filed)),
-        standing=printable_all(latest_words(filed)),
+        standing=printable_all(_list_standing(filed)),
         fields=FIELDS,
         papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
     )
@@ -153,33 +234,6 @@ def render_html(
 def _departures(setting: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a finding that the run's do not say already."""
     return {key: value for key, value in setting.items() if usual.get(key) != value}
-
-
-def template(name: str) -> Template:
-    """Load a page's template, which escapes all that it is given and fails on what it was not given."""
-    environment = Environment(
-        loader=PackageLoader("fedattack.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "shown": shown,
-        "level": level,
-        "stopped": end_sentence,
-        "words": _words,
-        "scalar": scalar,
-        "spread": write_spread,
-        "chance_of": p_in_words,
-        "verdict": verdict_in_words,
-        "options": options_of,
-        "command": as_command,
-        "sent_kind": sent_kind,
-        "reached_kind": reached_kind,
-    }
-    environment.globals |= {"interval": interval, "with_interval": with_interval}
-    return environment.get_template(name)
 
 
 def _of_findings(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[Plot]:
@@ -220,49 +274,11 @@ def _of_run(run: Mapping[str, Any], failed: MutableMapping[str, Failure] | None)
     return plots
 
 
-def _tables(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[Table]:
+def _tables(findings: Sequence[Finding], failed: MutableMapping[str, Failure] | None) -> list[PageTable]:
     tables = []
     for finding in findings:
-        for name, make in section_of(finding.attack).tables:
+        for name, make in section_of(finding.attack).tabulates:
             if finding.series.get(name):
                 with failing_alone(failed, f"a table of {finding.name}, {name}"):
                     tables.append(make(finding))
     return list(filter(None, tables))
-
-
-def _words(key: str) -> str:
-    return key.replace("-", " ").replace("_", " ")
-
-
-def options_of(command: str) -> list[str]:
-    """Split a command before each option, so that no line breaks within one."""
-    first, *rest = command.split(" --")
-    return [first, *(f"--{option}" for option in rest)]
-
-
-def as_command(text: str) -> str:
-    """Quote anew what a folder says was run: people copy commands, and whoever wrote it may have meant harm.
-
-    Words stay as they are. What a shell would do beyond passing them on, such as a second command, becomes a word. What
-    is no command of fedattack becomes one word as a whole.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = []
-    if words[:1] == ["fedattack"]:
-        return shlex.join(words)
-    return shlex.quote(text)
-
-
-def scalar(value: Any) -> str:
-    """Scalar, or list of them, as people write it."""
-    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-        return ", ".join(map(scalar, value)) or NOTHING
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)

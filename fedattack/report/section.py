@@ -1,13 +1,14 @@
 """What a threat adds to the report: sentences for its findings, and figures and tables of the numbers behind them."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import Any
 
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import LEAK, Finding
+from fedattack.audit.kinds import Kind
+from fedattack.audit.table import Table
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import Remedy, read_remedies
@@ -30,8 +31,8 @@ Lists = tuple[str, Mapping[str, Sequence[Any] | None]]
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table with its words: a title, what to know when reading it, and texts."""
+class PageTable:
+    """A table as a page shows it: a title, what to know when reading it, and texts."""
 
     title: str
     caption: str
@@ -42,6 +43,19 @@ class Table:
     def wide(self) -> bool:
         """Whether it has no room beside another."""
         return len(self.header) > _MOST_COLUMNS
+
+
+Tabulate = Callable[[Finding], PageTable | None]
+"""Makes a table of a finding's series; ``None`` if there is nothing to show."""
+
+
+def show_table(table: Table, finding: Finding) -> PageTable:
+    """Write the rows that a finding holds of a table, as its page shows them."""
+    listed = finding.series[table.name]
+    rows = table.texts(listed[: table.most])
+    words = {"label": finding.label, "shown": len(rows), "listed": len(listed)}
+    titles = [column.title.format(level=level(finding.level)) for column in table.page_columns]
+    return PageTable(table.title.format(**words), table.caption.format(**words), titles, rows)
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ def who_is_exposed(findings: Sequence[Finding]) -> str:
     return " ".join(filter(None, said))
 
 
-def tabulate_populations(finding: Finding) -> Table | None:
+def tabulate_populations(finding: Finding) -> PageTable | None:
     """Rates of parts of the population (``series["populations"]``)."""
     entries = finding.series["populations"]
     if not entries:
@@ -112,7 +126,7 @@ def tabulate_populations(finding: Finding) -> Table | None:
     for entry in entries[:_MOST_PARTS]:
         ends = interval(entry["low"], entry["high"])
         rows.append([f"{entry['kind']}: {entry['name']}", shown(entry["value"]), ends, f"{entry['n']:,}"])
-    return Table(
+    return PageTable(
         f"{finding.label}: by part of the population",
         f"The intervals are widened for all {len(entries)} parts, so that they hold together.",
         ["part", "result", f"{level(finding.level)} interval", "targets"],
@@ -158,9 +172,10 @@ class Section:
     together
         Likewise, what draws one figure of all findings of an attack that have the series, such as small multiples.
     tables
-        Likewise, what makes a table of a series; None if there is nothing to show.
+        Likewise, the tables of the page: each is a :class:`fedattack.audit.table.Table` of the judge, or the name of a
+        series and what makes a table of it, which gives ``None`` if there is nothing to show.
     forms
-        By the name of a series, its JSON schema. It may refer to the ``$defs`` of ``schema.json``.
+        By the name of a series that is none of these tables, what a finding may hold of it.
     lists
         Given a finding's series, lists that must be of one length.
     more_is_worse, less_is_worse
@@ -176,11 +191,25 @@ class Section:
     sentences: Mapping[str, str | Callable[[Finding], str]] = field(default_factory=dict)
     figures: Sequence[tuple[str, Draw]] = ()
     together: Sequence[tuple[str, DrawTogether]] = ()
-    tables: Sequence[tuple[str, Callable[[Finding], Table | None]]] = ()
-    forms: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[Table | tuple[str, Tabulate]] = ()
+    forms: Mapping[str, Kind] = field(default_factory=dict)
     lists: Callable[[Mapping[str, Any]], Iterable[Lists]] = lambda series: ()
     more_is_worse: Sequence[str] = ()
     less_is_worse: Sequence[str] = ()
+
+    @cached_property
+    def tabulates(self) -> list[tuple[str, Tabulate]]:
+        """In the order of the page, the name of a series, and what makes a table of it."""
+        made: list[tuple[str, Tabulate]] = []
+        for table in self.tables:
+            made.append((table.name, partial(show_table, table)) if isinstance(table, Table) else table)
+        return made
+
+    @cached_property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """By the name of a series of the threat's own, its JSON schema."""
+        own = {table.name: table.form for table in self.tables if isinstance(table, Table)}
+        return {name: kind.schema for name, kind in {**own, **self.forms}.items()}
 
 
 PER_ROUND = ("per_round", figures.per_round)
@@ -196,16 +225,14 @@ COMMON = Section(figures=(PER_ROUND, PER_CLIENT, RELIABILITY))
 def section_of(attack: str) -> Section:
     """Return how findings of an attack are shown; :data:`COMMON` for one of which nothing is known here.
 
-    What to do, and the forms of series, stand in ``remedies.toml`` and ``series.json`` of the threat's folder.
+    What to do stands in ``remedies.toml`` of the threat's folder.
     """
     threat = threat_of(attack)
     if threat is None:
         return COMMON
     with threat.contained("load its section"):
         section: Section = threat.load_section() or COMMON
-    remedies, forms = threat.read_text("remedies.toml"), threat.read_text("series.json")
+    remedies = threat.read_text("remedies.toml")
     if remedies:
         section = replace(section, remedies=read_remedies(remedies))
-    if forms:
-        section = replace(section, forms=json.loads(forms))
     return section

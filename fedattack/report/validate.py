@@ -20,8 +20,7 @@ from fedattack.audit.finding import Finding, not_finite
 from fedattack.base.errors import RecordError, ReportError, short
 from fedattack.base.untrusted import check_folder, parse_json, read_bytes, read_sealed, shown
 from fedattack.claims.finding import verdict_of
-from fedattack.record.folder import find_parts, misplaced_records
-from fedattack.record.index import read_manifest
+from fedattack.record.folder import RunFolder
 from fedattack.report.section import Lists, Section, section_of
 
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
@@ -62,24 +61,35 @@ def read_findings(folder: Path) -> list[Finding]:
         raise ReportError(f"{path} cannot be read as JSON ({short(str(cause), 100)}); {_NEXT}") from None
 
 
+def list_found(folder: Path) -> set[str]:
+    """List the attacks that an earlier report speaks of; none where there is no report, or it cannot be read."""
+    path = folder / "findings.json"
+    try:
+        found = parse_json(read_bytes(path, ReportError, _NEXT))
+    except (ReportError, ValueError):
+        return set()
+    if not isinstance(found, list):
+        return set()
+    return {finding["attack"] for finding in found if isinstance(finding, dict) and "attack" in finding}
+
+
 def _check_records(folder: Path, marks: Mapping[str, Mapping[str, str]]) -> None:
     """Refuse findings of other records than lie in the run folder; records may be gone."""
+    opened = RunFolder(folder)
     try:
-        parts = find_parts(folder, some=True)
+        parts = opened.parts_there
     except RecordError:
         return
-    for line in misplaced_records(folder, parts).values():
+    for line in opened.misplaced.values():
         raise ReportError(line)
     for part in parts:
-        try:
-            manifest = read_manifest(part.record)
-        except RecordError:
+        manifest, mark = opened.manifests.get(part.record), marks.get(part.place)
+        if manifest is None or mark is None:
             # Whoever reads the record tells what is wrong with it.
             continue
-        mark = marks.get(part.place)
-        if mark is not None and manifest["id"] != mark["id"]:
+        if manifest["id"] != mark["id"]:
             raise ReportError(f"{folder / 'findings.json'} is of another record than {part.record}; {_ANEW}")
-        if mark is not None and manifest["head"] not in (None, mark["head"]):
+        if manifest["head"] not in (None, mark["head"]):
             raise ReportError(f"{part.record} has grown since {folder / 'findings.json'} was made of it; {_ANEW}")
 
 
@@ -109,7 +119,7 @@ def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
     for i, finding in enumerate(obj):
         section = section_of(finding["attack"])
         series = {"series": finding["series"]}
-        _check_form(_validator_of(section), series, f"{where}: $[{i}]", "series.json of its threat")
+        _check_form(_validator_of(section), series, f"{where}: $[{i}]", "the series of its threat")
         for name, lists in (*_common_lists(finding["series"]), *section.lists(finding["series"])):
             _check_lengths(lists, f"{where}: $[{i}].series.{name}")
     return list(map(Finding.from_dict, obj))
@@ -223,10 +233,7 @@ def _validator(name: str) -> Draft202012Validator:
 
 def _validator_of(section: Section) -> Draft202012Validator:
     """Return what checks the series of a threat's own."""
-    forms = dict(section.forms)
-    known = {**_schema("schema.json")["$defs"], **forms.pop("$defs", {})}
-    series = {"type": "object", "properties": forms}
-    return _Validator({"$defs": known, "properties": {"series": series}})
+    return _Validator({"properties": {"series": {"type": "object", "properties": section.schemas}}})
 
 
 def _check(obj: Any, schema: str, where: str, *, largest: float = LARGEST, hint: str = _NEXT) -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedattack.record.folder import KNOWLEDGE, STUDY, Part, find_parts, read_study
+from fedattack.record.folder import KNOWLEDGE, STUDY, Part, RunFolder
 from fedattack.runs.code import find_app
 from fedattack.runs.settings import leads_out
 
@@ -14,12 +13,12 @@ if TYPE_CHECKING:
     from fedattack.learning.importing import Asked
 
 
-def asked_of_study(folder: Path) -> list["Asked"]:
+def asked_of_study(folder: RunFolder) -> list["Asked"]:
     """List what the run folder's settings name outside of it: code and files.
 
     The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
     """
-    study, where = read_study(folder), str(folder / STUDY)
+    study, where = folder.study, str(folder.path / STUDY)
     if not study:
         return []
     from fedattack.learning.importing import Asked
@@ -27,17 +26,17 @@ def asked_of_study(folder: Path) -> list["Asked"]:
     return [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
 
 
-def asked_of_knowledge(folder: Path) -> list["Asked"]:
+def asked_of_knowledge(folder: RunFolder) -> list["Asked"]:
     """List what the run folder's knowledge asks to import, and the paths in it that leave the folder.
 
     Where this machine made the folder by an audit of an app that is as it was, code is looked for in the app, too.
     """
     asked: list[Asked] = []
-    for part in find_parts(folder, some=True):
+    for part in folder.parts_there:
         # A server's own folder has none, and its environment no torch to read it with.
         if part.knowledge.exists():
             asked += known_to(part).asks()
-    app = find_app(folder)
+    app = find_app(folder.path)
     return [replace(each, app=app) for each in dict.fromkeys(asked)]
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.attacks.registry import THREATS, options_of_attack, threat_of
@@ -18,7 +17,7 @@ from fedattack.base.machine import read_size
 from fedattack.runs.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
-    from fedattack.record.folder import Part
+    from fedattack.record.folder import Part, RunFolder
 
 # So many attacks are named in a message.
 _FEW = 4
@@ -37,7 +36,7 @@ def scored_attacks(parts: Sequence["Part"]) -> list[str]:
     return [name for name in attack_names() if all(part.scores(name).exists() for part in parts)]
 
 
-def check_scores(folder: Path, parts: Sequence["Part"], found: Collection[str]) -> None:
+def check_scores(folder: "RunFolder", found: Collection[str]) -> None:
     """Check that no scores are gone: of an attack that has others, or of one of which ``found`` speaks.
 
     Raises
@@ -46,9 +45,9 @@ def check_scores(folder: Path, parts: Sequence["Part"], found: Collection[str]) 
         If some are.
     """
     for name in attack_names():
-        lacking = [part.scores(name) for part in parts if not part.scores(name).exists()]
-        if lacking and (name in found or len(lacking) < len(parts)):
-            again = f"`fedattack attack {name} {in_command(folder)}`"
+        lacking = [part.scores(name) for part in folder.parts if not part.scores(name).exists()]
+        if lacking and (name in found or len(lacking) < len(folder.parts)):
+            again = f"`fedattack attack {name} {in_command(folder.path)}`"
             raise DataError(
                 f"{lacking[0]} is not there, although the attack was made; put it back, or run {again} first; to "
                 f"report without it, delete all scores of {name} and findings.json"

@@ -1,6 +1,6 @@
 """Attack the records of a run folder, and judge what was found."""
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +8,13 @@ from fedattack.attacks import ATTACKS, Attack, Knowledge, write_knowledge
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
-from fedattack.audit.run import FINDINGS, audit_folder
+from fedattack.audit.opened import Run, open_records, open_runs
+from fedattack.audit.run import FINDINGS, audit_runs
 from fedattack.base.cluster import chosen
-from fedattack.base.errors import ConfigError, ReportError
+from fedattack.base.errors import ConfigError
 from fedattack.base.failures import Failure
 from fedattack.record import Record
-from fedattack.record.folder import LEFT_OUT, STUDY, Part, find_parts, read_study, write_study
+from fedattack.record.folder import LEFT_OUT, STUDY, Part, RunFolder
 from fedattack.record.format import INDEX
 from fedattack.record.marks import marked_otherwise
 from fedattack.runs.asked import known_to
@@ -61,36 +62,50 @@ def attack_folder(
     NeedsError
         If a record, or what `knowledge` gives for its part, lacks what the attack needs.
     """
-    files = []
+    opened = RunFolder(folder)
     sweep(folder)
-    parts = find_parts(folder)
-    pace = Pace(f"attack {attack.name}", "seeds", len(parts), 1, watch.say)
+    runs = open_records(opened, knowledge, skip_damaged=skip_damaged)
+    for run in runs:
+        for damage in run.sent.damage:
+            watch.say("warning", f"{run.part.label}: left out as damaged: {damage}")
+    files = []
+    for run in attack_runs(attack, runs, seed=seed, device=device, watch=watch):
+        files.append(str(run.part.scores(attack.name)))
+    _forget_unmade(opened, attack.name)
+    return files
+
+
+def attack_runs(
+    attack: Attack, runs: Sequence[Run], *, seed: int = 0, device: str = "auto", watch: Watch
+) -> Iterator[Run]:
+    """Attack the records of all seeds, and write the scores; yields each run with these among its scores.
+
+    Raises
+    ------
+    NeedsError
+        If a record, or what its attacker knows, lacks what the attack needs.
+    """
+    pace = Pace(f"attack {attack.name}", "seeds", len(runs), 1, watch.say)
     if chosen() and not attack.options.shares_work():
         watch.say("note", f"{attack.name} is made here, not on --cluster: it takes less time than its data's way there")
-    for place, part in enumerate(parts):
-        record = Record(part.record, skip_damaged=skip_damaged, thinned=True)
-        for damage in record.damage:
-            watch.say("warning", f"{part.label}: left out as damaged: {damage}")
-        known = knowledge(part)
-        step = f"{attack.name} on {part.name or 'the record'}"
-        watch.step(step, 0, len(record))
-        pace.seen(place)
+    for index, run in enumerate(runs):
+        step = f"{attack.name} on {run.part.name or 'the record'}"
+        watch.step(step, 0, len(run.sent))
+        pace.seen(index)
         scores = attack.run(
-            record,
-            known,
+            run.sent,
+            run.knowledge,
             seed=seed,
             device=device,
             progress=lambda done, total, step=step: watch.step(step, done, total),  # type: ignore[misc]
         )
-        scores.save(part.scores(attack.name))
-        files.append(str(part.scores(attack.name)))
-        if not (folder / STUDY).exists():
+        scores.save(run.part.scores(attack.name))
+        if not (run.part.folder / STUDY).exists():
             # A record from elsewhere: what this attack was told is kept for the report.
-            write_knowledge(part.knowledge, replace(known, record=record.origin))
+            write_knowledge(run.part.knowledge, replace(run.knowledge, record=run.sent.origin))
         for note in scores.notes:
             watch.say("note", note)
-    _forget_unmade(folder, attack.name)
-    return files
+        yield run.with_scores({**run.scores, attack.name: scores})
 
 
 def say_unmade(name: str, why: str) -> str:
@@ -98,18 +113,20 @@ def say_unmade(name: str, why: str) -> str:
     return f"{name} was not made: {why}"
 
 
-def _forget_unmade(folder: Path, name: str) -> None:
+def _forget_unmade(folder: RunFolder, name: str) -> None:
     """Forget that an attack failed before, now that it is made."""
-    study = read_study(folder)
-    left_out = study.get(LEFT_OUT, [])
+    left_out = folder.study.get(LEFT_OUT, [])
     others = [line for line in left_out if not line.startswith(say_unmade(name, ""))]
     if others != left_out:
-        write_study(folder, {**study, LEFT_OUT: others})
+        folder.note({**folder.study, LEFT_OUT: others})
 
 
-def list_unscored(parts: Sequence[Part], names: Sequence[str]) -> list[str]:
-    """List the attacks that lack scores of a record as it is, or whose scores are older than it or the knowledge."""
-    return [name for name in names if not all(_has_scores(part, name) for part in parts)]
+def list_unscored(records: Mapping[Part, Record], names: Sequence[str]) -> list[str]:
+    """List the attacks that lack scores of a record as it is, or whose scores are older than it or the knowledge.
+
+    `records` are by their places in a run folder.
+    """
+    return [name for name in names if not all(_has_scores(*seed, name) for seed in records.items())]
 
 
 def remove_scores(parts: Sequence[Part], name: str) -> None:
@@ -123,12 +140,12 @@ def remove_scores(parts: Sequence[Part], name: str) -> None:
             (part.folder / FINDINGS).unlink(missing_ok=True)
 
 
-def _has_scores(part: Part, name: str) -> bool:
+def _has_scores(part: Part, record: Record, name: str) -> bool:
     scores = part.scores(name)
     if not scores.exists():
         return False
     # Whether its rounds are whole is not looked at: that takes as long as reading all of them.
-    if marked_otherwise(scores, Record(part.record, thinned=True)):
+    if marked_otherwise(scores, record):
         return False
     written = scores.stat().st_mtime
     sources = [part.record / INDEX, *part.knowledge.rglob("*")]
@@ -143,12 +160,33 @@ def judge_folder(
     trusted: Collection[str] = (),
     unmade: MutableMapping[str, Failure] | None = None,
 ) -> tuple[list[Finding], Path]:
+    """Judge all scores in a run folder; see :func:`judge_runs`.
+
+    Parameters
+    ----------
+    trusted
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
+    """
+    return judge_runs(RunFolder(folder), device=device, watch=watch, trusted=trusted, unmade=unmade)
+
+
+def judge_runs(
+    folder: RunFolder,
+    runs: Sequence[Run] | None = None,
+    *,
+    device: str = "auto",
+    watch: Watch,
+    trusted: Collection[str] = (),
+    unmade: MutableMapping[str, Failure] | None = None,
+) -> tuple[list[Finding], Path]:
     """Judge all scores in a run folder; returns the findings and the path of the report.
 
     The folder then has ``findings.json``, ``run.json``, ``report.html``, and ``tables`` for reviewers.
 
     Parameters
     ----------
+    runs
+        The folder's seeds with all their scores, where they are open already.
     unmade
         Is told which parts of the page could not be made, and why. Then each attack fails alone, too: ``run.json`` says
         which, and all else is written. ``None`` to raise what goes wrong first.
@@ -161,29 +199,27 @@ def judge_folder(
         If there are no scores, some are gone, none can be judged, or the truth is damaged.
     """
     # Drawing takes a second to import, and most commands draw nothing.
-    from fedattack.report import read_findings, write_report
+    from fedattack.report.html import write_page
     from fedattack.report.tables import write_tables
-    from fedattack.report.validate import check_findings
+    from fedattack.report.validate import check_findings, list_found
 
-    sweep(folder)
-    try:
-        found = {finding.attack for finding in read_findings(folder)}
-    except ReportError:
-        found = set()  # it is the first report, or a damaged one is made anew
-    check_scores(folder, find_parts(folder), found)
+    sweep(folder.path)
+    check_scores(folder, list_found(folder.path))
+    failed = None if unmade is None else dict[str, Failure]()
+    if runs is None:
+        runs = open_runs(folder, trusted=trusted, failed=failed)
     written: dict[str, str] = {}
 
     def list_scores(listings: Sequence[Listing]) -> None:
-        written.update(write_tables(folder, listings))
+        written.update(write_tables(folder.path, listings))
 
-    failed = None if unmade is None else dict[str, Failure]()
-    findings = audit_folder(
+    findings, facts = audit_runs(
         folder,
+        runs,
         device=device,
         progress=watch.step,
-        trusted=trusted,
         listed=list_scores,
         failed=failed,
         check=check_findings,
     )
-    return findings, write_report(folder, written, unmade)
+    return findings, write_page(folder.path, findings, facts, written, unmade)

@@ -99,16 +99,15 @@ def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[f
     return found
 
 
-def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]:
-    """Apply ``key=value`` changes to a preset; returns all settings but the internal ones.
+def read_changes(changes: Sequence[str]) -> dict[str, Value]:
+    """Read ``key=value`` changes of settings; of those of one key the last one counts.
 
     Raises
     ------
     ConfigError
         If a key is unknown, or a value is of the wrong type or out of range.
     """
-    known = open_settings()
-    values = default_settings() | dict(preset.settings)
+    known, values = open_settings(), dict[str, Value]()
     aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
     for change in changes:
         key, separator, text = change.partition("=")
@@ -118,6 +117,18 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
         if key not in known:
             raise ConfigError(f"--set {change}: unknown key {key!r}: {instead(key, known)}")
         values[key] = known[key].parse(text)
+    return values
+
+
+def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]:
+    """Apply ``key=value`` changes to a preset; returns all settings but the internal ones.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown, or a value is of the wrong type or out of range.
+    """
+    values = default_settings() | dict(preset.settings) | read_changes(changes)
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])

@@ -17,6 +17,7 @@ from fedattack.record.folder import (
     KNOWLEDGE,
     STUDY,
     Part,
+    RunFolder,
     new_parts,
     read_study,
     write_resumption,
@@ -189,7 +190,7 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
     out = out.expanduser().absolute()
     check_folder(out, RecordError, to_write=True)
     study = stopped_study(out)
-    for asked in asked_of_study(out):
+    for asked in asked_of_study(RunFolder(out)):
         if asked.value not in trusted:
             raise asked.refuse()
     with lock_folder(out):

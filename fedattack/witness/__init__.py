@@ -4,10 +4,11 @@ No attack reads it. Nothing here imports torch or scikit-learn: what an app does
 """
 
 from fedattack.witness.flower import WITNESS_FOLDER, WitnessedClientApp, WitnessMod, watching_server
+from fedattack.witness.hold_out import HoldOut
 from fedattack.witness.seen import SERVER, UNKNOWN, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.sources import watch_imports
+from fedattack.witness.stating import evaluated_on, trained_on
 from fedattack.witness.store import read_witnesses, write_witness
-from fedattack.witness.watch import HoldOut, evaluated_on, trained_on
 
 __all__ = [
     "SERVER",

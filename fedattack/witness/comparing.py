@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import short
+from fedattack.witness.arrays import Arrays, State, same
 from fedattack.witness.sent import (
     CHANGED,
     CHANGED_DIFFERENCE,
@@ -24,7 +25,6 @@ from fedattack.witness.sent import (
     ZEROS,
     SentArray,
 )
-from fedattack.witness.watch import Arrays, State, same
 
 _EXACT = 1e-3
 _ALIKE = 0.5
@@ -44,12 +44,26 @@ def are_changing(mods: Iterable[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _StateEntry:
     """One entry of a model's state: its name, and its values before and after training."""
 
     name: str
     before: NDArray[Any] | None
     after: NDArray[Any]
+
+    def movement(self) -> NDArray[np.float64] | None:
+        """Return after − before; ``None`` where that is not known, or no float."""
+        if self.before is None or self.after.dtype.kind != "f":
+            return None
+        return self.after.astype(np.float64) - self.before.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _MatchedArray:
+    """The entry that an array of a reply belongs to, and whether a whole model was sent before it."""
+
+    entry: _StateEntry | None
+    follows_a_model: bool
 
 
 def kinds_of(
@@ -81,23 +95,20 @@ def kinds_of(
         What gives what the model returned last, batch by batch.
     """
     start = dict(before) or _read_received(after, received)
-    entries = [_Moved(name, start.get(name), array) for name, array in after]
-    walk = _Walk(entries)
+    entries = [_StateEntry(name, start.get(name), array) for name, array in after]
+    matches = _match_entries(entries, names, sent)
     arrays: list[SentArray] = []
-    places: list[tuple[int | None, int]] = []
-    for name, array in zip(names, sent, strict=True):
-        place = walk.find(name, array)
-        places.append((place, walk.turn))
-        entry = None if place is None else entries[place]
-        one = _kind_of(name, array, entry, received, entries)
-        if one.kind in (UNKNOWN, NO_FLOATS) and entry is None and _are_outputs(array, outputs()):
-            one = replace(one, kind=OUTPUTS)
-        arrays.append(one)
+    for name, array, match in zip(names, sent, matches, strict=True):
+        described = _describe(name, array, match.entry, received, entries)
+        if described.kind in (UNKNOWN, NO_FLOATS) and match.entry is None and _are_outputs(array, outputs()):
+            described = replace(described, kind=OUTPUTS)
+        arrays.append(described)
     arrays = _with_one_factor(arrays)
-    arrays = _with_changed(arrays, sent, places, entries, is_changed=are_changing(mods))
-    used = {place for place, _ in places}
-    for place, entry in enumerate(entries):
-        if place not in used and entry.name in learns:
+    arrays = _with_changed(arrays, sent, matches, is_changed=are_changing(mods))
+    used = [match.entry for match in matches]
+    for entry in entries:
+        # By identity: entries hold arrays, which compare number by number.
+        if entry.name in learns and not any(entry is each for each in used):
             arrays.append(SentArray(entry.name, entry.after.shape, str(entry.after.dtype), KEPT, entry.name))
     return arrays
 
@@ -111,56 +122,72 @@ def _read_received(after: State, received: Sequence[Arrays]) -> dict[str, NDArra
     return {}
 
 
-class _Walk:
-    """Goes through a model's entries in the order in which arrays are sent, and begins again after the last."""
+def _match_entries(entries: Sequence[_StateEntry], names: Sequence[str], sent: Arrays) -> list[_MatchedArray]:
+    """Find the entry of a model that each array of a reply belongs to.
 
-    def __init__(self, entries: Sequence[_Moved]) -> None:
-        self._entries = entries
-        self._names = {entry.name: place for place, entry in enumerate(entries)}
-        self._next = 0
-        self.turn = 0
-
-    def find(self, name: str, array: NDArray[Any]) -> int | None:
-        """Return the place of the entry that an array belongs to."""
-        named = self._names.get(name)
-        if named is not None and self._entries[named].after.shape == array.shape:
-            return named
-        count = len(self._entries)
-        order = [(self._next + step) % count for step in range(count)]
-        fitting = [place for place in order if self._entries[place].after.shape == array.shape]
-        equal = [place for place in fitting if _is(self._entries[place].after, array)]
-        if not fitting:
-            return None
-        place = (equal or fitting)[0]
-        if place < self._next:
-            self.turn += 1
-        self._next = place + 1
-        return place
+    Arrays are sent in the order of the model's entries, and often without their names. What comes after the last entry
+    begins with the first one again: the reply has several states, such as weights and control variates.
+    """
+    by_name = {entry.name: entry for entry in entries}
+    matches: list[_MatchedArray] = []
+    following, models_before = 0, 0
+    for name, array in zip(names, sent, strict=True):
+        named = by_name.get(name)
+        if named is not None and named.after.shape == array.shape:
+            matches.append(_MatchedArray(named, models_before > 0))
+            continue
+        index = _find_next(entries, array, following)
+        if index is None:
+            matches.append(_MatchedArray(None, models_before > 0))
+            continue
+        if index < following:
+            models_before += 1
+        following = index + 1
+        matches.append(_MatchedArray(entries[index], models_before > 0))
+    return matches
 
 
-def _is(own: NDArray[Any] | None, sent: NDArray[Any]) -> bool:
-    return own is not None and (own.dtype.kind == "f") == (sent.dtype.kind == "f") and same([own], [sent])
+def _find_next(entries: Sequence[_StateEntry], array: NDArray[Any], start: int) -> int | None:
+    """Return the index of the next entry from ``start`` on, and from the first again, that an array may belong to."""
+    order = [(start + step) % len(entries) for step in range(len(entries))]
+    fitting = [index for index in order if entries[index].after.shape == array.shape]
+    # Several entries may have one shape: what has the very numbers is the one.
+    equal = [index for index in fitting if _is(entries[index].after, array)]
+    return next(iter(equal or fitting), None)
 
 
-def _kind_of(
-    name: str, array: NDArray[Any], entry: _Moved | None, received: Sequence[Arrays], entries: Sequence[_Moved]
+def _is(known: NDArray[Any] | None, sent: NDArray[Any]) -> bool:
+    """Say whether an array of a reply is a known one; floats and whole numbers of the same value are not the same."""
+    return known is not None and (known.dtype.kind == "f") == (sent.dtype.kind == "f") and same([known], [sent])
+
+
+def _describe(
+    name: str,
+    array: NDArray[Any],
+    entry: _StateEntry | None,
+    received: Sequence[Arrays],
+    entries: Sequence[_StateEntry],
 ) -> SentArray:
-    one = SentArray(short(name), array.shape, str(array.dtype), UNKNOWN, "" if entry is None else short(entry.name))
+    """Say what an array is, by itself; the first that fits counts."""
+    described = SentArray(
+        short(name), array.shape, str(array.dtype), UNKNOWN, "" if entry is None else short(entry.name)
+    )
     if array.dtype.kind not in "fiub":
-        return replace(one, kind=NO_FLOATS)
+        return replace(described, kind=NO_FLOATS)
+    # Before zeros: a bias may well be zero still.
     if entry is not None and _is(entry.after, array):
-        return replace(one, kind=UNCHANGED if _is(entry.before, array) else WEIGHTS)
+        return replace(described, kind=UNCHANGED if _is(entry.before, array) else WEIGHTS)
     if array.dtype.kind != "f":
-        return replace(one, kind=_kind_of_integers(array, entry))
+        return replace(described, kind=_kind_of_integers(array, entry))
     if not array.any():
-        return replace(one, kind=ZEROS)
+        return replace(described, kind=ZEROS)
     if _is_received(array, received):
-        return replace(one, kind=UNCHANGED)
+        return replace(described, kind=UNCHANGED)
     if entry is not None:
-        return _with_factor(one, array, entry)
+        return _with_factor(described, array, entry)
     if any(_is_slice(array, other.after) for other in entries):
-        return replace(one, kind=SLICE)
-    return one
+        return replace(described, kind=SLICE)
+    return described
 
 
 def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
@@ -168,6 +195,8 @@ def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
     if array.ndim not in (1, 2) or len(array) < _FEWEST_OUTPUTS:
         return False
     outputs = outputs[-_MOST_BATCHES:]
+    # Runs of batches that end at each one, the latest first, as long as the array: a client that evaluates afterwards
+    # has outputs behind those that it sends.
     for last in range(len(outputs), 0, -1):
         batches: list[NDArray[Any]] = []
         rows = 0
@@ -189,6 +218,7 @@ def _list_forms(outputs: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
     if outputs.shape[1] == 1:
         yield outputs[:, 0]
         return
+    # log softmax(z) = z − max z − log Σ exp(z − max z): nothing overflows.
     shifted = outputs - outputs.max(axis=1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     yield logarithms
@@ -204,24 +234,25 @@ def _is_received(array: NDArray[Any], received: Sequence[Arrays]) -> bool:
     return any(_is(other, array) for state in received for other in state)
 
 
-def _with_factor(one: SentArray, array: NDArray[Any], entry: _Moved) -> SentArray:
+def _with_factor(described: SentArray, array: NDArray[Any], entry: _StateEntry) -> SentArray:
     """Say that an array is a difference times a factor, if it is."""
     factor = _factor(array, entry)
     if factor is None:
-        return one
+        return described
     is_one = abs(factor - 1) < _EXACT
-    return replace(one, kind=DIFFERENCE if is_one else SCALED, least=factor, most=factor)
+    return replace(described, kind=DIFFERENCE if is_one else SCALED, least=factor, most=factor)
 
 
-def _kind_of_integers(array: NDArray[Any], entry: _Moved | None) -> str:
+def _kind_of_integers(array: NDArray[Any], entry: _StateEntry | None) -> str:
     if entry is None:
         return NO_FLOATS
-    own = entry.after
-    if own.dtype.kind != "f":
-        moved = None if entry.before is None else own.astype(np.int64) - entry.before.astype(np.int64)
+    after = entry.after
+    if after.dtype.kind != "f":
+        # Such as the count of batches that batch norm has seen.
+        moved = None if entry.before is None else after.astype(np.int64) - entry.before.astype(np.int64)
         return DIFFERENCE if moved is not None and np.array_equal(moved, array) else NO_FLOATS
-    # NumPy knows no bfloat16: it is the upper half of a float32.
-    single = np.ascontiguousarray(own, np.float32)
+    # Who quantises may send bytes. NumPy knows no bfloat16: it is the upper half of a float32.
+    single = np.ascontiguousarray(after, np.float32)
     upper = (single.view(np.uint32) >> 16).astype(np.uint16)
     forms = {single.tobytes(), single.astype(np.float16).tobytes(), upper.tobytes()}
     return OTHER_TYPE if array.tobytes() in forms else NO_FLOATS
@@ -235,21 +266,16 @@ def _is_slice(array: NDArray[Any], whole: NDArray[Any]) -> bool:
     return bool(fits) and _is(np.ascontiguousarray(whole[tuple(slice(size) for size in array.shape)]), array)
 
 
-def _factor(array: NDArray[Any], entry: _Moved) -> float | None:
+def _factor(array: NDArray[Any], entry: _StateEntry) -> float | None:
     """Return by what after − before must be multiplied to give an array; ``None`` if nothing does."""
-    moved = _movement(entry)
+    moved = entry.movement()
     if moved is None or not moved.any():
         return None
     values = array.astype(np.float64)
+    # The factor with the least squares of errors.
     factor = float((values * moved).sum() / (moved * moved).sum())
     rest = float(np.linalg.norm(values - factor * moved))
     return factor if factor and rest < _EXACT * float(np.linalg.norm(values)) else None
-
-
-def _movement(entry: _Moved) -> NDArray[np.float64] | None:
-    if entry.before is None or entry.after.dtype.kind != "f":
-        return None
-    return entry.after.astype(np.float64) - entry.before.astype(np.float64)
 
 
 def _with_one_factor(arrays: list[SentArray]) -> list[SentArray]:
@@ -267,32 +293,30 @@ def _with_one_factor(arrays: list[SentArray]) -> list[SentArray]:
 
 
 def _with_changed(
-    arrays: list[SentArray],
-    sent: Arrays,
-    places: Sequence[tuple[int | None, int]],
-    entries: Sequence[_Moved],
-    *,
-    is_changed: bool,
+    arrays: list[SentArray], sent: Arrays, matches: Sequence[_MatchedArray], *, is_changed: bool
 ) -> list[SentArray]:
     """Find weights, and differences, that noise or compression has changed: those that still go the same way."""
     # A reply is of weights or of differences, and not of both.
     if any(array.least is not None for array in arrays):
         return arrays
-    own = _find_unknown(arrays, sent, places, entries)
-    if not own:
+    unknown = _find_unknown(arrays, sent, matches)
+    if not unknown:
         return arrays
-    whole = _join([sent[row] for row in own])
-    kind, factor = _find_change(whole, [*own.values()], is_changed=is_changed)
+    # All together: noise may drown a short array, and hardly a whole model.
+    numbers = _join([sent[index] for index in unknown])
+    kind, factor = _find_change(numbers, [*unknown.values()], is_changed=is_changed)
     changed = list(arrays)
-    for row in own:
-        changed[row] = replace(arrays[row], kind=kind, least=factor, most=factor)
+    for index in unknown:
+        changed[index] = replace(arrays[index], kind=kind, least=factor, most=factor)
     return changed
 
 
-def _find_change(whole: NDArray[np.float64], own: Sequence[_Moved], *, is_changed: bool) -> tuple[str, float | None]:
+def _find_change(
+    numbers: NDArray[np.float64], entries: Sequence[_StateEntry], *, is_changed: bool
+) -> tuple[str, float | None]:
     """Return what the numbers of some entries are, and the factor of differences."""
-    weights = _cosine(whole, _join([entry.after for entry in own]))
-    factor, moved = _compare_with_movement(whole, own)
+    weights = _cosine(numbers, _join([entry.after for entry in entries]))
+    factor, moved = _compare_with_movement(numbers, entries)
     if is_changed and abs(moved) >= _ALIKE and abs(moved) > weights:
         return CHANGED_DIFFERENCE, factor
     if is_changed or weights >= _ALIKE:
@@ -301,32 +325,32 @@ def _find_change(whole: NDArray[np.float64], own: Sequence[_Moved], *, is_change
 
 
 def _find_unknown(
-    arrays: Sequence[SentArray], sent: Arrays, places: Sequence[tuple[int | None, int]], entries: Sequence[_Moved]
-) -> dict[int, _Moved]:
-    """Return the entries of arrays that were not understood, by the places of these in the reply."""
-    own: dict[int, _Moved] = {}
-    for row, (place, turn) in enumerate(places):
+    arrays: Sequence[SentArray], sent: Arrays, matches: Sequence[_MatchedArray]
+) -> dict[int, _StateEntry]:
+    """Return the entries of arrays that were not understood, by the indices of these in the reply."""
+    unknown: dict[int, _StateEntry] = {}
+    for index, match in enumerate(matches):
         # What follows the model's own arrays in a reply is no second model.
-        if place is None or turn > 0:
+        if match.entry is None or match.follows_a_model:
             continue
-        if arrays[row].kind == UNKNOWN and sent[row].dtype.kind == "f":
-            own[row] = entries[place]
-    return own
+        if arrays[index].kind == UNKNOWN and sent[index].dtype.kind == "f":
+            unknown[index] = match.entry
+    return unknown
 
 
-def _compare_with_movement(whole: NDArray[np.float64], own: Sequence[_Moved]) -> tuple[float | None, float]:
+def _compare_with_movement(numbers: NDArray[np.float64], entries: Sequence[_StateEntry]) -> tuple[float | None, float]:
     """Return by what after − before must be multiplied to come nearest to what was sent, and how alike they are."""
     movements: list[NDArray[np.float64]] = []
-    for entry in own:
-        movement = _movement(entry)
+    for entry in entries:
+        movement = entry.movement()
         if movement is None:
             return None, 0.0
         movements.append(movement)
     difference = _join(movements)
-    moved = _cosine(whole, difference)
+    moved = _cosine(numbers, difference)
     if not moved:
         return None, 0.0
-    return float(whole @ difference / (difference @ difference)), moved
+    return float(numbers @ difference / (difference @ difference)), moved
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[np.float64]:

@@ -37,6 +37,7 @@ class Feeder(Reader):
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
         """Note the call of a model, and draw the examples of a batch that trains."""
+        # The base class draws a new step or goes on with the last one: only a new one takes new examples.
         before = self.step
         step = super().begin(module, args, kwargs)
         if step is not None and step is not before and step.trains and module.training:
@@ -53,6 +54,7 @@ class Feeder(Reader):
         return step
 
     def _draw(self, count: int) -> NDArray[np.int64]:
+        # Without replacement within a pass, and the next pass follows on: batches are as large as the app's own.
         while len(self._order) < count:
             self._order = np.concatenate([self._order, self._rng.permutation(self._total)])
         rows, self._order = self._order[:count], self._order[count:]
@@ -93,6 +95,7 @@ def feed(handler: Callable[[], Any], leaves: Mapping[str, NDArray[Any]], seed: i
         If it makes no step of PyTorch, or one that takes other things than the examples hold.
     """
     feeder = Feeder(leaves, seed)
+    # A step is over when the app asks for a gradient, whatever its optimizer then does.
     with reading(feeder, lambda losses: feeder.end_step()):
         result = handler()
     if not feeder.steps:

@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import short
 from fedattack.witness import sources
+from fedattack.witness.arrays import Arrays
+from fedattack.witness.current import is_watched, watching
+from fedattack.witness.hold_out import HoldOut
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER, AskedToTrain
 from fedattack.witness.store import RUN_FOLDER
-from fedattack.witness.watch import KEEP, Arrays, CallWatch, HoldOut, is_watched, watching
+from fedattack.witness.watch import KEEP, CallWatch
 
 if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
@@ -116,6 +119,7 @@ class WitnessMod:
 
     def __call__(self, message: Message, context: Context, call_next: "ClientAppCallable") -> Message:
         """Pass the message on and watch."""
+        # Both would note the same, in two places.
         if is_watched():
             # `fedattack audit` witnesses the whole app.
             return call_next(message, context)
@@ -183,10 +187,12 @@ class _Calls:
     def _begin(self, message: Message, context: Context) -> tuple[CallWatch, Call]:
         node = str(message.metadata.dst_node_id)
         client = str(context.node_config.get("partition-id", ""))
+        # Projects have types of their own, such as ``train.warmup``.
         trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         # Mods and clients may take arrays out of the message.
         arrays = _models(message)
         known = known_rows(self._folder, node)
+        # What one client shows of a model's steps is known to the next client from its first step on.
         by_steps = _by_steps.setdefault(self._folder, {})
         compared = _compared.setdefault(self._folder, set())
         watch = CallWatch(
@@ -235,6 +241,7 @@ def _names(message: Message) -> list[list[str]]:
 
 def _records(message: Message) -> Iterator[tuple[Any, list[str]]]:
     """Yield the records of arrays, each with the names of its arrays."""
+    # Flower fails where an error message is asked for its content.
     if message.has_content():
         for record in message.content.array_records.values():
             yield record, [name for name in record if name != _EMPTY]
@@ -267,9 +274,11 @@ def _array(array: Any) -> NDArray[Any]:
     NumPy evaluates each header as Python. For a small model that takes longer than all else that a call notes.
     """
     data = array.data
+    # The magic string, two bytes of version, two bytes of the header's length; the numbers follow the header.
     length = _FIRST + int.from_bytes(data[_FIRST - 2 : _FIRST], "little")
     if array.stype == "numpy.ndarray" and data[: len(_NPY)] == _NPY and length <= len(data):
         shape, dtype = _header(data[:length])
+        # Whatever does not fit goes to Flower's own reader, which says what is wrong.
         if dtype is not None and len(data) - length == dtype.itemsize * math.prod(shape):
             return np.frombuffer(data, dtype, offset=length).reshape(shape)
     read: NDArray[Any] = array.numpy()
@@ -310,24 +319,26 @@ def _read_lists(reply: Message) -> dict[str, NDArray[Any]]:
 def mods_of(app: ClientApp) -> tuple[str, ...]:
     """List an app's mods, the outermost first."""
     functions = [app._call, *app._registered_funcs.values()]
-    found: dict[str, None] = {}
+    mods: dict[str, None] = {}
     for function in functions:
         for mod in _mods_behind(function):
-            found[mod] = None
-    return tuple(found)
+            mods[mod] = None
+    return tuple(mods)
 
 
 def _mods_behind(function: Any) -> tuple[str, ...]:
     """List the mods that Flower has put around a function, one in the closure of the other."""
-    found = []
+    mods = []
+    # Flower's ``make_ffn`` returns a function that has the mod as ``_mod`` and what comes behind it as ``_ffn``. It
+    # keeps no list of them. No app has so many that a hundred would not do, and a circle must end.
     for _ in range(100):
         code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-        held = dict(zip(code.co_freevars if code else (), cells, strict=False))
-        if "_mod" not in held or "_ffn" not in held:
+        variables = dict(zip(code.co_freevars if code else (), cells, strict=False))
+        if "_mod" not in variables or "_ffn" not in variables:
             break
-        found.append(name_of_mod(held["_mod"].cell_contents))
-        function = held["_ffn"].cell_contents
-    return tuple(found)
+        mods.append(name_of_mod(variables["_mod"].cell_contents))
+        function = variables["_ffn"].cell_contents
+    return tuple(mods)
 
 
 def name_of_mod(mod: object) -> str:
@@ -336,6 +347,7 @@ def name_of_mod(mod: object) -> str:
         return mod.__name__
     kind = type(mod)
     described = ""
+    # Of this mod its numbers say how much noise there is; it keeps no secret.
     if kind is LocalDpMod:
         described = _numbers({name: getattr(mod, name, None) for name in _LOCAL_DP})
     elif (kind.__module__, kind.__name__) == _DEFENCE_MOD:

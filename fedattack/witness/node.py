@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import parse_json
+from fedattack.witness.arrays import Arrays, find_indices, same
 from fedattack.witness.comparing import kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
-from fedattack.witness.watch import Arrays, CallWatch, SeenModel, places_in, same
+from fedattack.witness.watch import CallWatch
 
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
@@ -116,6 +118,7 @@ class Node:
     def witness(self) -> Witness:
         """Return what the witness says."""
         notes = dict(self.notes)
+        # What was trained on in any call is no evaluated example, though it was evaluated in another.
         if self.evaluated.without(self.trained.labels):
             notes["some evaluated examples were left out: whether they were trained on is not known"] = None
         for role in _ROLES:
@@ -194,8 +197,8 @@ class Node:
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
-            own = {name.removeprefix(f"{role}_"): array for name, array in arrays.items() if name.startswith(role)}
-            getattr(known, role).remember(own, getattr(said, role))
+            of_role = {name.removeprefix(f"{role}_"): array for name, array in arrays.items() if name.startswith(role)}
+            getattr(known, role).remember(of_role, getattr(said, role))
         for name, value in parse_json(arrays["extras"].tobytes()).items():
             if name in _EXTRAS:
                 setattr(known, name, value)
@@ -218,6 +221,7 @@ def known_rows(folder: Path, node: str) -> Collection[bytes]:
 def _open(path: Path, call: Call, keep: int) -> tuple[Node, int]:
     """Return what is known of a node, and how many bytes its examples take."""
     stamp, known, size = _served.get(path, (None, None, 0))
+    # Another process of the same machine may have served the node meanwhile.
     if known is None or stamp != _stamp(path):
         known = Node.read(path, call.node, keep)
         size = known.size()
@@ -234,10 +238,11 @@ def _serve(path: Path, known: Node, size: int) -> None:
 
 def _stamp(path: Path) -> _Stamp:
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return 0, 0, 0
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    # A file that is replaced has another inode, also within one tick of a coarse clock.
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def save(folder: Path, watch: CallWatch, call: Call) -> None:
@@ -250,6 +255,7 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
     ConfigError
         If what lies there was written by something else, or in another run.
     """
+    # Threads that the client started may still be at work.
     with watch.lock:
         if not call.trains:
             watch.guard("labels in the reply", _note_labels, call)
@@ -269,6 +275,8 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
             # Settings may change from round to round: that they do is no news.
             known.asked = known.asked or call.asked
             news = not path.exists()
+            # An example counts as trained where a step followed, and of a call that failed nobody knows what its reply
+            # would have been.
             if call.failed:
                 watch.note(
                     f"a call ended early ({call.failed}), and what it did is left out; the log of the client says why"
@@ -292,6 +300,8 @@ def _lock_file(path: Path) -> Iterator[None]:
         return
     descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
+        # A lock of an open file ends with its process, however that ends. The file is another one than the witness's,
+        # which is replaced.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -304,7 +314,7 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
     trained = _choose_trained(shared)
     news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
-        news |= known.evaluated.join(model.evaluated)
+        news |= known.evaluated.join(model.batches.evaluated)
     if news:
         # An example that was known in one role may have been seen in the other.
         known.trained.take_rows(known.evaluated)
@@ -325,18 +335,21 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
 
 def _is_received(watch: CallWatch, arrays: Arrays) -> bool:
     """Say whether a client that replies these arrays sends back what it got, as one without examples does."""
+    # Bit for bit: one step on one example would change something.
     return any(same(arrays, state) for state in watch.received())
 
 
 def _note_labels(watch: CallWatch, call: Call) -> None:
     """Note where a reply holds the labels of all examples that the client took, in their order or in another."""
     for model in watch.models.values():
+        # A server that is told the labels needs no attack; the report says so.
         labels = model.list_labels()
         if len(labels) < _FEWEST_LABELS:
             continue
         for name, vector in call.vectors():
             if vector.shape != (len(labels),) or vector.dtype.kind not in "fiub":
                 continue
+            # The order of a loader is not that of the reply.
             if np.array_equal(np.sort(vector), np.sort(labels)):
                 watch.note(
                     f"replies to {call.type} hold the label of each example that the client evaluates on, as {name}: "
@@ -348,21 +361,25 @@ def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
     """Note estimators that are no models, if they were fitted and are sent, or nothing else was trained."""
     for fitted in watch.fitted.values():
         statistics = fitted.statistics()
-        held = []
+        sent = []
         for name, array in call.vectors():
-            for attribute, own in statistics:
-                # Who has no example of a class sends 0 for its mean, which is not a number.
-                if own.any() and array.shape == own.shape and np.array_equal(np.nan_to_num(array), np.nan_to_num(own)):
-                    held.append(f"its {attribute} as {name}")
+            for attribute, values in statistics:
+                if values.any() and _are_same_numbers(array, values):
+                    sent.append(f"its {attribute} as {name}")
                     break
-        if held or not has_trained:
+        if sent or not has_trained:
             sends = ""
-            if held:
-                sends = f", and replies hold {', '.join(held)}"
+            if sent:
+                sends = f", and replies hold {', '.join(sent)}"
             what = "has no weights that follow a loss"
             if fitted.weights():
                 what = "is neither a classifier nor a regressor"
             watch.note(f"{fitted.name} was fitted, which {what}{sends}: {NOT_ASKED}")
+
+
+def _are_same_numbers(sent: NDArray[Any], known: NDArray[Any]) -> bool:
+    # Who has no example of a class sends 0 for its mean, which is not a number.
+    return sent.shape == known.shape and np.array_equal(np.nan_to_num(sent), np.nan_to_num(known))
 
 
 def _describe_model(known: Node, watch: CallWatch, call: Call, models: Sequence[SeenModel], folder: Path) -> None:
@@ -370,7 +387,7 @@ def _describe_model(known: Node, watch: CallWatch, call: Call, models: Sequence[
     for model in models:
         if model.describe is None:
             continue
-        described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
+        described = watch.guard("which model it is", lambda _, model=model: model.describe(model))
         if described is not None:
             personal, frozen = _not_sent(known, watch, call, model, folder)
             known.model = replace(described, personal=personal, frozen=frozen)
@@ -381,6 +398,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
     """Note what each array of the reply is, beside what it was in earlier calls."""
     after = model.state() if model.state is not None else []
     # A reply of several models, such as that of a GAN, is compared array by array.
+    # Several records of arrays in a reply are several models.
     names = [name for of_model in call.names for name in of_model]
     sent = [array for of_model in call.sent for array in of_model]
     # What SecAgg+ masks is in no record of arrays.
@@ -397,7 +415,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
         after=after,
         learns=model.learned(),
         mods=call.mods,
-        outputs=model.outputs,
+        outputs=model.outputs.read,
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
 
@@ -429,8 +447,8 @@ def _not_sent(
 def _find_not_sent(model: SeenModel, call: Call) -> dict[str, NDArray[Any]] | None:
     """Return the entries of a model that are not sent; ``None`` if what is sent is all of it, or no part of it."""
     named = model.state() if model.state is not None else []
-    part = max(call.sent, key=len, default=())
-    sent = places_in([array for _, array in named], [*part])
+    largest = max(call.sent, key=len, default=())
+    sent = find_indices([array for _, array in named], [*largest])
     if sent is None or len(sent) == len(named):
         return None
     arrays: dict[str, NDArray[Any]] = {}
@@ -442,21 +460,24 @@ def _find_not_sent(model: SeenModel, call: Call) -> dict[str, NDArray[Any]] | No
 
 def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenModel]) -> bool:
     _add_privacy(known, watch, trained)
-    own = trained[0].trained
+    examples = trained[0].batches.trained
     for model in trained[1:]:
-        own.join(model.trained)
+        examples.join(model.batches.trained)
     if trained[0].stepwise and not known.stepwise:
         # What was noted of it before has no labels, and another form.
         known.stepwise = True
         known.trained, known.evaluated = Examples(known.keep), Examples(known.keep)
     before = known.trained.total
-    news = known.trained.join(own)
-    count = own.total
-    counts = {str(label): number for label, number in own.counts(count).items()}
-    known.changed |= own.has_views or _is_changed(known, before, count, counts)
-    uses = sum(model.uses for model in trained)
-    sizes = sum((model.batch_sizes for model in trained), Counter[int]())
+    news = known.trained.join(examples)
+    count = examples.total
+    counts = {str(label): number for label, number in examples.counts(count).items()}
+    # Augmentation changes inputs from one epoch to the next: within a round a loader shows it, and between rounds the
+    # counts do.
+    known.changed |= examples.has_views or _is_changed(known, before, count, counts)
+    uses = sum(model.batches.uses for model in trained)
+    sizes = sum((model.batches.sizes for model in trained), Counter[int]())
     passes = _passes(call.stated, uses, sizes)
+    # All inputs of the round were known before it.
     again = before > 0 and known.trained.total == count
     known.augmented = _is_augmented(known.changed, call.stated, count, uses, passes=passes, again=again)
     if _has_grown(known, before) and not known.augmented:
@@ -464,7 +485,7 @@ def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenM
     known.counts, known.count = counts, count
     epochs: float | None = uses / count
     if known.augmented:
-        epochs = uses / len(own.drawn) if own.has_places else passes
+        epochs = uses / len(examples.drawn) if examples.has_places else passes
     known.training = _training(known, watch, trained, sizes, epochs)
     return news
 
@@ -514,6 +535,8 @@ def _passes(stated: int | None, uses: int, sizes: Mapping[int, int]) -> float | 
     """
     if not stated or uses % stated:
         return None
+    # With n examples and batches of b, an epoch has ⌈n/b⌉ batches: a stated number that fits neither these nor the uses
+    # is no number of examples.
     passes, batches, largest = uses // stated, sum(sizes.values()), max(sizes)
     if largest > 1 and batches % stated == 0:
         return None
@@ -562,7 +585,8 @@ def _training(
     elif before is not None and before.lr != lr:
         watch.note("the learning rate changed from round to round")
         lr = None
-    most = max(sum(model.batch_sizes.values()) / model.steps for model in trained if model.steps)
+    # Gradients of several batches may be added up before a step.
+    most = max(sum(model.batches.sizes.values()) / model.steps for model in trained if model.steps)
     if most > 1:
         watch.note(f"a step of the optimizer takes {most:.3g} batches: the batch sizes are those of single ones")
     return WitnessedTraining(
@@ -594,14 +618,15 @@ def _find_shared(watch: CallWatch, call: Call) -> tuple[list[SeenModel], list[Se
 
 
 def _find_exchanged(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
+    # A reply that is all of a model says more than one that is a part of it: two models may share an encoder.
     sent = [model for model in models if _is_in(model, call.sent, whole=True)]
     if not sent:
         sent = [model for model in models if _is_in(model, call.sent, whole=False)]
     received = [model for model in models if model.received]
     # An average of what was trained may be what is sent: what was received and trained comes before it.
-    for found in (_choose_trained(sent), _choose_trained(received), sent, received):
-        if found:
-            return found
+    for candidates in (_choose_trained(sent), _choose_trained(received), sent, received):
+        if candidates:
+            return candidates
     return _find_only(watch, call, models)
 
 
@@ -620,12 +645,13 @@ def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[Se
 
 
 def _choose_trained(models: list[SeenModel]) -> list[SeenModel]:
-    return [model for model in models if len(model.trained.labels)]
+    return [model for model in models if len(model.batches.trained.labels)]
 
 
 def _is_in(model: SeenModel, states: Sequence[Arrays], *, whole: bool) -> bool:
     """Say whether one of the states is the model's, or a part of it."""
     if model.state is None:
         return False
-    own = [array for _, array in model.state()]
-    return any(len(state) == len(own) or not whole for state in states if places_in(own, state) is not None)
+    arrays = [array for _, array in model.state()]
+    exchanged = [state for state in states if find_indices(arrays, state) is not None]
+    return any(len(state) == len(arrays) or not whole for state in exchanged)

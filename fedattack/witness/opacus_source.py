@@ -20,35 +20,32 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from fedattack.base.errors import ConfigError
 from fedattack.claims.reading import configuration_of
+from fedattack.witness.current import current
+from fedattack.witness.drawn import DrawnBatch
+from fedattack.witness.hooks import Hooks
 from fedattack.witness.private import add_remark
-from fedattack.witness.torch_source import MADE_PRIVATE
-from fedattack.witness.watch import CallWatch, DrawnBatch, current
+from fedattack.witness.torch_optimizers import MADE_PRIVATE
+from fedattack.witness.watch import CallWatch
 
 _POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 # Seeds below are those of people: whoever tries them all has the noise.
 _SMALL_SEED = 2**32
 
-_undo: list[Callable[[], Any]] = []
+_hooks = Hooks()
 _engines: "weakref.WeakKeyDictionary[DPOptimizer, tuple[PrivacyEngine, object]]" = weakref.WeakKeyDictionary()
 """Of each optimizer the engine that made it, and the dataset whose examples it protects."""
 
 
 def install() -> None:
     """Put the hooks in, unless they are in."""
-    if not _undo:
-        _replace(PrivacyEngine, "make_private", _watch_engine(PrivacyEngine.make_private))
-        _replace(DPOptimizer, "__init__", _watch_optimizer(DPOptimizer.__init__))
+    if not _hooks.are_in:
+        _hooks.replace(PrivacyEngine, "make_private", _watch_engine(PrivacyEngine.make_private))
+        _hooks.replace(DPOptimizer, "__init__", _watch_optimizer(DPOptimizer.__init__))
 
 
 def remove() -> None:
     """Take the hooks out again."""
-    while _undo:
-        _undo.pop()()
-
-
-def _replace(owner: Any, name: str, new: Any) -> None:
-    _undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
-    setattr(owner, name, new)
+    _hooks.remove()
 
 
 def _watch_optimizer(original: Callable[..., None]) -> Callable[..., None]:
@@ -82,6 +79,7 @@ def _watch_engine(original: Callable[..., Any]) -> Callable[..., Any]:
         made = original(self, *args, **kwargs)
         # With ghost clipping there is a criterion before the loader.
         with suppress(Exception):
+            # ``make_private`` returns the model, the optimizer and the loader.
             _engines[made[1]] = self, made[-1].dataset
         return made
 
@@ -115,10 +113,10 @@ class OpacusTraining:
             self._without += 1
             return
         # Others may be looked at between the steps, of the same examples.
-        own = [batch for batch in fresh if batch.sampler is fresh[-1].sampler]
+        of_step = [batch for batch in fresh if batch.sampler is fresh[-1].sampler]
         self._ways.add(_describe_sampler(fresh[-1].sampler))
-        self._batches += len(own)
-        for batch, following in zip(own, [*own[1:], None], strict=True):
+        self._batches += len(of_step)
+        for batch, following in zip(of_step, [*of_step[1:], None], strict=True):
             self._take(batch, following)
 
     def keeps_gradients(self) -> bool:
@@ -153,7 +151,7 @@ class OpacusTraining:
             return 0
         if not self._without:
             # After the last step, a batch that is not empty may be where the client stopped.
-            return self._skipped + sum(not one.count for one in self._list_fresh())
+            return self._skipped + sum(not batch.count for batch in self._list_fresh())
         # The client took batches in advance: it may have left the last one of each pass.
         left = self._batches - self._steps
         return max(0, min(self._empty, left), left - self._epochs)

@@ -48,12 +48,14 @@ def description(model: nn.Module) -> dict[str, Any] | None:
 def _settings(config: Any) -> dict[str, Any]:
     """Return what of a configuration its class has by itself: what somebody has added may be a secret."""
     transformers: Any = sys.modules["transformers"]
+    # What these have, the library itself put there: it is nobody's secret.
     usual = transformers.PretrainedConfig().to_dict() | _usual(type(config))
     settings = {}
     for name, value in config.to_dict().items():
-        part = getattr(config, name, None)
-        if isinstance(part, transformers.PretrainedConfig):
-            settings[name] = _settings(part)
+        inner = getattr(config, name, None)
+        # Such as that of the text model in one of images and texts.
+        if isinstance(inner, transformers.PretrainedConfig):
+            settings[name] = _settings(inner)
         elif name == "id2label" and value:
             settings[name] = {key: f"LABEL_{key}" for key in value}
         elif name in usual and name not in _LEFT_OUT and not name.endswith("_or_path"):
@@ -63,9 +65,9 @@ def _settings(config: Any) -> dict[str, Any]:
 
 def _usual(kind: type) -> dict[str, Any]:
     """Return the settings that each configuration of a class of transformers has; none if it is not made without."""
-    own: Any = next(base for base in kind.__mro__ if base.__module__.startswith("transformers."))
+    of_transformers: Any = next(base for base in kind.__mro__ if base.__module__.startswith("transformers."))
     with suppress(Exception):
-        usual: dict[str, Any] = own().to_dict()
+        usual: dict[str, Any] = of_transformers().to_dict()
         return usual
     return {}
 
@@ -76,10 +78,10 @@ def _choose_known(value: Any, usual: Any) -> Any:
         return value
     inner = usual if isinstance(usual, Mapping) else {}
     known = {}
-    for name, part in value.items():
-        numbers = part if isinstance(part, list | tuple) else [part]
+    for name, entry in value.items():
+        numbers = entry if isinstance(entry, list | tuple) else [entry]
         if name in inner or all(isinstance(number, int | float) for number in numbers):
-            known[name] = _choose_known(part, inner.get(name))
+            known[name] = _choose_known(entry, inner.get(name))
     return known
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedattack.base.errors import short
-from fedattack.witness.watch import SeenModel
+from fedattack.witness.seen_model import SeenModel
 
 Keys = Mapping[str, Any]
 """The keys of a claim, with underscores, and :data:`REMARKS`."""
@@ -22,19 +22,19 @@ _STEP = ("clip", "learning_rate", "batch_size")
 
 def private_keys(models: Iterable[SeenModel]) -> dict[str, Any]:
     """Return what a claim about one round says of models that were trained; nothing where none was so privately."""
-    found: list[dict[str, Any]] = []
+    claims: list[dict[str, Any]] = []
     plain, mixed = [], []
     for model in models:
         read = [training.read_claim() for training in model.private.values()]
-        found += [keys for keys in read if keys]
+        claims += [keys for keys in read if keys]
         if not any(read):
             plain.append(model.name)
         elif any(not name.startswith("private ") for name, *_ in model.optimizers):
             mixed.append(model.name)
-    if not found:
+    if not claims:
         return {}
-    keys = found[0]
-    for other in found[1:]:
+    keys = claims[0]
+    for other in claims[1:]:
         keys = _add_steps(keys, other)
     if mixed:
         keys.pop("noise_multiplier", None)
@@ -58,6 +58,7 @@ def join_rounds(before: Keys, now: Keys) -> dict[str, Any]:
     _drop_sizes(keys, before, now)
     if before.get("steps") != now.get("steps"):
         add_remark(keys, "not all rounds have as many steps: these are the most")
+    # An upper bound of ε for all rounds: the least noise, and the largest share of examples in a step.
     if any(before.get(name) != now.get(name) for name in _NOISE):
         _drop_unequal(keys, before, now)
         keys["sampling"] = max(before.get("sampling", 1.0), now.get("sampling", 1.0))
@@ -78,7 +79,7 @@ def add_remark(keys: dict[str, Any], remark: str) -> None:
 
 def remarks_of(keys: Keys) -> Sequence[str]:
     """Return what a reader must know beside the keys."""
-    return [part for part in str(keys.get(REMARKS, "")).split(_SEPARATOR) if part]
+    return [remark for remark in str(keys.get(REMARKS, "")).split(_SEPARATOR) if remark]
 
 
 def _drop_unequal(keys: dict[str, Any], one: Keys, other: Keys) -> None:

@@ -93,6 +93,7 @@ class Smallest(Generic[V]):
     def prune(self) -> None:
         """Leave exactly the smallest."""
         if len(self.items) > self.limit:
+            # Seldom, since it sorts: only when there are twice as many as wanted.
             kept = sorted(self.items)[: self.limit]
             self.items = {key: self.items[key] for key in kept}
             self._largest = kept[-1]
@@ -122,6 +123,7 @@ class Examples:
         self.rows: Smallest[NDArray[Any]] = Smallest(keep)
         self.places: dict[bytes, int] = {}
         self.drawn: set[int] = set()
+        # Memory of a role, whatever shape examples have.
         self._bytes = int(keep * ROW_BYTES)
         self.other_shapes = False
         self.too_large = False
@@ -140,6 +142,7 @@ class Examples:
         self.places.update(places)
         if len(self.drawn) <= COUNTED:
             self.drawn.update(drawn)
+        # Bounded like the labels, of which there may be as many as twice the limit.
         if len(self.places) > 4 * self.labels.limit:
             self.places = {key: place for key, place in self.places.items() if key in self.labels}
 
@@ -147,6 +150,7 @@ class Examples:
     def has_places(self) -> bool:
         """Whether it is known of all where they stand in a loader's dataset, which is the same one each time."""
         # Who draws other examples in each round has examples of other labels at the same places.
+        # One place with two labels is not one example.
         labels: dict[int, Label] = {}
         for key, label in self.labels.items.items():
             place = self.places.get(key)
@@ -174,8 +178,8 @@ class Examples:
             return
         # In parts, so that a batch of any size takes no more memory than the sample.
         for start in range(0, len(new), kept.limit):
-            part = new[start : start + kept.limit]
-            kept.put([hashes[index] for index in part], [rows[index, ...].copy() for index in part])
+            indices = new[start : start + kept.limit]
+            kept.put([hashes[index] for index in indices], [rows[index, ...].copy() for index in indices])
 
     def _fits(self, row: NDArray[Any]) -> bool:
         """Say whether an input has the form of those that are kept, of which there are fewer if they are large."""
@@ -222,14 +226,15 @@ class Examples:
 
     def leave_out(self, keys: Collection[bytes]) -> int:
         """Forget what turned out to be no examples, and return how many of these there were."""
-        found = [key for key in self.labels if key in keys]
-        for key in found:
+        made = [key for key in self.labels if key in keys]
+        for key in made:
             del self.labels.items[key]
             self.rows.items.pop(key, None)
-        return len(found)
+        return len(made)
 
     def without(self, others: "Smallest[Label]") -> bool:
         """Take away what others hold; return whether examples of which that is not known were taken away too."""
+        # Of a hash beyond the largest that the others keep nobody knows whether they had it.
         doubtful = [key for key in self.labels if not others.takes(key)]
         for key in [key for key in self.labels if key in others] + doubtful:
             del self.labels.items[key]
@@ -243,6 +248,7 @@ class Examples:
         if not self.labels.dropped or not count:
             return count
         # The k-th smallest of n uniform draws lies at about k / n.
+        # Hashes are as good as uniform in [0, 2^128), whoever holds the example.
         return int((count - 1) * 2 ** (8 * HASH) // int.from_bytes(max(self.labels), "big"))
 
     def counts(self, total: int, *, by_place: bool = False) -> dict[int, int]:

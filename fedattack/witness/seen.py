@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, JsonValue
 
-from fedattack.witness.sent import SentArray
+from fedattack.base.errors import short
+from fedattack.base.stored import ANY_KIND, OPTIONAL, AsJson, Axes, Count, Finite
+from fedattack.base.structured import fault
+from fedattack.base.untrusted import PLAIN, Text
+from fedattack.witness.sent import MOST_ARRAYS, SentArray
 
 SERVER = "server"
 """The node of what the server's own process did."""
@@ -23,7 +28,18 @@ HASH = 16
 """Bytes of an example's hash."""
 
 
-@dataclass(frozen=True)
+def _write_counts(counts: Mapping[int, int]) -> dict[str, int]:
+    return {str(label): count for label, count in counts.items()}
+
+
+def _read_counts(counts: Mapping[str, int]) -> dict[int, int]:
+    try:
+        return {int(label): count for label, count in counts.items()}
+    except ValueError:
+        raise ValueError("expected classes by number") from None
+
+
+@dataclass(frozen=True, eq=False)
 class SeenExamples:
     """Distinct examples, as the model took them.
 
@@ -45,12 +61,12 @@ class SeenExamples:
         that is not known, or each input is an example.
     """
 
-    x: NDArray[Any]
-    y: NDArray[Any]
-    hashes: NDArray[np.uint8]
-    total: int
-    counts: dict[int, int]
-    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    x: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
+    y: Annotated[NDArray[Any], Axes("labels", nan=True)]
+    hashes: Annotated[NDArray[np.uint8], Axes("examples", "bytes", kinds="u")]
+    total: Count
+    counts: Annotated[dict[int, int], AsJson(dict[Text, Count], _write_counts, _read_counts)]
+    places: Annotated[NDArray[np.int64], Axes("places")] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def none(cls) -> "SeenExamples":
@@ -59,6 +75,31 @@ class SeenExamples:
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    def fault(self) -> str:
+        """Say what does not fit together of examples that were read, or nothing."""
+        if self.hashes.shape[1] != HASH:
+            return f"hashes: expected uint8 (n, {HASH}), got {self.hashes.shape}"
+        if self.y.dtype not in (np.int64, np.float32) or len(self.y) != len(self):
+            return f"y: expected {len(self)} labels, int64 or float32, got {self.y.dtype} {self.y.shape}"
+        if len(self.places) not in (0, len(self)):
+            return f"places: expected int64 of {len(self)} or none, got {self.places.shape}"
+        if fault(self.x):
+            got = short(f"{self.x.dtype} {self.x.shape}", 100)
+            return f"x: expected {len(self)} examples of numbers, got {got}"
+        if self.total < len(self):
+            return f"total: {len(self)} examples, of a total of {self.total}"
+        return ""
+
+
+def _write_name(file: Path) -> str:
+    return file.name
+
+
+def _read_name(name: str) -> Path:
+    if not PLAIN.fullmatch(name):
+        raise ValueError("it is no name of a file")
+    return Path(name)
 
 
 @dataclass(frozen=True)
@@ -86,14 +127,14 @@ class WitnessedModel:
         An ``.npz`` with the weights that no client sends or trains, by the model's names; ``None`` if there are none.
     """
 
-    spec: str | None
-    arguments: dict[str, Any]
-    input_shape: tuple[int, ...]
-    classes: int
-    loss: str | None
-    why: str
-    personal: tuple[str, ...] = ()
-    frozen: Path | None = None
+    spec: Text | None
+    arguments: Annotated[dict[str, Any], AsJson(dict[Text, JsonValue])]
+    input_shape: tuple[Count, ...]
+    classes: Count
+    loss: Text | None
+    why: Text
+    personal: tuple[Text, ...] = ()
+    frozen: Annotated[Path | None, AsJson(Text, _write_name, _read_name), OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -120,15 +161,18 @@ class WitnessedTraining:
         How many batches a step of the optimizer takes, on average: more than one where gradients are accumulated.
     """
 
-    optimizer: str
-    lr: float | None
-    momentum: float
-    weight_decay: float
-    batch_sizes: tuple[int, ...]
-    steps: int
-    epochs: float | None
+    optimizer: Text
+    lr: Finite | None
+    momentum: Finite
+    weight_decay: Finite
+    batch_sizes: tuple[Count, ...]
+    steps: Count
+    epochs: Finite | None
     augmented: bool | None
-    together: float = 1.0
+    together: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 1.0
+
+
+_Plain = bool | int | Finite | Text
 
 
 @dataclass(frozen=True)
@@ -145,12 +189,12 @@ class AskedToTrain:
         By the name of each record of settings, these, as far as they are numbers, texts or lists of them.
     """
 
-    type: str
-    arrays: Mapping[str, tuple[str, ...]]
-    configs: Mapping[str, Mapping[str, Any]]
+    type: Text
+    arrays: Mapping[Text, Annotated[tuple[Text, ...], Field(max_length=100_000)]]
+    configs: Annotated[Mapping[str, Mapping[str, Any]], AsJson(dict[Text, dict[Text, _Plain | list[_Plain]]])]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Witness:
     """What was seen of one node.
 
@@ -181,24 +225,25 @@ class Witness:
         What each array of its replies is; nothing where it is not known.
     """
 
-    node: str
-    client: str = ""
+    node: Text
+    client: Text = ""
     trained: SeenExamples = field(default_factory=SeenExamples.none)
     evaluated: SeenExamples = field(default_factory=SeenExamples.none)
     model: WitnessedModel | None = None
     training: WitnessedTraining | None = None
-    mods: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    run: str = ""
-    private: Mapping[str, Any] = field(default_factory=dict)
+    mods: tuple[Text, ...] = ()
+    notes: tuple[Text, ...] = ()
+    run: Text = ""
+    private: Annotated[Mapping[str, Any], AsJson(dict[Text, Text | Count | Finite], dict)] = field(default_factory=dict)
     asked: AskedToTrain | None = None
-    sends: tuple[SentArray, ...] = ()
+    sends: Annotated[tuple[SentArray, ...], Field(max_length=MOST_ARRAYS)] = ()
 
 
 def counts_of(labels: Mapping[Any, float | None]) -> dict[int, int]:
     """Count the classes among labels, in ascending order; labels that are no whole numbers are no classes."""
     counts: dict[int, int] = {}
     for label in labels.values():
+        # Python counts no number of floating type as whole, not even 1.0: what a regression predicts is no class.
         if isinstance(label, int) and label >= 0:
             counts[label] = counts.get(label, 0) + 1
     return dict(sorted(counts.items()))

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
+
+from fedattack.base.stored import AsJson, Count, Finite
+from fedattack.base.untrusted import Text
 
 ZEROS = "zeros"
 UNCHANGED = "as received"
@@ -59,13 +64,13 @@ class SentArray:
         By what the difference after − before was multiplied, in the calls of the client; ``None`` for other kinds.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str
-    of: str = ""
-    least: float | None = None
-    most: float | None = None
+    name: Text
+    shape: Annotated[tuple[Count, ...], Field(max_length=32)]
+    dtype: Text
+    kind: Annotated[str, AsJson(Kind)]
+    of: Text = ""
+    least: Finite | None = None
+    most: Finite | None = None
 
 
 def joined_kinds(before: Sequence[SentArray], now: Sequence[SentArray]) -> tuple[SentArray, ...]:
@@ -78,7 +83,10 @@ def _join_kind(before: SentArray | None, now: SentArray) -> SentArray:
     if before is None:
         return now
     kinds = {before.kind, now.kind}
+    # Later kinds count more: that a client once sent back what it got, in a call without a step, does not hide that it
+    # sends weights.
     kind = max(kinds, key=KINDS.index)
+    # Who sends weights now and differences then cannot be read by one rule.
     mixed = kinds & {*AS_WEIGHTS} and kinds & {*AS_DIFFERENCES}
     if mixed or before.shape != now.shape:
         return replace(now, kind=UNKNOWN, least=None, most=None)
@@ -94,11 +102,11 @@ def summed_up(tables: Sequence[Sequence[SentArray]]) -> list[dict[str, Any]]:
     for table in tables:
         for array in table:
             rows.setdefault((array.name, array.shape, array.dtype, array.kind), []).append(array)
-    found = []
+    summed = []
     for (name, shape, dtype, kind), arrays in rows.items():
         factors = [each for array in arrays for each in (array.least, array.most) if each is not None]
         row: dict[str, Any] = {"array": name, "shape": [*shape], "dtype": dtype, "kind": kind, "clients": len(arrays)}
         if factors:
             row |= {"least": min(factors), "most": max(factors)}
-        found.append(row)
-    return found
+        summed.append(row)
+    return summed

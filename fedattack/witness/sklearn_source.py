@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.utils import _safe_indexing
 
+from fedattack.witness.arrays import State, labels_of, plain, same
+from fedattack.witness.current import current
+from fedattack.witness.hooks import Hooks
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.seen import NOT_ASKED, WitnessedModel
-from fedattack.witness.watch import CallWatch, FittedEstimator, SeenModel, State, current, labels_of, plain, same
+from fedattack.witness.seen_model import SeenModel
+from fedattack.witness.watch import CallWatch, FittedEstimator
 
 _FITS = ("fit", "partial_fit")
 _BY_ROW = ("X", "y", "sample_weight")
@@ -21,7 +25,7 @@ _METHODS = (*_FITS, "score", "predict", "predict_proba", "decision_function")
 _LINEAR = {"SGDClassifier", "LogisticRegression", "LogisticRegressionCV"}
 _MEAN_SQUARES = {"SGDRegressor", "LinearRegression", "Ridge", "MLPRegressor"}
 
-_undo: list[Callable[[], Any]] = []
+_hooks = Hooks()
 _wrapped: set[tuple[type, str]] = set()
 _met: set[type] = set()
 
@@ -31,6 +35,7 @@ def install() -> None:
     # Before each call of a client there may be new ones, and mostly there are none.
     for estimator in {*_estimators(BaseEstimator)} - _met:
         _met.add(estimator)
+        # The method stands in the class that defines it, which several estimators may share.
         for cls in estimator.__mro__:
             for name in _METHODS:
                 if name in vars(cls) and (cls, name) not in _wrapped:
@@ -40,8 +45,7 @@ def install() -> None:
 
 def remove() -> None:
     """Put the methods back."""
-    while _undo:
-        _undo.pop()()
+    _hooks.remove()
     _wrapped.clear()
     _met.clear()
 
@@ -59,8 +63,7 @@ def _wrap(cls: type, name: str) -> None:
     owner, attribute = (cls, name) if isinstance(method, FunctionType) else (method, "fn")
     function = getattr(method, "fn", method)
     if isinstance(function, FunctionType):
-        _undo.append(functools.partial(setattr, owner, attribute, function))
-        setattr(owner, attribute, _watch_method(name, function))
+        _hooks.replace(owner, attribute, _watch_method(name, function))
 
 
 def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,9 +101,9 @@ def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
     if not (is_classifier(estimator) or is_regressor(estimator)):
         return None
     known = watch.model_of(estimator, lambda: _make_model(watch, estimator))
-    if known is not None and not known.received and not known.uses:
-        own = [array for _, array in _state(estimator)]
-        known.received = any(own and same(own, state) for state in watch.received())
+    if known is not None and not known.received and not known.batches.uses:
+        arrays = [array for _, array in _state(estimator)]
+        known.received = any(arrays and same(arrays, state) for state in watch.received())
     return known
 
 
@@ -112,12 +115,12 @@ def _note_fitted(watch: CallWatch, estimator: Any) -> None:
 
 def _list_statistics(estimator: Any) -> State:
     """Return the arrays that an estimator has of what it was fitted on: public attributes that end in ``_``."""
-    found: State = []
+    statistics: State = []
     for name, value in vars(estimator).items():
         is_fitted = name.endswith("_") and not name.startswith("_")
         if is_fitted and isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
-            found.append((name, value))
-    return found
+            statistics.append((name, value))
+    return statistics
 
 
 def _make_model(watch: CallWatch, estimator: Any) -> SeenModel:
@@ -173,24 +176,26 @@ def _note(
             labels = labels_of(values if classes else values.astype(np.float64), len(x), classes=classes)
         if labels is None:
             watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
-    begun = model.start(x, trains=name in _FITS)
-    begun.labels, begun.held_out = labels, held_out
+    batch = model.start(x, trains=name in _FITS)
+    batch.labels, batch.held_out = labels, held_out
     if name in _FITS:
-        begun.differentiated = True
+        batch.differentiated = True
+        # A fit is its own optimizer: what it was given is trained on.
         model.step()
         watch.steps += 1
 
 
 def _state(estimator: Any) -> State:
     """Return the arrays that projects send of an estimator, in their usual order."""
-    found: State = []
+    state: State = []
     for name in ("coef_", "intercept_", "coefs_", "intercepts_"):
         value = getattr(estimator, name, None)
         if isinstance(value, np.ndarray):
-            found.append((name, value))
+            state.append((name, value))
         elif isinstance(value, list):
-            found += [(f"{name}{index}", array) for index, array in enumerate(value)]
-    return found
+            # Networks (MLPClassifier) have an array for each layer.
+            state += [(f"{name}{index}", array) for index, array in enumerate(value)]
+    return state
 
 
 def _describe(model: SeenModel) -> WitnessedModel:

@@ -30,6 +30,7 @@ def install() -> list[str]:
     came and went, they would be compiled again and again.
     """
     failed = []
+    # In an order that is the same in each process.
     for name in sorted(find_loaded()):
         try:
             importlib.import_module(_SOURCES[name]).install()
@@ -69,6 +70,7 @@ class _Finder(MetaPathFinder):
             return None
         self._asks = True
         try:
+            # All finders are asked, of which this one now says None.
             spec = find_spec(name)
         finally:
             self._asks = False
@@ -80,19 +82,20 @@ class _Finder(MetaPathFinder):
 class _Loader(Loader):
     """Loads a module as its own loader does, and puts hooks in afterwards."""
 
-    def __init__(self, spec: ModuleSpec, own: Loader) -> None:
-        self._spec, self._own = spec, own
+    def __init__(self, spec: ModuleSpec, loader: Loader) -> None:
+        self._spec, self._loader = spec, loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._own.create_module(spec)
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         # The module is not to know of this.
         _forget_imports()
-        self._spec.loader = module.__loader__ = self._own
-        self._own.exec_module(module)
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        # Whatever fails here, the project's import must not.
         with suppress(Exception):
             install()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
+        return getattr(self._loader, name)

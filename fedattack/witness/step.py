@@ -62,8 +62,8 @@ class Step:
         (n,): where its examples stand in the dataset that a loader took them from; ``None`` where that is not known.
     is_mixed
         Whether it takes more than losses of the micro-batches before it, of which one gradient is asked together.
-    taken
-        What a witness noted of it when a gradient came back.
+    come_back
+        Tells a witness that noted the step that another gradient came back; ``None`` before the first.
     """
 
     count: int
@@ -76,14 +76,15 @@ class Step:
     stand_in: Callable[[str, Any], Any] | None = None
     places: Sequence[int] | None = None
     is_mixed: bool = False
-    taken: Any = None
+    come_back: Callable[[], None] | None = None
 
     def take_out(self, chosen: NDArray[np.bool_]) -> None:
         """Put other examples into the places of those that are chosen, unless all are."""
-        kept, places = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-        if len(kept) and len(places):
+        kept, left_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        if len(kept) and len(left_out):
             order = np.arange(self.count)
-            order[places] = np.resize(kept, len(places))
+            # Those that stay, from the first on, and again where they are fewer.
+            order[left_out] = np.resize(kept, len(left_out))
             self.held_out = chosen
             self.stand_in = lambda place, tree: reorder(tree, order, self.count)
 
@@ -92,6 +93,7 @@ class Step:
         if self.stand_in is None:
             return args, kwargs
         before, (known_args, known_kwargs) = _before(len(self.calls) - 1), self.calls[-1]
+        # Only leaves: what another model of the step returned follows from those already.
         others = list(args)
         for at, known in enumerate(known_args):
             if not _is_made(known):
@@ -145,6 +147,7 @@ def count_examples(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return how many examples a call has: lists of one length, as detectors take them, or the rows of a tensor."""
     values = [*args, *kwargs.values()]
     lists = [len(value) for value in values if isinstance(value, list)]
+    # Detectors take a list of images and a list of targets, one entry an example each.
     if lists and (len(lists) > 1 or _are_items(next(value for value in values if isinstance(value, list)))):
         return lists[0] if len({*lists}) == 1 else 0
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor) and leaf.ndim]
@@ -153,6 +156,7 @@ def count_examples(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 def is_going_back() -> bool:
     """Say whether gradients are computed right now: what is called meanwhile was called before, at a checkpoint."""
+    # Autograd numbers each backward pass that is under way in a thread.
     return bool(torch._C._current_graph_task_id() != -1)
 
 
@@ -173,6 +177,7 @@ def _read_leaves(place: str, tree: Any, count: int, leaves: dict[str, NDArray[An
     """Add what of a tree has a row, or a run of rows, for each example."""
     if isinstance(tree, Tensor):
         if tree.ndim and len(tree) and not len(tree) % count:
+            # Such as the tokens of all examples in one row, or the boxes of all images.
             each = len(tree) // count
             array = to_array(tree)
             leaves[place] = array if each == 1 else array.reshape(count, each, *array.shape[1:])
@@ -188,17 +193,18 @@ def _read_leaves(place: str, tree: Any, count: int, leaves: dict[str, NDArray[An
 
 def _read_items(place: str, items: Sequence[Any], leaves: dict[str, NDArray[Any]]) -> None:
     """Add lists that hold one entry an example."""
-    parts: list[dict[str, NDArray[Any]]] = []
+    entries: list[dict[str, NDArray[Any]]] = []
     for item in items:
-        part: dict[str, NDArray[Any]] = {}
+        entry: dict[str, NDArray[Any]] = {}
         for name, value in item.items() if isinstance(item, Mapping) else [("", item)]:
             array = to_array(value) if isinstance(value, Tensor) else _numbers(value)
             if array is not None:
-                part[f"{place}{SEPARATOR}{name}" if name else place] = array
-        parts.append(part)
-    for name in parts[0]:
-        arrays = [part[name] for part in parts if name in part]
-        if len(arrays) == len(parts):
+                entry[f"{place}{SEPARATOR}{name}" if name else place] = array
+        entries.append(entry)
+    for name in entries[0]:
+        arrays = [entry[name] for entry in entries if name in entry]
+        # What some items lack is no part of an example, such as a note on an image.
+        if len(arrays) == len(entries):
             leaves[name] = _stack(arrays, padded=name != place)
 
 
@@ -219,6 +225,7 @@ def _stack(arrays: Sequence[NDArray[Any]], *, padded: bool) -> NDArray[Any]:
     filled = [array for array in arrays if array.size]
     inner = max((array.shape[1:] for array in filled), default=())
     longest = max(map(len, filled), default=0)
+    # Few widths: examples of two batches then have one form, and one hash.
     width = next((width for width in _WIDTHS if longest <= width), None)
     if width is None or any(array.shape[1:] != inner for array in filled):
         raise DataError(f"examples of shapes {sorted(shapes)[:2]} …, which differ in more than their length")
@@ -268,6 +275,7 @@ def fill_leaves(place: str, tree: Any, count: int, leaves: Mapping[str, NDArray[
         array = leaves.get(place)
         if array is None:
             return value
+        # Runs of rows are laid out as the step had them: (m, each, …) becomes (m·each, …).
         shape = array.shape if value.ndim == array.ndim else (array.shape[0] * array.shape[1], *array.shape[2:])
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
         return tensor.to(value.dtype).reshape(shape).to(value.device)
@@ -294,13 +302,14 @@ def _replace_leaves(place: str, tree: Any, count: int, other: Callable[[str, Any
     if isinstance(tree, Tensor) or (isinstance(tree, list) and len(tree) == count):
         return other(place, tree)
     if isinstance(tree, Mapping):
-        found = {}
+        replaced = {}
         for name, value in tree.items():
-            found[name] = _replace_leaves(f"{place}{SEPARATOR}{name}", value, count, other)
-        return found if type(tree) is dict else type(tree)(found)  # type: ignore[call-arg]
+            replaced[name] = _replace_leaves(f"{place}{SEPARATOR}{name}", value, count, other)
+        # Mappings of others, such as what a tokenizer returns, are made of a dict.
+        return replaced if type(tree) is dict else type(tree)(replaced)  # type: ignore[call-arg]
     if type(tree) in (list, tuple):
-        parts = enumerate(tree)
-        return type(tree)(_replace_leaves(f"{place}{SEPARATOR}#{at}", value, count, other) for at, value in parts)
+        values = enumerate(tree)
+        return type(tree)(_replace_leaves(f"{place}{SEPARATOR}#{at}", value, count, other) for at, value in values)
     return tree
 
 
@@ -325,6 +334,7 @@ def _as_given(value: Any, given: NDArray[Any] | Tensor) -> Any:
     """Return what one example has in the place of a value, without padding."""
     row = np.asarray(given)
     if row.ndim and row.dtype.kind == "f":
+        # Rows that are padding whole were put there by this module.
         row = row[~(row == PADDING).reshape(len(row), -1).all(axis=1)]
     if isinstance(value, Tensor):
         return torch.from_numpy(np.ascontiguousarray(row)).to(value.dtype).to(value.device)
@@ -348,7 +358,7 @@ class Leaf:
 
 def _is_made(tree: Any) -> bool:
     """Say whether the tape makes something of a tree, as where one model takes what another returned."""
-    return any(isinstance(one, Slot) for one in tree_flatten(tree, is_leaf=lambda one: isinstance(one, Slot))[0])
+    return any(isinstance(node, Slot) for node in tree_flatten(tree, is_leaf=lambda node: isinstance(node, Slot))[0])
 
 
 @dataclass
@@ -374,7 +384,7 @@ class Reader(TorchFunctionMode):
         super().__init__()
         self.step: Step | None = None
         # The micro-batches of the step that is under way, of which its own is the last.
-        self.parts: list[Step] = []
+        self.micro_batches: list[Step] = []
         self.inside = False
         self.keeps_tape = keeps_tape
         self.lines: list[TapeLine] = []
@@ -414,13 +424,14 @@ class Reader(TorchFunctionMode):
         """Note the call of a model; a new step begins, unless one is under way, or its next micro-batch."""
         goes_on = self.goes_on(module)
         if not goes_on:
-            self.lines, self._made, self._given, self.parts = [*self._common], {}, {}, []
+            self.lines, self._made, self._given, self.micro_batches = [*self._common], {}, {}, []
+        # Accumulated gradients: the same model, other examples, one loss already.
         if not goes_on or self._is_next(module, args, kwargs):
             count = count_examples(args, kwargs)
             self.step = Step(count, torch.is_grad_enabled()) if count else None
             self._leaves, self._earlier, self._has_loss = {}, self._count, False
             if self.step is not None:
-                self.parts.append(self.step)
+                self.micro_batches.append(self.step)
         if self.step is not None:
             self.step.calls.append((self._as_slots(args), self._as_slots(kwargs)))
             self.step.modes[id(module)] = module.training
@@ -463,16 +474,18 @@ class Reader(TorchFunctionMode):
     def end(self) -> Step | None:
         """Return the step that is under way, which is over."""
         step, self.step = self.step, None
-        self._made, self._leaves, self._given, self.parts = {}, {}, {}, []
+        self._made, self._leaves, self._given, self.micro_batches = {}, {}, {}, []
         return step
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        # Within a model nothing is read: it is one line of the tape.
         is_aside = self.inside or getattr(func, "__name__", "") in _ASIDE
         if is_aside or (self.step is None and not self.keeps_tape):
             return func(*args, **kwargs)
+        # PyTorch hands over arguments as the caller had them, in lists and dicts, too.
         flat, form = tree_flatten((args, kwargs))
         if not any(isinstance(value, Tensor) and id(value) in self._made for value in flat):
             output = func(*args, **kwargs)
@@ -485,6 +498,7 @@ class Reader(TorchFunctionMode):
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], flat: Sequence[Any], form: Any
     ) -> Any:
         """Call what takes something that was computed of the examples, and note what it returns."""
+        # First, since a function in place changes what it takes.
         written = [self._meet(value) if isinstance(value, Tensor) else value for value in flat]
         if self.step is not None and self.step.stand_in is not None:
             args, kwargs = tree_unflatten(self._stand_in(func, flat, written, self.step.stand_in), form)
@@ -535,13 +549,16 @@ class Reader(TorchFunctionMode):
         if step is None:
             return known
         if known is not value:
+            # An output of an earlier micro-batch; its loss is one number, and may be added.
             step.is_mixed = step.is_mixed or (known.number <= self._earlier and value.ndim > 0)
             return known
+        # A weight of the app's own, outside of any model.
         if value.requires_grad or isinstance(value, nn.Parameter):
             return self._as_constant(value)
         if not value.ndim or not len(value):
             return value
         if len(value) % step.count:
+            # As long as an output is wide, it may be weights of classes.
             if len(value) > 1 and not any(made.shape[-1:] == value.shape[:1] for _, made in self._made.values()):
                 step.odd = len(value)
             return value
@@ -556,16 +573,17 @@ class Reader(TorchFunctionMode):
     ) -> list[Any]:
         """Return arguments with what stands in the place of the leaves that outputs meet."""
         name = getattr(func, "__name__", "")
+        # PyTorch's functions in place end so, and Python's own methods do, too.
         writes = name == _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-        found = []
-        for at, (value, one) in enumerate(zip(flat, written, strict=True)):
+        given = []
+        for at, (value, in_tape) in enumerate(zip(flat, written, strict=True)):
             # What is written into stays the tensor that its owner has.
-            if isinstance(one, Leaf) and not (writes and at == 0):
-                stands = other(one.place, value)
+            if isinstance(in_tape, Leaf) and not (writes and at == 0):
+                stands = other(in_tape.place, value)
                 self._given[id(stands)] = stands, value
                 value = stands
-            found.append(value)
-        return found
+            given.append(value)
+        return given
 
     def as_given(self, value: Tensor) -> Tensor:
         """Return what the app gave outputs to meet, of what they met in its place."""

@@ -18,7 +18,7 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import fields, leaves_of
 from fedattack.learning.importing import one_line
 from fedattack.witness.step import Leaf, Reader, Slot, Step, TapeLine, fill_leaves, is_going_back, tensors_of
-from fedattack.witness.torch_source import unwrap
+from fedattack.witness.torch_wrappers import unwrap
 
 _TRIED = 3
 _CHUNK = 64
@@ -68,8 +68,9 @@ class Tape:
         self.is_whole = is_whole
         self._lines = [replace(line, function=_plain(line.function)) for line in lines]
         self._losses = losses
-        found = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
-        self.models: list[nn.Module] = list(dict.fromkeys(found))
+        modules = [line.function for line in self._lines if isinstance(line.function, nn.Module)]
+        # Each once: a model may be called several times in a step.
+        self.models: list[nn.Module] = list(dict.fromkeys(modules))
         self.rows = step.rows()
         self.copies = self.copies_learned = step.count
         self.together = False
@@ -84,6 +85,7 @@ class Tape:
         self, lines: Sequence[TapeLine], leaves: Mapping[str, NDArray[Any] | Tensor], seed: int = _SEED
     ) -> dict[int, Tensor]:
         """Compute lines from the first on, and return what they make by its number."""
+        # Each play draws the same noise: a loss is asked for twice, and must be the same.
         if torch.accelerator.is_available():
             torch.manual_seed(seed)
         else:
@@ -95,7 +97,7 @@ class Tape:
             if isinstance(value, Slot):
                 return made[value.number]
             if isinstance(value, Leaf):
-                tree = tree_map(resolve, value.tree, is_leaf=lambda one: isinstance(one, Slot))
+                tree = tree_map(resolve, value.tree, is_leaf=lambda node: isinstance(node, Slot))
                 return fill_leaves(value.place, tree, self.step.count, leaves)
             return value
 
@@ -122,18 +124,19 @@ class Tape:
         count = len(next(iter(leaves.values())))
         if not self.together:
             return np.array([self.loss_of(leaves, row) for row in range(count)])
-        found = [self._losses_together(leaves, slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
-        return np.concatenate(found)
+        losses = [self._losses_together(leaves, slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
+        return np.concatenate(losses)
 
     def _losses_together(self, leaves: Mapping[str, NDArray[Any]], rows: slice) -> NDArray[np.float64]:
         names = [*leaves]
 
         def loss(*row: Tensor) -> Tensor:
-            copies = {name: one.expand(self.copies, *one.shape) for name, one in zip(names, row, strict=True)}
+            copies = {name: leaf.expand(self.copies, *leaf.shape) for name, leaf in zip(names, row, strict=True)}
             return self.play(copies)
 
         tensors = [torch.from_numpy(np.ascontiguousarray(leaves[name][rows])) for name in names]
         with torch.no_grad():
+            # ``same``: each example meets the noise that it would meet alone.
             losses: NDArray[np.float64] = torch.vmap(loss, randomness="same")(*tensors).double().numpy(force=True)
         return losses
 
@@ -142,10 +145,9 @@ class Tape:
         with torch.enable_grad():
             loss = self.play(_copy_row(leaves, row, self.copies_learned))
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        parts = zip(gradients, parameters, strict=True)
-        flat = [
-            torch.zeros(one.numel()) if gradient is None else gradient.reshape(-1).float() for gradient, one in parts
-        ]
+        flat = []
+        for gradient, parameter in zip(gradients, parameters, strict=True):
+            flat.append(torch.zeros(parameter.numel()) if gradient is None else gradient.reshape(-1).float())
         return torch.cat(flat).cpu()
 
     def prepare(self, leaves: Mapping[str, NDArray[Any]], adds_up: bool | None = None) -> None:
@@ -174,10 +176,12 @@ class Tape:
         again = [self.loss_of(leaves, row) for row in tried]
         if not np.allclose(whole, again, rtol=_CLOSE, atol=1e-7, equal_nan=True):
             raise DataError("the loss of one example differs from time to time under one seed: it cannot be asked for")
+        # It takes several passes back; another process of the audit has found it out already.
         if adds_up is None:
             self._check_company(leaves)
         else:
             self.adds_up = adds_up
+        # Most losses are means over the batch: of one example they are what they are of its copies, and much faster.
         single = [self._try(leaves, row, 1) for row in tried]
         if np.allclose(whole, single, rtol=_CLOSE, atol=1e-7):
             self.copies = 1
@@ -198,7 +202,9 @@ class Tape:
 
     def _learns_from_one(self, leaves: Mapping[str, NDArray[Any]]) -> bool:
         """Say whether one row has a gradient: of what a model squeezes a loss may be computed that has none."""
-        parameters = [one for model in self.models for one in model.parameters() if one.requires_grad]
+        parameters: list[Tensor] = []
+        for model in self.models:
+            parameters += [parameter for parameter in model.parameters() if parameter.requires_grad]
         try:
             with torch.enable_grad():
                 torch.autograd.grad(self.play(_copy_row(leaves, 0, 1)), parameters, allow_unused=True)
@@ -208,13 +214,14 @@ class Tape:
 
     def _calm(self, leaves: Mapping[str, NDArray[Any]]) -> None:
         """Put the models into evaluation where the step also works so; else their dropout and batch norm alone."""
-        modes = [(part, part.training) for model in self.models for part in model.modules()]
+        modes = [(layer, layer.training) for model in self.models for layer in model.modules()]
         for model in self.models:
             model.eval()
         # A model may return losses in training alone.
+        # Torchvision's detectors do.
         if math.isnan(self._try(leaves, 0, self.copies)):
-            for part, mode in modes:
-                part.training = mode and not isinstance(part, BATCH_NORM | _DROPOUT)
+            for layer, mode in modes:
+                layer.training = mode and not isinstance(layer, BATCH_NORM | _DROPOUT)
 
     def _check_rows(self, leaves: Mapping[str, NDArray[Any]]) -> None:
         """Refuse rows whose outputs depend on one another, such as the nodes of a graph.
@@ -231,15 +238,17 @@ class Tape:
         batch = {place: array[:count] for place, array in leaves.items()}
         # A row of time depends on those before it alone, so that the last is looked at, too.
         order = np.r_[0, count - 2 : 0 : -1, count - 1]
+        # First and last row stay where they are, and what lies between is reversed: if their outputs change, they see
+        # it.
         others = {place: array[order] for place, array in batch.items()}
         outputs = []
         with torch.no_grad():
             for each in (batch, others):
                 made = self._compute(self._lines[: first + 1], each)
-                found = [made[number] for number in self._lines[first].makes]
-                outputs.append([_ends(value, count) for value in found if value.ndim and not len(value) % count])
-        for one, other in zip(*outputs, strict=True):
-            if not torch.allclose(one, other, rtol=_CLOSE, atol=1e-6, equal_nan=True):
+                returned = [made[number] for number in self._lines[first].makes]
+                outputs.append([_ends(value, count) for value in returned if value.ndim and not len(value) % count])
+        for before, after in zip(*outputs, strict=True):
+            if not torch.allclose(before, after, rtol=_CLOSE, atol=1e-6, equal_nan=True):
                 raise DataError(
                     "what the model says of one row depends on the other rows, as of the nodes of a graph: rows are no "
                     "examples, and no loss is that of one"
@@ -290,28 +299,31 @@ class Tape:
         """Return a part of the gradient of the loss of these rows: of the parameters that come last."""
         chosen: list[Tensor] = []
         for model in self.models:
-            chosen += [one for one in model.parameters() if one.requires_grad and one.is_floating_point()]
+            for parameter in model.parameters():
+                if parameter.requires_grad and parameter.is_floating_point():
+                    chosen.append(parameter)
+        # Gradients of the last layers need no pass back through all of a model.
         chosen.reverse()
-        sizes = np.cumsum([one.numel() for one in chosen])
+        sizes = np.cumsum([parameter.numel() for parameter in chosen])
         chosen = chosen[: int(np.searchsorted(sizes, _NUMBERS)) + 1]
         with torch.enable_grad():
             loss = self.play({place: array[rows] for place, array in leaves.items()}, seed)
             gradients = torch.autograd.grad(loss, chosen, allow_unused=True)
-        parts = []
-        for gradient, parameter in zip(gradients, chosen, strict=True):
-            known = torch.zeros_like(parameter) if gradient is None else gradient
-            parts.append(known.reshape(-1)[:_NUMBERS].float())
-        flat: NDArray[np.float64] = torch.cat(parts).double().numpy(force=True)
+        pieces = []
+        for gradient, value in zip(gradients, chosen, strict=True):
+            known = torch.zeros_like(value) if gradient is None else gradient
+            pieces.append(known.reshape(-1)[:_NUMBERS].float())
+        flat: NDArray[np.float64] = torch.cat(pieces).double().numpy(force=True)
         return flat
 
     def state(self) -> list[tuple[str, Tensor]]:
         """Return names and tensors of all models' states, each once."""
-        found: dict[int, tuple[str, Tensor]] = {}
+        by_memory: dict[int, tuple[str, Tensor]] = {}
         for model in self.models:
             for name, value in model.state_dict().items():
                 if isinstance(value, Tensor):
-                    found.setdefault(value.data_ptr() if value.numel() else id(value), (name, value))
-        return [*found.values()]
+                    by_memory.setdefault(value.data_ptr() if value.numel() else id(value), (name, value))
+        return [*by_memory.values()]
 
     def estimate_statistics(self, leaves: Mapping[str, NDArray[Any]], norms: Sequence[nn.Module]) -> None:
         """Take the statistics of batch norms from these examples, where nobody sends them."""
@@ -321,6 +333,7 @@ class Tape:
         for norm in norms:
             kept.append((norm, norm.momentum))
             norm.reset_running_stats()  # type: ignore[operator]
+            # ``momentum=None`` is PyTorch's cumulative mean: all batches count alike.
             norm.momentum, norm.training = None, True  # type: ignore[assignment]
         with torch.no_grad():
             for start in range(0, total - size + 1 or 1, size):
@@ -337,6 +350,7 @@ def _cosine_to_sums(alone: NDArray[np.float64], together: NDArray[np.float64]) -
     columns, wanted = triangle[:, :-1], triangle[:, -1]
     # What is nothing beside the whole is rounding.
     columns = columns * (np.linalg.norm(columns, axis=0) > _CLOSE * np.linalg.norm(wanted))
+    # Non-negative least squares (Lawson & Hanson): examples add to a batch's gradient, and none takes away.
     nearest = columns @ nnls(columns, wanted)[0]
     return float(nearest @ wanted / max(np.linalg.norm(nearest) * np.linalg.norm(wanted), np.finfo(np.float64).tiny))
 
@@ -348,6 +362,7 @@ def _copy_row(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a model as it is in what wraps it; Opacus's wrapper would take each gradient for one of a batch."""
+    # A loss or another function of PyTorch.
     if not isinstance(function, nn.Module):
         return function
     getattr(function, "disable_hooks", _nothing)()
@@ -379,6 +394,7 @@ def read_tape(handler: Callable[[], object]) -> Tape:
     try:
         with reading(first.reader, first.note_losses), _steps_ended(first.note_step):
             handler()
+    # It ends the handler from within, in the middle of its loop.
     except _StepRead:
         pass
     except Exception:
@@ -395,7 +411,7 @@ class _FirstStep:
     def __init__(self) -> None:
         self.reader = _FirstReader(self)
         self._step: Step | None = None
-        self._parts: list[Step] = []
+        self._micro_batches: list[Step] = []
         self._losses: list[int] = []
         self._before: list[tuple[Tensor, Tensor]] = []
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -411,21 +427,22 @@ class _FirstStep:
     def note_losses(self, losses: Sequence[Tensor]) -> None:
         """Note what gradients are asked of."""
         slots = [self.reader.slot_of(loss) for loss in losses]
-        found = [slot for slot in slots if slot is not None]
-        if self.reader.step is None or len(found) < len(slots):
+        known = [slot for slot in slots if slot is not None]
+        if self.reader.step is None or len(known) < len(slots):
             return
         if self._step is None:
-            self._step, self._parts = self.reader.step, [*self.reader.parts]
+            self._step, self._micro_batches = self.reader.step, [*self.reader.micro_batches]
             self._keep_parameters()
         elif len(self._step.met) > self._met:
             # A witness sees an example up to the first gradient, without the labels of further losses.
             self._is_whole = False
             return
-        self._losses += [slot for slot in found if slot not in self._losses]
+        self._losses += [slot for slot in known if slot not in self._losses]
         self._lines, self._met = len(self.reader.lines), len(self._step.met)
 
     def note_step(self) -> None:
         """End the handler where an optimizer is about to move the models."""
+        # Gradients that were asked for before any optimizer's step may be of several losses.
         if self.is_over:
             raise _StepRead
 
@@ -435,14 +452,14 @@ class _FirstStep:
             return
         if anew:
             self._buffers = {}
-        for one in module.buffers():
-            self._buffers.setdefault(id(one), (one, one.detach().clone()))
+        for buffer in module.buffers():
+            self._buffers.setdefault(id(buffer), (buffer, buffer.detach().clone()))
 
     def _keep_parameters(self) -> None:
         """Keep the models' parameters: a loop without an optimizer moves them before the step is known to be over."""
         for line in self.reader.lines:
             if isinstance(line.function, nn.Module):
-                self._before += [(one, one.detach().clone()) for one in line.function.parameters()]
+                self._before += [(parameter, parameter.detach().clone()) for parameter in line.function.parameters()]
 
     def put_back(self) -> None:
         """Put the parameters and buffers back to what they were."""
@@ -461,9 +478,9 @@ class _FirstStep:
             )
         self._step.met = self._step.met[: self._met]
         # An example is played in the place of each micro-batch.
-        if len({fields(part.rows()) for part in self._parts}) > 1:
+        if len({fields(batch.rows()) for batch in self._micro_batches}) > 1:
             raise DataError("a step takes batches of several forms: there is no loss of one example")
-        return Tape(self._parts[0], self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
+        return Tape(self._micro_batches[0], self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
 
 
 class _FirstReader(Reader):
@@ -545,6 +562,7 @@ def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
 
     def grad_of(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         # What is differentiated again, such as a penalty on gradients, is not what a step follows.
+        # Gradient penalties (WGAN-GP) differentiate what is a part of the loss.
         if not kwargs.get("create_graph"):
             end(listed(outputs))
         return grad(outputs, *args, **kwargs)
@@ -567,6 +585,7 @@ def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArra
     wanted, have = fields(tape.rows), leaves_of(x)
     missing = [place for place in wanted if place not in have]
     shape = tape.rows.dtype[missing[0]].shape if len(missing) == 1 else (0,)
+    # The app has the labels as (n,) or (n, 1).
     if math.prod(shape) == 1:
         have[missing.pop()] = y.reshape(-1, *shape)
     if missing:

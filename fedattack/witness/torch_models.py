@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedattack.witness.current import current, is_paused, pause_watching
 from fedattack.witness.pretrained import description
 from fedattack.witness.seen import WitnessedModel
-from fedattack.witness.watch import SeenModel, current, is_paused, pause_watching
+from fedattack.witness.seen_model import SeenModel
 
 _PRETRAINED = "fedattack.learning.pretrained:from_description"
 _LARGE = 10**7
@@ -65,6 +66,8 @@ def noting(original: Callable[..., None]) -> Callable[..., None]:
 def _note(watch: object, module: nn.Module, frame: FrameType | None) -> None:
     """Note the arguments of the constructors that are under way, and of the function that called the outermost."""
     outermost = None
+    # The frames of a class and its bases, from the innermost out, as long as they make this very module. What calls the
+    # outermost is the project's own function, if any.
     while frame is not None and frame.f_code.co_name == "__init__" and _first(frame) is module:
         outermost, frame = frame, frame.f_back
     calls: list[tuple[str, dict[str, Any] | None]] = []
@@ -95,25 +98,27 @@ def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dic
     rest = list(code.co_varnames[count:])
     if positional_only > skip:
         return None
+    # What ``*args`` took has no names by which it could be given again.
     if code.co_flags & inspect.CO_VARARGS and values.get(rest.pop(0)):
         return None
     defaults = _defaults.get(function)
     if defaults is None:
         parameters = inspect.signature(function).parameters
         defaults = _defaults[function] = {name: parameter.default for name, parameter in parameters.items()}
-    found = {name: values.get(name) for name in names if values.get(name) is not defaults.get(name)}
+    given = {name: values.get(name) for name in names if values.get(name) is not defaults.get(name)}
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        found |= values.get(rest[0]) or {}
-    if not all(_may_be_noted(value, function) for value in found.values()):
+        given |= values.get(rest[0]) or {}
+    if not all(_may_be_noted(value, function) for value in given.values()):
         return None
     # The model is to be built again with what JSON keeps, which knows no tuples.
-    kept: dict[str, Any] = json.loads(json.dumps(found))
+    kept: dict[str, Any] = json.loads(json.dumps(given))
     return kept
 
 
 def _may_be_noted(value: Any, maker: Callable[..., Any]) -> bool:
     """Say whether an argument may be noted: a number, a text that the code of its maker names, or a list of them."""
     if isinstance(value, list | tuple):
+        # JSON has one kind of list; a deeper one may be data.
         flat = not any(isinstance(item, list | tuple) for item in value)
         return flat and len(value) <= _LONG and all(_may_be_noted(item, maker) for item in value)
     if isinstance(value, str):
@@ -137,6 +142,7 @@ def _names_in(maker: Callable[..., Any]) -> tuple[set[str], list[ModuleType]]:
     texts: set[str] = set()
     modules: list[ModuleType] = [torch, nn, nn.functional]
     made_by: list[Any] = [maker]
+    # A class's own methods and its bases': any may compare the argument with a text.
     for owner in maker.__mro__ if isinstance(maker, type) else ():
         made_by += vars(owner).values()
     for value in made_by:
@@ -211,16 +217,16 @@ def describe(model: SeenModel) -> WitnessedModel:
 
 def _search(module: nn.Module, signature: Any) -> Made | None:
     """Find the one call that builds the same; models of the same names and shapes may still compute other things."""
-    found: dict[str, Made] = {}
+    builders: dict[str, Made] = {}
     complete, incomplete = _candidates(module)
     for made in complete:
         attempt = (signature, repr(made))
         if attempt not in _rebuilding:
             _rebuilding[attempt] = _rebuilds(made, module)
-        if _rebuilding[attempt] and found.setdefault(made[0], made) != made:
+        if _rebuilding[attempt] and builders.setdefault(made[0], made) != made:
             return None
     # It may as well be the one whose arguments are not known.
-    return None if incomplete & {*found} else next(iter(found.values()), None)
+    return None if incomplete & {*builders} else next(iter(builders.values()), None)
 
 
 def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
@@ -231,8 +237,8 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
     described = _describe_pretrained(module)
     if described is not None:
         return [described], set()
-    own = _path_of(type(module).__module__, type(module).__qualname__)
-    noted = _made.get(type(module), {} if own is None else {"": (own, {})}).values()
+    path = _path_of(type(module).__module__, type(module).__qualname__)
+    noted = _made.get(type(module), {} if path is None else {"": (path, {})}).values()
     told = [(path, arguments) for path, arguments in noted if arguments is not None]
     return told, {path for path, arguments in noted if arguments is None}
 
@@ -249,9 +255,12 @@ def _rebuilds(made: Made, module: nn.Module) -> bool:
     name, _, attribute = path.partition(":")
     ours = path == _PRETRAINED
     function = getattr(importlib.import_module(name) if ours else sys.modules.get(name), attribute, None)
+    # A class is called whatever its constructor does: the app itself called it so. A function may do more than make a
+    # model, such as fetch weights.
     if function is None or (not ours and isinstance(function, FunctionType) and not _only_builds(function)):
         return False
     wanted = _shapes(module)
+    # On the meta device without memory or time. Some constructors need numbers, and a small model is soon made.
     devices = ["meta", "cpu"] if sum(parameter.numel() for parameter in module.parameters()) < _LARGE else ["meta"]
     for device in devices:
         try:
@@ -276,6 +285,7 @@ def _shapes(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
 def _same_randomness() -> Iterator[None]:
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     # Before CUDA is used, a seed for it waits in this list.
+    # A seed that a constructor sets would otherwise be there for the app's own use of CUDA.
     waiting: list[Any] = getattr(torch.cuda, "_queued_calls", [])
     waited, started = list(waiting), torch.cuda.is_initialized()
     of_cuda = torch.cuda.get_rng_state_all() if started else []
@@ -298,6 +308,7 @@ def _only_builds(function: FunctionType) -> bool:
     except (OSError, SyntaxError, TypeError):
         return False
     for node in ast.walk(tree):
+        # Anything that reaches beyond putting layers together.
         if isinstance(node, ast.With | ast.Import | ast.ImportFrom | ast.Global | ast.While | ast.Await):
             return False
         if isinstance(node, ast.Call) and not _is_layer(node.func, function):

@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 from xgboost import Booster, DMatrix, QuantileDMatrix
 
 from fedattack.base.errors import DataError
-from fedattack.witness.watch import CallWatch, current, labels_of
+from fedattack.witness.arrays import labels_of
+from fedattack.witness.current import current
+from fedattack.witness.hooks import Hooks
+from fedattack.witness.watch import CallWatch
 
 _CLASSES = ("binary:", "multi:")
 
-_undo: list[Callable[[], Any]] = []
+_hooks = Hooks()
 # In each call of a client, the matrices that are noted already, by whether they were trained on.
 _noted: "weakref.WeakKeyDictionary[CallWatch, dict[bool, weakref.WeakSet[DMatrix]]]" = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
     """Put the hooks in, unless they are in; ``xgboost.train`` itself calls what is hooked."""
-    if _undo:
+    if _hooks.are_in:
         return
     for name, note in (("update", _note_update), ("eval_set", _note_evaluation)):
-        original = getattr(Booster, name)
-        setattr(Booster, name, _watch_method(original, note))
-        _undo.append(functools.partial(setattr, Booster, name, original))
+        _hooks.replace(Booster, name, _watch_method(getattr(Booster, name), note))
 
 
 def remove() -> None:
     """Take the hooks out again."""
-    while _undo:
-        _undo.pop()()
+    _hooks.remove()
 
 
 def _watch_method(original: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
@@ -42,6 +42,7 @@ def _watch_method(original: Callable[..., Any], note: Callable[..., None]) -> Ca
         watch = current()
         # An estimator of scikit-learn's kind is watched as such.
         if watch is not None and watch.local.estimator is None:
+            # The matrix comes first in both methods; some projects name it.
             given = [*args, *kwargs.values()]
             watch.guard("what XGBoost was given", note, self, given[0])
         return original(self, *args, **kwargs)
@@ -93,6 +94,7 @@ def _read_rows(matrix: DMatrix) -> NDArray[np.float32]:
             "fedattack.witness.trained_on(x, y)"
         )
     stored = matrix.get_data().tocoo()
+    # XGBoost stores a sparse matrix, in which what is not there is missing, and not 0.
     rows = np.full(stored.shape, np.nan, dtype=np.float32)
     rows[stored.row, stored.col] = stored.data
     return rows

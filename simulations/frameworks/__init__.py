@@ -1,15 +1,17 @@
 """Frameworks of the reference system: one file each, which is found by itself, and those of other packages."""
 
+from typing import Any
+
 from fedattack.base.errors import ConfigError
 from fedattack.base.registry import Registry, stated_in
 from fedattack.runs.settings import OTHER_FRAMEWORKS
 from simulations.frameworks.base import Framework
 
-FRAMEWORKS: Registry[Framework] = Registry(OTHER_FRAMEWORKS, Framework, lambda: stated_in(__name__, "FRAMEWORK"))
+FRAMEWORKS: Registry[Framework[Any]] = Registry(OTHER_FRAMEWORKS, Framework, lambda: stated_in(__name__, "FRAMEWORK"))
 """By name."""
 
 
-def framework_of(name: str) -> Framework:
+def framework_of(name: str) -> Framework[Any]:
     """Return a framework by its name.
 
     Raises

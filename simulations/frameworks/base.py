@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fedattack.base.errors import ConfigError
 from fedattack.base.settings import Value
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from flwr.client import NumPyClient
 
     from fedattack.runs.settings import RunSettings
-    from simulations.server import ServedRun
-    from simulations.study import Study
+    from simulations.architectures import Architectures
+
+R = TypeVar("R")
+"""What a framework's server is given of a run: :class:`simulations.server.ServedRun`, which imports this file."""
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models; active servers choose what models are sent.
 # A private attribute is inferred from updates of models. Canaries and central noise are about updates of models, too.
@@ -34,7 +36,7 @@ NO_SUMS: Mapping[str, Value] = {
 
 
 @dataclass(frozen=True)
-class Framework:
+class Framework(Generic[R]):
     """A way in which clients learn together.
 
     Client and server are imported when they are needed: Flower takes a second, which preparation does not pay.
@@ -58,18 +60,18 @@ class Framework:
     content
         What replies hold in the place of a PyTorch model's arrays, such as trees; an attacker then knows no model.
     check
-        Refuses a study that cannot be trained so: its model, its data, or what is not installed.
+        Refuses models that cannot be trained so, for their kind, their data, or what is not installed.
     """
 
     name: str
     sends: Sends
     client: str
-    serve: Callable[[ServedRun], None]
+    serve: Callable[[R], None]
     fixed: Mapping[str, Value] = field(default_factory=dict)
     shares_model: bool = True
     array_names: tuple[str, ...] = ()
     content: str = ""
-    check: Callable[[Study], None] | None = None
+    check: Callable[[Architectures], None] | None = None
 
     @property
     def trains_model(self) -> bool:

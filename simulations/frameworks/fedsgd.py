@@ -32,5 +32,5 @@ FRAMEWORK = Framework(
     serve=_serve,
     # One gradient over all examples: there are no local steps to say anything about.
     fixed={**_FIXED, "local-epochs": 1, "batch-size": 0, "momentum": 0.0},
-    check=lambda study: check_gradients(study.models.build()),
+    check=lambda models: check_gradients(models.build()),
 )

@@ -11,8 +11,8 @@ from fedattack.base.extra import check_extra
 from simulations.frameworks.base import NO_SUMS, Framework
 
 if TYPE_CHECKING:
+    from simulations.architectures import Architectures
     from simulations.server import ServedRun
-    from simulations.study import Study
 
 # XGBoost's trees for more classes have several outputs, which the attack does not read.
 _TWO = 2
@@ -27,9 +27,9 @@ def _serve(run: ServedRun) -> None:
     run.start(SeededFedXgbBagging(run.sampling), nothing)
 
 
-def _check(study: Study) -> None:
+def _check(models: Architectures) -> None:
     check_extra("framework = 'fedxgb'", "xgboost")
-    task = study.models.task
+    task = models.task
     if task.task == "classification" and task.classes != _TWO:
         raise ConfigError(
             f"framework = 'fedxgb' takes numbers or two classes, and {task.name} has {task.classes}; take another"

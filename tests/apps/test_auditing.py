@@ -12,7 +12,7 @@ import pytest
 
 from fedattack.apps import auditing, running
 from fedattack.apps.app import App
-from fedattack.apps.auditing import Order, explaining, importable
+from fedattack.apps.auditing import Order, explaining, importable, list_trusted
 from fedattack.apps.choosing import describe_too_few, find_remedy
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
@@ -58,8 +58,8 @@ def test_all_that_applies_is_made_and_judged(part):
     assert attacked.scored == ("sia", "membership", "inversion", "exact", "labels", "plaintext")
     assert attacked.failed == {}
     assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion", "exact", "labels", "plaintext"]
-    assert "torch.nn:Linear" in attacked.trusted
-    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    assert "torch.nn:Linear" in list_trusted(posed)
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     headlines = [finding.attack for finding in findings if finding.headline]
     assert headlines[0] == "sia"
     assert {*headlines} == {"sia", "membership", "inversion", "exact", "labels", "plaintext"}
@@ -73,7 +73,7 @@ def test_what_does_not_apply_is_told(part):
     attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
-    judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
     assert attacked.failed["inversion"] in reasons.values()
     (column,) = (why for question, why in reasons.items() if "one column" in question)
@@ -228,8 +228,8 @@ def test_nothing_is_said_of_a_run_that_left_no_record(tmp_path):
 def test_scores_that_come_later_are_judged(part):
     assert auditing.note_unanswered(part.folder, "it was cut off")
     (posed,) = pose_all([part])
-    attacked = attack_all([part], [posed])
-    findings, _ = judge_folder(part.folder, watch=Watch(), trusted=attacked.trusted)
+    attack_all([part], [posed])
+    findings, _ = judge_folder(part.folder, watch=Watch(), trusted=list_trusted([posed]))
     assert findings
     assert "unanswered" not in read_run(part.folder)
 
@@ -248,7 +248,7 @@ def test_what_no_judge_can_judge_leaves_a_page_all_the_same(part, monkeypatch):
     monkeypatch.setattr("fedattack.threats.source.judge.SourceJudge.findings", fail)
     attacked = attack_all([part], [posed], lambda names: choose(["sia"]))
     failing = pytest.raises(FaultError, match="sia could not be judged: ZeroDivisionError")
-    with failing, auditing.explaining(order(part), Watch(), attacked.trusted):
+    with failing, auditing.explaining(order(part), Watch(), auditing.list_trusted([posed])):
         auditing.judge(order(part), [posed], attacked, Watch())
     run, text = read_run(part.folder), (part.folder / "report.html").read_text()
     assert "ZeroDivisionError: of strange numbers" in run["unanswered"]
@@ -290,15 +290,15 @@ def test_a_control_that_failed_is_tried_again(part, monkeypatch):
     (posed,) = pose_all([part])
     attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
     monkeypatch.setattr(auditing, "control", fail)
-    auditing.control_all(None, [part], attacked, Watch())
+    auditing.control_all(None, attacked, Watch())
     (line,) = read_study(part.folder)["left_out"]
     assert line.startswith("the positive controls: ZeroDivisionError")
     attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
-    auditing.control_all(None, [part], attacked, Watch())
+    auditing.control_all(None, attacked, Watch())
     assert read_study(part.folder)["left_out"] == [line]
     monkeypatch.setattr(auditing, "control", lambda *_: {})
     attacked = attack_all([part], [posed], lambda names: choose(["plaintext"]))
-    auditing.control_all(None, [part], attacked, Watch())
+    auditing.control_all(None, attacked, Watch())
     assert "left_out" not in read_study(part.folder)
 
 

@@ -15,10 +15,11 @@ from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import ATTACKS
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
+from fedattack.audit.opened import open_runs
 from fedattack.base.errors import DataError
 from fedattack.record import Record
-from fedattack.record.folder import Part, read_study
-from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.record.folder import Part, RunFolder, read_study
+from fedattack.runs.pipeline import choose_attacks, judge_runs
 from fedattack.runs.watch import Watch
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import find_cuts
@@ -36,8 +37,8 @@ def attacked(part, kind, attack="sia", **config):
     return app, attack_all([part], posed, lambda names: choose_attacks([attack], {}))
 
 
-def headline(part, trusted, metric="sia.asr"):
-    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=trusted)
+def headline(done, metric="sia.asr"):
+    findings, _ = judge_runs(done.folder, done.runs, device="cpu", watch=Watch())
     return next(finding for finding in findings if f"{finding.attack}.{finding.metric}" == metric)
 
 
@@ -45,10 +46,10 @@ def headline(part, trusted, metric="sia.asr"):
 def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
-    control_all(app, [part], done, Watch())
+    control_all(app, done, Watch())
     noted = Control(**read_study(part.folder)["controls"]["sia"])
     assert (noted.kind, noted.amount in sum(PASSES, ()), noted.is_seen) == (TRAINED, True, True)
-    found = headline(part, done.trusted)
+    found = headline(done)
     assert found.verdict == NO_EVIDENCE
     assert "positive control" in found.reason
     assert found.reason.endswith("this attack shows a leak")
@@ -67,7 +68,7 @@ def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path
         return inquiry, dict(zip(nodes, [owned[node] for node in [*nodes[1:], nodes[0]]], strict=True))
 
     monkeypatch.setattr(room, "_inquire", turned)
-    control_all(app, [part], done, Watch())
+    control_all(app, done, Watch())
     assert read_study(part.folder)["controls"] == {"sia": vars(Control(TRAINED, PASSES[-1][-1], False))}
 
 
@@ -75,9 +76,9 @@ def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path
 def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "blind")
-    control_all(app, [part], done, Watch())
+    control_all(app, done, Watch())
     assert read_study(part.folder)["controls"] == {"sia": vars(Control(TRAINED, PASSES[-1][-1], False))}
-    found = headline(part, done.trusted)
+    found = headline(done)
     assert found.verdict == CANNOT_TELL
     assert found.reason.endswith("this attack shows no leak either: it cannot tell")
 
@@ -87,10 +88,10 @@ def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # no
     """Of thirty steps no example is read off; of one step on one example it is."""
     part = Part(tmp_path, "")
     app, done = attacked(part, "plain", "exact", rounds=6)
-    control_all(app, [part], done, Watch())
+    control_all(app, done, Watch())
     noted = Control(**read_study(part.folder)["controls"]["exact"])
     assert (noted.kind, noted.is_seen) == (STEPPED, True)
-    found = headline(part, done.trusted, "exact.recovered")
+    found = headline(done, "exact.recovered")
     assert found.verdict == NO_EVIDENCE
     assert found.reason.endswith(f"step on {noted.amount} of their own targets, this attack shows a leak")
     assert not [*tmp_path.glob("planted-*")]
@@ -129,7 +130,7 @@ def test_attacks_of_all_that_a_client_holds_are_shown_a_step_on_all_of_it():
 def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "plain", "labels")
-    (evidence,) = room.read_evidence(tmp_path, trusted=done.trusted)
+    (evidence,) = done.runs
     planted = room._step(tmp_path / "planted", Asker(app), evidence, witnesses_of(part), (ALL,))[ALL]
     shown = room._headlines([room._attack(evidence, planted, ["labels"], {})], ["labels"], {})["labels"]
     few = room._step(tmp_path / "few", Asker(app), evidence, witnesses_of(part), (1,))[1]
@@ -150,7 +151,7 @@ def test_attacks_on_tables_are_shown_trees_of_own_values(tmp_path, monkeypatch, 
             "plant",
             lambda reply, rows, count: plant_trees(reply, draw(size=rows.shape).astype("f"), count),
         )
-    found = control(None, [Part(folder, "")], [[]], (), Watch(), [])
+    found = control(None, open_runs(RunFolder(folder)), [[]], Watch(), [])
     assert found == {"trees": Control(PLANTED, 1 if own else 64, own)}
     reason = with_controls([judged(folder)["columns"]], found)[0].reason
     assert reason.endswith(
@@ -166,16 +167,15 @@ def trees(tmp_path):
     draw = np.random.default_rng(0).normal
     folder = write_trees_run(tmp_path, clients=7, rounds=1, of_truth=lambda x: draw(size=x.shape).astype(np.float32))
     assert judged(folder)["columns"].verdict == NO_EVIDENCE
-    return Part(folder, "")
+    return open_runs(RunFolder(folder))
 
 
 def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
     """Of one no rows are known: that is its own reason, and takes no other attack's control."""
-    read, headlines = room.read_evidence, room._headlines
+    headlines = room._headlines
     monkeypatch.setitem(ATTACKS._loaded, "plaintext", ATTACKS["trees"])
 
-    def with_another(*args, **kwargs):
-        return [replace(one, scores={**one.scores, "plaintext": one.scores["trees"]}) for one in read(*args, **kwargs)]
+    runs = [run.with_scores({**run.scores, "plaintext": run.scores["trees"]}) for run in trees]
 
     def show_another(evidence, names, lost):
         shown = headlines(evidence, names, lost)
@@ -183,10 +183,9 @@ def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
             shown["plaintext"] = replace(shown["trees"], attack="plaintext")
         return shown
 
-    monkeypatch.setattr(room, "read_evidence", with_another)
     monkeypatch.setattr(room, "_headlines", show_another)
     lines, faults = [], []
-    found = control(None, [trees], [[]], (), Watch(say=lambda kind, line: lines.append(line)), faults)
+    found = control(None, runs, [[]], Watch(say=lambda kind, line: lines.append(line)), faults)
     assert found == {"trees": Control(PLANTED, 1, True)}
     assert lines == ["no positive control of plaintext: of no client of the run its rows are known"]
     assert faults == []
@@ -204,7 +203,7 @@ def test_a_control_that_fails_in_a_way_that_nobody_foresaw_is_told_and_none(tree
     else:
         monkeypatch.setattr(type(ATTACKS["trees"]), "_run", fail)
     faults = []
-    assert control(None, [trees], [[]], (), Watch(), faults) == {}
+    assert control(None, trees, [[]], Watch(), faults) == {}
     assert faults[0].startswith(
         "no positive control of trees: ZeroDivisionError: of a strange reply (test_control.py, line"
     )
@@ -233,18 +232,13 @@ def untrained(tmp_path, here):  # noqa: F811
 
 def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeypatch):
     part, app, done = untrained
-    read, asked = room.read_evidence, []
-
-    def nobodys(*args, **kwargs):
-        found = read(*args, **kwargs)
-        return [replace(one, truth=replace(one.truth, nodes={})) for one in found]
-
+    asked = []
+    runs = [replace(run, truth=replace(run.truth, nodes={})) for run in done.runs]
     monkeypatch.setattr(room.Asker, "plant", lambda *args: asked.append(args))
-    monkeypatch.setattr(room, "_headlines", lambda evidence, names, lost: {"sia": headline(part, done.trusted)})
-    monkeypatch.setattr(room, "read_evidence", nobodys)
+    monkeypatch.setattr(room, "_headlines", lambda evidence, names, lost: {"sia": headline(done)})
     lines = []
     watch = Watch(say=lambda *line: lines.append(line))
-    assert control(app, [part], [witnesses_of(part)], done.trusted, watch, []) == {}
+    assert control(app, runs, [witnesses_of(part)], watch, []) == {}
     assert asked == []
     ((kind, line),) = lines
     assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
@@ -253,15 +247,10 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
 def test_an_attack_is_judged_as_in_the_report_corrected_for_all_others(untrained, monkeypatch):
     """Judged beside fewer findings, it may show a leak that the report does not, and would have no control."""
     part, app, done = untrained
-    read, judged = room.read_evidence, []
-
-    def with_another(*args, **kwargs):
-        found = read(*args, **kwargs)
-        return [replace(one, scores={**one.scores, "plaintext": one.scores["sia"]}) for one in found]
-
-    monkeypatch.setattr(room, "read_evidence", with_another)
+    judged = []
+    runs = [run.with_scores({**run.scores, "plaintext": run.scores["sia"]}) for run in done.runs]
     monkeypatch.setattr(room, "judge_attacks", lambda evidence, **options: judged.append({*evidence[0].scores}) or [])
-    assert control(app, [part], [witnesses_of(part)], done.trusted, Watch(), []) == {}
+    assert control(app, runs, [witnesses_of(part)], Watch(), []) == {}
     assert judged == [{"sia", "plaintext"}]
 
 
@@ -276,7 +265,7 @@ def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monk
 
     monkeypatch.setattr(room.Asker, "plant", noted)
     monkeypatch.setattr(room, "PASSES", ((1, 64),))
-    control(app, [part], [witnesses_of(part)], done.trusted, Watch(), [])
+    control(app, done.runs, [witnesses_of(part)], Watch(), [])
     ((owned, by_passes),) = planted
     assert [*by_passes] == [1, 64]
     once, most = by_passes[1], by_passes[64]

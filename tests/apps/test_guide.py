@@ -11,12 +11,12 @@ import pytest
 
 from fedattack.apps.outside import FlwrRun
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import note_node, read_truth, write_truth
 from fedattack.base.errors import DataError
 from fedattack.learning import build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.apps.projects import PROJECTS, ROOT
+from tests.worlds.attacked import audit_folder
 from tests.worlds.federation import write_run
 from tests.worlds.sealed import edit
 

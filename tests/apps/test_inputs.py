@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedattack.apps.auditing import list_trusted
 from fedattack.apps.server import WitnessedServerApp
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Scores, Targets, read_targets
@@ -54,7 +55,8 @@ def audited_here(project: Toy, out: Path, monkeypatch) -> tuple[dict, list, set[
     # An adapter's embeddings are frozen, and its model tells its own loss.
     further = ("tokens",) if project is TEXTS else ()
     assert attacked.scored == ("sia", "membership", *further, "plaintext")
-    return judged(out, attacked.trusted), [*posed[0].notes], attacked.trusted
+    trusted = list_trusted(posed)
+    return judged(out, trusted), [*posed[0].notes], trusted
 
 
 def judged(out: Path, trusted) -> dict:

@@ -7,7 +7,6 @@ import pytest
 
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks.registry import THREATS
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, NeedsError
 from fedattack.learning import LocalSGD
@@ -29,6 +28,7 @@ from tests.apps.worlds import (
     witness,
     write_record,
 )
+from tests.worlds.attacked import audit_folder
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.apps.auditing import list_trusted
 from fedattack.apps.holding import Client, Holding
 from fedattack.apps.questions import OneHotColumn, Questions, Scene, pose_further, read_groups
 from fedattack.apps.witnessing import witness_of
@@ -63,7 +64,7 @@ def audited(folder, data, evaluated, seen, *, model, how: LocalSGD, rounds, shar
         return chosen
 
     attacked = attack_all([part], posed, choose)
-    findings, _ = judge_folder(folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    findings, _ = judge_folder(folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     return part, attacked, {f"{finding.attack}.{finding.metric}": finding for finding in findings}
 
 

@@ -8,7 +8,6 @@ import pytest
 from fedattack.apps.reading import read_sends
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks.knowledge import Sends
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -16,6 +15,7 @@ from fedattack.report import read_run
 from fedattack.witness.sent import SentArray
 from tests.apps.test_holding import World
 from tests.apps.worlds import pose, write_record
+from tests.worlds.attacked import audit_folder
 
 TRUSTED = ("torch.nn:Linear",)
 

@@ -31,7 +31,7 @@ from fedattack.base.files import FolderLock
 from fedattack.base.untrusted import PRIVATE
 from fedattack.cli.steps import trust_asked
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
-from fedattack.record.folder import Part, new_parts, read_study, write_study
+from fedattack.record.folder import Part, RunFolder, new_parts, read_study, write_study
 from fedattack.runs import bundle
 from fedattack.runs.asked import asked_of_knowledge
 from fedattack.runs.code import find_app, read_code
@@ -215,14 +215,14 @@ def test_where_an_app_lies_is_known_on_the_machine_that_ran_it(app, tmp_path, ru
     assert find_app(out) == str(app.folder)
     (posed,) = pose_all([part])
     write_knowledge(part.knowledge, replace(posed.knowledge, model=replace(posed.knowledge.model, spec="client:Net")))
-    (asked,) = asked_of_knowledge(out)
+    (asked,) = asked_of_knowledge(RunFolder(out))
     assert asked.describe() == f"imports client:Net (model) from {app.folder / 'client.py'}"
     assert trust_asked([asked]) == {"client:Net"}
     assert sys.path[-1] == str(app.folder)
     sys.path.pop()
     (app.folder / "client.py").write_text("lr = 0.2\n")
     assert find_app(out) == ""
-    (asked,) = asked_of_knowledge(out)
+    (asked,) = asked_of_knowledge(RunFolder(out))
     assert asked.describe().endswith("from nowhere: there is no such module")
     # What cannot be read is not the app that ran, and keeps nobody from the report.
     os.mkfifo(app.folder / "pipe.py")

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from fedattack.apps.auditing import list_trusted
 from fedattack.apps.outside import observe_command
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_targets
@@ -32,7 +33,7 @@ def judged(part: Part, scored: set[str]) -> dict:
     posed = pose_all([part])
     attacked = attack_all([part], posed)
     assert {*attacked.scored} == {"membership-aggregate", "plaintext"} | scored
-    found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    found, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     return {f"{item.attack}.{item.metric}": item for item in found}
 
 

@@ -3,6 +3,7 @@
 import pytest
 from torch.nn import functional as F  # noqa: N812
 
+from fedattack.apps.auditing import list_trusted
 from fedattack.base.errors import ConfigError
 from fedattack.record.folder import Part
 from fedattack.runs.pipeline import judge_folder
@@ -41,6 +42,6 @@ def test_with_a_label_of_zero_and_a_model_that_returns_its_loss_they_are_asked_a
     posed = pose_all([part], model=f"{__name__}:Scored", loss="own")
     attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "plaintext")
-    findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     found = {f"{finding.attack}.{finding.metric}": finding for finding in findings}
     assert found["sia.asr"].verdict == found["membership.auc"].verdict == "leak"

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from fedattack.apps.auditing import Attacked, attack, pose_run
+from fedattack.apps.auditing import Attacked, attack, list_trusted, pose_run
 from fedattack.apps.choosing import choose
 from fedattack.apps.holding import hold
 from fedattack.apps.posing import Posed
@@ -17,10 +17,12 @@ from fedattack.apps.posing import pose as pose_held
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
 from fedattack.apps.server import WitnessedServerApp
 from fedattack.apps.witnessing import witness_of
+from fedattack.audit.opened import open_records
 from fedattack.learning import build_model, train_local
 from fedattack.observe import ObservedServerApp
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.record.folder import Part, write_study
+from fedattack.record.folder import Part, RunFolder, write_study
+from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import choose_attacks
 from fedattack.runs.watch import Watch
 from fedattack.witness import (
@@ -141,8 +143,10 @@ def pose_all(parts, *, app=None, **asked) -> list[Posed]:
 
 def attack_all(parts, posed, make=lambda names: choose_attacks(names, {}), watch: Watch | None = None) -> Attacked:
     """Choose and attack."""
-    watch = watch or Watch()
-    return attack(parts, posed, choose(parts, posed, make, watch), "cpu", watch)
+    watch, trusted = watch or Watch(), list_trusted(posed)
+    folder = RunFolder(parts[0].folder)
+    runs = open_records(folder, lambda part: known_to(part, trusted), truth=True)
+    return attack(folder, runs, posed, choose(runs, posed, make, watch), "cpu", watch)
 
 
 def run_here(part: Part, server, client, config, clients: int) -> None:

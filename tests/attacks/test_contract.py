@@ -12,14 +12,15 @@ import pytest
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, _fan_out, read_knowledge
 from fedattack.attacks._fan_out import PROCESS
+from fedattack.attacks.needs import NEEDS_VIEW
 from fedattack.attacks.registry import THREATS, threat_of
 from fedattack.audit.describe import notes_of
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judge import judge_of
 from fedattack.audit.judging import judge_attacks
-from fedattack.audit.untried import lacking
+from fedattack.audit.opened import open_runs
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
+from fedattack.record.folder import RunFolder
 from fedattack.record.format import PROTOCOLS
 from tests.attacks.listed import tables_of
 from tests.worlds.federation import write_run
@@ -85,7 +86,9 @@ def test_a_missing_need_is_refused_by_name(case, tmp_path):
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
     for need in ["model" if need == "losses" else need for need in attack.needs.knowledge]:
         lacking = Knowledge(**{**vars(known), need: None})
-        with pytest.raises(NeedsError, match=f"attack {attack.name} needs knowledge of {need}"):
+        with pytest.raises(
+            NeedsError, match=f"attack {attack.name} cannot be made of .*: .*the attacker does not know"
+        ):
             attack.run(record, lacking)
     kind = {"view": attack.needs.views[0], "protocol": attack.needs.protocols[0]}
     RecordWriter(tmp_path / "empty", server=attack.needs.server or "passive", **kind).close()
@@ -99,10 +102,12 @@ def test_clients_of_another_optimizer_are_refused_where_gradients_are_read_out_o
     if known.training is None:
         pytest.skip("this attacker does not know how clients train")
     adam = replace(known, training=replace(known.training, momentum=0.0, optimizer="Adam"))
-    refused = lacking(attack, record, adam)
+    refused = attack.find_obstacles(record, adam)
     assert bool(refused) == (attack.needs.sgd and record.protocol != "fedsgd")
     if refused:
-        with pytest.raises(NeedsError, match=f"attack {attack.name}: it reads gradients .* train by Adam"):
+        with pytest.raises(
+            NeedsError, match=f"attack {attack.name} cannot be made of .*: it reads gradients .* train by Adam"
+        ):
             attack.run(record, adam)
     else:
         assert attack.run(record, adam, device="cpu").attack == attack.name
@@ -117,7 +122,7 @@ def test_a_record_of_another_view_is_refused_by_name(case, tmp_path):
     if set(records) == set(attack.needs.views):
         pytest.skip("takes every view")
     for view in records.keys() - set(attack.needs.views):
-        words = f"attack {attack.name} needs a record in the view {attack.needs.views[0]}, but .* has the view {view}"
+        words = f"attack {attack.name} cannot be made of .*: {NEEDS_VIEW[attack.needs.views[0]].what}"
         with pytest.raises(NeedsError, match=words) as refusal:
             attack.run(records[view], known)
         assert ("fedattack project" in str(refusal.value)) == (view == "individual")
@@ -130,9 +135,10 @@ def test_a_record_of_another_protocol_is_refused_by_name(case, tmp_path):
         pytest.skip("takes every protocol")
     for other in others:
         RecordWriter(tmp_path / other, view=attack.needs.views[0], protocol=other).close()
-        with pytest.raises(
-            NeedsError, match=f"attack {attack.name} needs a record in the protocol .* has the protocol {other}"
-        ):
+        words = (
+            f"attack {attack.name} cannot be made of .*: it needs .*, and these clients send {PROTOCOLS[other].replies}"
+        )
+        with pytest.raises(NeedsError, match=words):
             attack.run(Record(tmp_path / other), read_knowledge(folder / "knowledge"))
 
 
@@ -244,7 +250,6 @@ def thinned(folder, to, keep):
 THINNINGS = {
     "rounds": (Keep(every=2), "needs every round; .* keeps every 2nd round"),
     "clients": (Keep(clients=0.5), "needs the replies of all clients; .* keeps the replies of 50 %"),
-    "sketch": (Keep(sketch=100), "needs whole updates; .* keeps sketches of updates, of 100 numbers each"),
 }
 
 
@@ -256,8 +261,6 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
     keep, words = THINNINGS[kind]
     if kind == "clients" and attack.needs.views == ("aggregate",):
         pytest.skip("sums have no clients to leave out")
-    if kind == "sketch" and not PROTOCOLS[Record(folder / "record").protocol].sends_back:
-        pytest.skip("only models are sketched")
     record = thinned(folder, tmp_path / "thin", keep)
     known = read_knowledge(folder / "knowledge")
     if kind not in attack.needs.takes:
@@ -274,30 +277,9 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
         assert scores.facts["rounds"] == [number for number in whole.facts["rounds"] if number % 2]
     if judge_of(attack.name) is not None and (folder / "truth").exists():
         scores.save(tmp_path / "thin" / "scores" / f"{attack.name}.npz")
-        evidence = read_evidence(tmp_path / "thin")
+        evidence = open_runs(RunFolder(tmp_path / "thin"))
         assert judge_attacks(evidence, setting={}, provenance={})
         assert any("does not hold all that the server saw" in note for note in notes_of(evidence))
-
-
-def test_layers_are_refused_by_name_and_trained_ones_for_good(case, tmp_path):
-    attack, folder = case
-    whole = Record(folder / "record")
-    if not PROTOCOLS[whole.protocol].sends_model:
-        pytest.skip("predictions have no layers")
-    if len(whole.parameters) < 2:
-        pytest.skip("a model of trees is one array")
-    first, second = (parameter.name for parameter in whole.parameters[:2])
-    record = thinned(folder, tmp_path / "thin", Keep(layers=(first,)))
-    assert second in record.left_out
-    known = read_knowledge(folder / "knowledge")
-    words = f"attack {attack.name} needs whole updates; .* keeps the layers {first}"
-    if "frozen" in attack.needs.takes:
-        words += ", and of the others the run trained"
-    with pytest.raises(NeedsError, match=words):
-        attack.run(record, known)
-    frozen = {name: whole.rounds[0].common[name] for name in record.left_out}
-    with pytest.raises(NeedsError, match=f"attack {attack.name} needs whole updates"):
-        attack.run(record, replace(known, frozen=frozen))
 
 
 @pytest.mark.slow
@@ -311,13 +293,13 @@ def test_what_the_judge_lists_gives_the_headline_again(case, tmp_path):
         shutil.copytree(folder / name, tmp_path / name)
     run(attack, tmp_path).save(tmp_path / "scores" / f"{attack.name}.npz")
     listings = []
-    findings = judge_attacks(read_evidence(tmp_path), setting={}, provenance={}, listings=listings)
+    findings = judge_attacks(open_runs(RunFolder(tmp_path)), setting={}, provenance={}, listings=listings)
     assert "clients" in {listing.name for listing in listings} or attack.name == "inversion"
 
     tables = tables_of(listings, tmp_path)
     (headline,) = (finding for finding in findings if finding.headline)
     assert RECOUNTS[threat_of(attack.name).name](tables) == (pytest.approx(headline.value), headline.n)
-    clients = set(read_evidence(tmp_path)[0].truth.clients) | {"all clients"}
+    clients = set(open_runs(RunFolder(tmp_path))[0].truth.clients) | {"all clients"}
     for key in ("client", "client asked"):
         assert {row[key] for rows in tables.values() for row in rows if key in row} <= clients
 

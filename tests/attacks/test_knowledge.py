@@ -274,8 +274,8 @@ def test_attributes_of_auxiliary_records_survive_the_disk(tmp_path):
     ("arrays", "message"),
     [
         ({}, "has no attribute"),
-        ({"codes.a": np.array([0, 1, 1])}, r"a: got int64 \(3,\) for 4 auxiliary records"),
-        ({"codes.a": np.array([0, 1, 1, 0])}, "0 values of at least two"),
+        ({"codes.a": np.array([0, 1, 1])}, r"a: codes: expected whole numbers \(4,\), got int64 \(3,\)"),
+        ({"codes.a": np.array([0, 1, 1, 0])}, "a: expected at least two values, got 0"),
         ({"codes.a": np.array([0, 1, 2, 0]), "values.a": np.array(["x", "y"])}, "a: expected indices 0 … 1"),
         ({"codes.a": np.zeros(4), "values.a": np.array(["x", "y"])}, "got float64"),
     ],
@@ -336,13 +336,16 @@ def test_answers_of_the_app_survive_the_disk_and_stand_in_the_place_of_a_model(t
     ("arrays", "message"),
     [
         (answers(losses=None), "losses"),
-        (answers(losses=np.zeros((3, 5))), r"losses: expected numbers \(3, 4\), got \(3, 5\)"),
+        (answers(losses=np.zeros((3, 5))), r"losses: expected numbers \(3, 4\), got float64 \(3, 5\)"),
         (answers(losses=np.zeros((3, 4), dtype=np.int64)), r"losses: expected numbers \(3, 4\)"),
-        (answers(lengths=np.zeros(2)), r"lengths: expected numbers \(3,\), got \(2,\)"),
-        (answers(nodes=np.array(["11", "12"])), r"got seqs int64 \(3,\) and nodes <U2 \(2,\)"),
-        (answers(nodes=np.array([11, 12, 13])), "nodes int64"),
-        (answers(seqs=np.zeros((3, 1), dtype=np.int64)), r"seqs int64 \(3, 1\)"),
-        (answers(seqs=np.zeros(3)), "seqs float64"),
+        (answers(lengths=np.zeros(2)), r"lengths: expected numbers \(3,\), got float64 \(2,\)"),
+        (answers(nodes=np.array(["11", "12"])), r"nodes: expected texts \(3,\), got <U2 \(2,\)"),
+        (answers(nodes=np.array([11, 12, 13])), r"nodes: expected texts \(3,\), got int64"),
+        (
+            answers(seqs=np.zeros((3, 1), dtype=np.int64)),
+            r"seqs: expected whole numbers \(replies,\), got int64 \(3, 1\)",
+        ),
+        (answers(seqs=np.zeros(3)), r"seqs: expected whole numbers \(replies,\), got float64"),
     ],
 )
 def test_answers_that_do_not_fit_are_refused_in_one_line(arrays, message, tmp_path):
@@ -356,11 +359,11 @@ def test_answers_that_do_not_fit_are_refused_in_one_line(arrays, message, tmp_pa
 @pytest.mark.parametrize(
     ("seqs", "losses", "message"),
     [
-        (np.array([0]), np.zeros((2, 3, 4)), r"got seqs int64 \(1,\) and losses float64 \(2, 3, 4\) of 4 targets"),
-        (np.array([0, 1]), np.zeros((2, 3, 5)), r"losses float64 \(2, 3, 5\) of 4 targets"),
-        (np.array([0, 1]), np.zeros((2, 4)), r"losses float64 \(2, 4\)"),
-        (np.array([0.0, 1.0]), np.zeros((2, 3, 4)), "seqs float64"),
-        (np.array([0, 1]), np.zeros((2, 3, 4), dtype=np.int64), "losses int64"),
+        (np.array([0]), np.zeros((2, 3, 4)), r"losses: expected numbers \(1, shadows, 4\), got float64 \(2, 3, 4\)"),
+        (np.array([0, 1]), np.zeros((2, 3, 5)), r"losses: expected numbers \(2, shadows, 4\), got float64 \(2, 3, 5\)"),
+        (np.array([0, 1]), np.zeros((2, 4)), r"losses: expected numbers \(2, shadows, 4\), got float64 \(2, 4\)"),
+        (np.array([0.0, 1.0]), np.zeros((2, 3, 4)), r"seqs: expected whole numbers \(rounds,\), got float64"),
+        (np.array([0, 1]), np.zeros((2, 3, 4), dtype=np.int64), r"losses: expected numbers .*, got int64"),
     ],
 )
 def test_shadow_losses_that_do_not_fit_are_refused_in_one_line(seqs, losses, message, tmp_path):

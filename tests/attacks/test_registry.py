@@ -253,5 +253,5 @@ def test_series_have_the_form_that_their_threat_says():
     finding = next(finding.to_dict() for finding in example.findings() if finding.attack == "sia")
     validate_findings([finding])
     finding["series"] = {"targets": {"one client holds": -1}}
-    with pytest.raises(ReportError, match=r"\$\[0\]\.series\.targets.*series.json of its threat"):
+    with pytest.raises(ReportError, match=r"\$\[0\]\.series\.targets.*the series of its threat"):
         validate_findings([finding])

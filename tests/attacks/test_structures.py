@@ -104,7 +104,7 @@ def test_arrays_of_shorter_names_are_those_that_are_not_frozen(tmp_path):
     named = named_for(Record(tmp_path / "record"), known.model, known.frozen)
     assert [parameter.name for parameter in named.parameters] == ["part.default.weight", "part.default.bias"]
     assert how_named(Record(tmp_path / "record"), named) == [SHORTENED]
-    whole = complete_models(named, known, "a test")
+    whole = complete_models(named, known)
     assert [parameter.name for parameter in whole.parameters] == [*state]
     # Without knowing what is frozen nothing is guessed.
     assert [parameter.name for parameter in named_for(Record(tmp_path / "record"), known.model).parameters] == [*sent]

@@ -12,11 +12,12 @@ from torch import nn
 
 from fedattack.attacks import ATTACKS, read_knowledge, write_knowledge
 from fedattack.attacks.frozen import initial_weights, read_frozen
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.base.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, shrink_record
+from fedattack.record.folder import RunFolder
 from tests.worlds.federation import write_property_run, write_run, write_sums_run
 
 
@@ -84,66 +85,6 @@ def test_prolin_has_all_that_it_needs_in_a_thinned_record_of_sums(tmp_path):
     np.testing.assert_allclose(found.arrays["sums"], whole.arrays["sums"][:, ::2], atol=0.05 * scale)
 
 
-@pytest.mark.parametrize("mode", ["linear", "exact"])
-@pytest.mark.slow
-def test_prolin_on_sketches_that_lose_nothing_finds_what_it_finds_in_updates(mode, tmp_path):
-    """As many numbers as parameters: each entry has a sum of its own."""
-    folder = write_property_run(tmp_path / "run", rounds=6)
-    thin = shrink_record(Record(folder / "record"), tmp_path / "thin", Keep(sketch=10_000, seed=4))
-    whole = attacked(folder, Record(folder / "record"), "prolin", shadows=mode)
-    found = attacked(folder, thin, "prolin", shadows=mode)
-    for name in ("sums", "overlap", "accuracy", "checked"):
-        np.testing.assert_allclose(found.arrays[name], whole.arrays[name], rtol=0.02, atol=0.02)
-    assert (found.arrays["decisions"] == whole.arrays["decisions"]).mean() > 0.98
-
-
-@pytest.mark.slow
-def test_prolin_runs_on_sketches_and_says_so(tmp_path):
-    folder = write_property_run(tmp_path / "run", rounds=8)
-    whole = attacked(folder, Record(folder / "record"), "prolin")
-    thin = shrink_record(Record(folder / "record"), tmp_path / "thin", Keep(sketch=70, seed=4))
-    size = sum(int(np.prod(parameter.shape)) for parameter in thin.parameters)
-    width = sum(thin.sketch_plan.widths.values())
-    assert width == 70 <= 0.5 * size
-    found = attacked(folder, thin, "prolin")
-    note = f"as the record holds them: random projections of updates of {size:,} numbers to {width:,}"
-    assert note in " ".join(found.notes)
-    np.testing.assert_array_equal(found.arrays["participation"], whole.arrays["participation"])
-    assert found.arrays["accuracy"].mean() > whole.arrays["accuracy"].mean() - 0.05
-
-
-def test_prolin_refuses_sketches_without_a_parameter(tmp_path):
-    folder = write_property_run(tmp_path / "run", rounds=4)
-    source = Record(folder / "record")
-    writer = RecordWriter(
-        tmp_path / "r", view="aggregate", aggregation=source.manifest["aggregation"], keep=Keep(sketch=70, seed=4)
-    )
-    name = source.parameters[0].name
-    for item in source:
-        replies = [Reply(seen.node, seen.status, None, seen.num_examples) for seen in item.observations]
-        common, aggregate = ({**part, name: part[name].astype(np.int64)} for part in (item.common, item.aggregate))
-        writer.write(Exchange(item.number, common, replies, aggregate=aggregate))
-    writer.close()
-    with pytest.raises(NeedsError, match=f"none of {name}"):
-        attacked(folder, Record(tmp_path / "r", thinned=True), "prolin")
-
-
-def test_prolin_leaves_out_rounds_whose_sketch_is_not_finite(tmp_path):
-    folder = write_property_run(tmp_path / "run", rounds=4)
-    source = Record(folder / "record")
-    writer = RecordWriter(
-        tmp_path / "r", view="aggregate", aggregation=source.manifest["aggregation"], keep=Keep(sketch=120, seed=4)
-    )
-    for item in source:
-        replies = [Reply(seen.node, seen.status, None, seen.num_examples) for seen in item.observations]
-        aggregate = {name: array * (np.nan if item.number == 2 else 1) for name, array in item.aggregate.items()}
-        writer.write(Exchange(item.number, item.common, replies, aggregate=aggregate))
-    writer.close()
-    found = attacked(folder, Record(tmp_path / "r", thinned=True), "prolin")
-    assert "round 2 left out: the aggregate is not finite" in " ".join(found.notes)
-    assert 2 not in found.facts["rounds"]
-
-
 # A federation of a model whose first layer nobody trains, in the forms in which its record may come.
 FROZEN = ("fc1.weight", "fc1.bias")
 
@@ -190,7 +131,6 @@ def nameless(arrays, reply):
 FORMS = {
     "sent-alone": lambda record, to: rewritten(record, to, without(FROZEN)),
     "nameless": lambda record, to: rewritten(record, to, nameless),
-    "layers": lambda record, to: shrink_record(record, to, Keep(layers=("fc2.*",))),
 }
 
 
@@ -198,11 +138,11 @@ def findings(folder, record_path, known):
     """Attack and judge a run folder with another record."""
     scores = ATTACKS["sia"].run(Record(record_path, thinned=True), known, device="cpu", seed=3)
     scores.save(folder / "scores" / "sia.npz")
-    found = judge_attacks(read_evidence(folder), setting={}, provenance={})
+    found = judge_attacks(open_runs(RunFolder(folder)), setting={}, provenance={})
     return scores, [finding.to_dict() for finding in found]
 
 
-@pytest.mark.parametrize("form", ["sent-alone", "nameless", "layers"])
+@pytest.mark.parametrize("form", FORMS)
 def test_frozen_weights_that_are_put_back_give_the_findings_of_a_whole_record(frozen, form, tmp_path):
     folder, weights = frozen
     known = read_knowledge(folder / "knowledge")
@@ -231,18 +171,9 @@ def test_what_is_lacking_is_named(frozen, tmp_path):
     alone = FORMS["sent-alone"](Record(folder / "record"), tmp_path / "alone")
     with pytest.raises(ModelError, match=r"missing: fc1.weight .*, by --frozen FILE"):
         ATTACKS["sia"].run(alone, known, device="cpu")
-    layers = FORMS["layers"](Record(folder / "record"), tmp_path / "layers")
-    with pytest.raises(
-        NeedsError, match=r"keeps the layers fc2.\*; give the frozen others, fc1.bias, fc1.weight, by --f"
-    ):
-        ATTACKS["sia"].run(layers, known, device="cpu")
-    wrong = weights | {"fc1.bias": weights["fc1.bias"] + 1}
-    with pytest.raises(ModelError, match=r"the frozen fc1.bias is not that of the run"):
-        ATTACKS["sia"].run(layers, replace(known, frozen=wrong), device="cpu")
-    for name in ("inversion",):
-        knows = replace(known, frozen=weights, training=LocalSGD(epochs=1, batch_size=10, lr=0.1))
-        with pytest.raises(NeedsError, match=f"attack {name} needs a record of all that clients train"):
-            ATTACKS[name].run(alone, knows, device="cpu")
+    knows = replace(known, frozen=weights, training=LocalSGD(epochs=1, batch_size=10, lr=0.1))
+    with pytest.raises(NeedsError, match="attack inversion needs a record of all that clients train"):
+        ATTACKS["inversion"].run(alone, knows, device="cpu")
 
 
 def test_a_record_of_frozen_weights_is_projected_and_its_means_are_found(frozen, tmp_path):

@@ -4,8 +4,9 @@ import pytest
 
 from fedattack.audit.audited import UNKNOWN, audited_of, title_of
 from fedattack.audit.describe import setting_of, threat_model_of
-from fedattack.audit.evidence import read_evidence
+from fedattack.audit.opened import open_runs
 from fedattack.audit.untried import untried_of
+from fedattack.record.folder import RunFolder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from tests.audit.test_run import attack_all
 from tests.worlds.federation import CLIENTS, write_run
@@ -16,7 +17,7 @@ def evidence(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     write_run(folder, auxiliary=10)
     attack_all(folder)
-    return read_evidence(folder)
+    return open_runs(RunFolder(folder))
 
 
 @pytest.mark.parametrize(

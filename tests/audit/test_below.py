@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.audit.below import below_of, mark_below_guessing
+from fedattack.audit.below import BELOW, mark_below_guessing
 from fedattack.audit.control import TRAINED, Control, with_controls
 from fedattack.audit.exchanges import Exchanges
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.significance import correct_findings, significance_of
+from fedattack.base.reasons import find_reason
 from fedattack.threats.source.judge import SourceJudge
 from tests.audit.test_significance import finding
 from tests.benchmarks.calibration.membership import World, judged, quick
@@ -30,8 +31,8 @@ def test_so_little_that_it_is_no_accident_cannot_be_told():
     assert found.verdict == CANNOT_TELL
     said = "below guessing, so the scores mean something else (2.0% where guessing gives 10.0%, corrected p = 0.0001)"
     assert found.reason == f"said; {said}"
-    assert below_of(found) == said
-    assert below_of(low()) == ""
+    assert find_reason(found.grounds, BELOW) == said
+    assert find_reason(low().grounds, BELOW) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_a_headline_that_shows_nothing_is_taken_back_with_another_measure_of_its
     other, unrelated = low("accuracy", p_below=0.4), low("asr", attack="membership", p_below=0.4, headline=True)
     first, second, *rest = mark_below_guessing([headline, area, other, unrelated])
     assert (first.verdict, second.verdict) == (CANNOT_TELL, CANNOT_TELL)
-    assert "(Area: 0.2 AUC where guessing gives 0.5 AUC, corrected p = 0.0004)" in below_of(first)
+    assert "(Area: 0.2 AUC where guessing gives 0.5 AUC, corrected p = 0.0004)" in find_reason(first.grounds, BELOW)
     assert rest == [other, unrelated]
     leak = finding("tpr", headline=True, p_below=1.0)
     assert mark_below_guessing([leak, area])[0] == leak
@@ -146,7 +147,7 @@ def test_losses_that_are_turned_round_name_nobody_and_find_no_member():
         findings = judged(World(learned=-1.5), np.random.default_rng(0))
     by_metric = {one.metric: one for one in mark_below_guessing(correct_findings(findings))}
     assert by_metric["auc"].verdict == by_metric["tpr-at-1pct-fpr"].verdict == CANNOT_TELL
-    assert "(Area under the ROC curve: 0." in below_of(by_metric["tpr-at-1pct-fpr"])
+    assert "(Area under the ROC curve: 0." in find_reason(by_metric["tpr-at-1pct-fpr"].grounds, BELOW)
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import Knowledge, Targets
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.audit.truth import NOBODY, ClientAttribute, Truth
+from fedattack.record.folder import RunFolder
 from tests.audit.test_run import attack_all
 from tests.worlds.federation import write_run
 
@@ -73,7 +74,7 @@ def test_every_kind_of_truth_counts(kind, values, others):
 def test_a_copied_run_makes_no_finding_surer(tmp_path):
     write_run(tmp_path)
     attack_all(tmp_path)
-    (evidence,) = read_evidence(tmp_path)
+    (evidence,) = open_runs(RunFolder(tmp_path))
     alone = judge_attacks([evidence], setting={}, provenance={})
     twice = judge_attacks([evidence, replace(evidence, index=1)], setting={}, provenance={})
     assert [finding.metric for finding in twice] == [finding.metric for finding in alone]

@@ -8,13 +8,13 @@ import torch
 
 from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.quality import measure_quality
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, FedAttackError, RecordError
 from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import Part, find_parts
 from fedattack.report import read_findings, read_run, write_report
+from tests.worlds.attacked import audit_folder
 from tests.worlds.federation import CLIENTS, EACH, LR, MODEL, write_run, write_sums_run
 from tests.worlds.sealed import edit
 

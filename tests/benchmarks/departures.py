@@ -20,14 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.audit.quality import measure_quality
 from fedattack.base.errors import FedAttackError
 from fedattack.defences.checked import Last, check_moved, check_received, differences, norm_of
 from fedattack.learning import LocalSGD, build_model
 from fedattack.learning.departures import CanaryWeights, FirstLayers, Fishing, Imprint, unlearning_model
 from fedattack.record import Record, records_in
+from fedattack.record.folder import RunFolder
 from fedattack.runs.presets import preset_names
 from tests.worlds.reference import run_preset
 
@@ -71,7 +72,7 @@ def judged(preset: str, attacks: str, changes: Sequence[str], seed: int) -> str:
                 attack.with_options(options).run(record, knowledge, device="cpu").save(
                     folder / "scores" / f"{attack.name}.npz"
                 )
-            evidence = read_evidence(folder)
+            evidence = open_runs(RunFolder(folder))
         except FedAttackError as cause:
             return str(cause)[:100]
         found = {item.name: item for item in judge_attacks(evidence, setting={}, provenance={})}

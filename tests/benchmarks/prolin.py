@@ -2,9 +2,8 @@
 
 ``python -m tests.benchmarks.prolin`` takes the paper's setting on 10,000 MNIST records: LeNet, 6,000 auxiliary records,
 10 records a client, 12,000 shadow updates and a logistic regression for the plain loop. Each detector is judged on the
-same freshly trained shadow clients of records that no detector saw. Detectors of recorded sketches stand beside those
-of whole updates, and the quality of the four methods on synthetic sums. ``--targets 10 --rounds 1 50 200`` is the full
-size and takes hours.
+same freshly trained shadow clients of records that no detector saw. Beside these stands the quality of the four methods
+on synthetic sums. ``--targets 10 --rounds 1 50 200`` is the full size and takes hours.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +22,15 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.attacks.sketch import Sketch
 from fedattack.base.machine import MEMORY, read_size
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
-from fedattack.learning.shadows import CHUNK, ShadowModel
-from fedattack.record.sketch import SketchPlan
-from fedattack.threats.property.detectors import DetectorSetting, Mode, fit_detectors
+from fedattack.learning.shadows import ShadowModel
+from fedattack.threats.property.detectors import fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
+from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import draw_records, membership
+from fedattack.threats.property.setting import DetectorSetting
 from tests.threats.property.test_disaggregation import f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"
@@ -165,22 +164,13 @@ def fresh_updates(
     start: NDArray[np.float32], unseen: Targets, target: Targets | None, each: int, seed: int
 ) -> NDArray[np.float32]:
     """Train clients exactly, on records that no detector saw, and all of them on ``target`` if there is one."""
-    return np.concatenate([*fresh_parts(LENET, start, unseen, target, each, seed)])
-
-
-def fresh_parts(
-    known: ModelKnowledge, start: NDArray[np.float32], unseen: Targets, target: Targets | None, each: int, seed: int
-) -> Iterator[NDArray[np.float32]]:
-    """Yield such updates of some clients at a time, fewer of a large model."""
-    shadow = ShadowModel(known.build(), unseen.x[0], mean_loss(known.loss))
+    shadow = ShadowModel(LENET.build(), unseen.x[0], mean_loss(LENET.loss))
     batches = draw_records(FRESH, each, np.arange(len(unseen)), np.random.default_rng(seed))
     x, y = torch.from_numpy(unseen.x[batches]), torch.from_numpy(unseen.y[batches])
     if target is not None:
         x[:, 0], y[:, 0] = torch.from_numpy(target.x[0]), int(target.y[0])
     generator = torch.Generator().manual_seed(seed)
-    together = int(np.clip(_TOGETHER // shadow.size, 1, CHUNK))
-    for updates in shadow.update_parts(torch.from_numpy(start), x, y, TRAINING, generator=generator, together=together):
-        yield updates.numpy()
+    return shadow.updates(torch.from_numpy(start), x, y, TRAINING, generator=generator).numpy()
 
 
 def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float) -> None:
@@ -224,57 +214,6 @@ def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], ea
         )
 
 
-SHARES = (1.0, 0.5, 0.25, 0.1)
-"""Of a model's numbers, those of a sketch."""
-
-_TOGETHER = 2**26
-"""Numbers of the updates that are trained together."""
-
-
-def compare_sketches(
-    known: ModelKnowledge,
-    auxiliary: int,
-    shares: Sequence[float],
-    targets: int,
-    rounds: list[int],
-    modes: Sequence[Mode],
-    each: int,
-    memory: float,
-) -> None:
-    """Print how accurate detectors of whole updates are, and those of recorded sketches of fewer numbers."""
-    parts = load(targets, each, auxiliary)
-    shadow = ShadowModel(known.build(), parts.unseen.x[0], mean_loss(known.loss))
-    print(
-        f"\ndetectors of sketches: {known.spec}, {shadow.size:,} numbers, {auxiliary} auxiliary records, {each} a "
-        f"client, {targets} targets, accuracy on {2 * FRESH} fresh exact updates, by the share of the numbers that a "
-        "sketch has"
-    )
-    print("round  mode     whole   " + "".join(f"{share:<8g}" for share in shares), flush=True)
-    for number, start in global_models(parts.clients, rounds, known):
-        for mode in modes:
-            right = np.zeros((targets, 1 + len(shares)))
-            for row in range(targets):
-                target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
-                asked = [membership(parts.auxiliary, target)]
-                setting = DetectorSetting(
-                    known, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory
-                )
-                weights, offsets = [], []
-                for share in (None, *shares):
-                    sketch = None
-                    if share is not None:
-                        sketch = Sketch(SketchPlan(shadow.sizes, int(share * shadow.size), row), shadow.names)
-                    (found,) = fit_detectors(replace(setting, sketch=sketch), start, np.ones(1), number, check=False)
-                    weights.append(found.weights if sketch is None else sketch.back(found.weights))
-                    offsets.append(found.offset)
-                directions = np.stack(weights).T
-                for sign, who, seed in ((1, target, 2 + row), (-1, None, 1)):
-                    fresh = fresh_parts(known, start, parts.unseen, who, each, seed)
-                    features = np.concatenate([updates @ directions for updates in fresh]) + np.array(offsets)
-                    right[row] += (sign * features > 0).mean(axis=0) / 2
-            print(f"{number:5}  {mode:8} " + "".join(f"{mean:.4f}  " for mean in right.mean(axis=0)), flush=True)
-
-
 def compare_methods(seeds: int) -> None:
     """Print the mean F1 of the methods on synthetic aggregates."""
     print(
@@ -312,36 +251,22 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=3, help="target records to average over (10 in full)")
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 50, 200], help="stages of training")
     parser.add_argument("--records", type=int, default=EACH, help="of a client")
-    parser.add_argument("--model", default=LENET.spec, help="of the sketches, such as sia-cnn")
-    parser.add_argument("--hidden", type=int, default=LENET.hidden, help="of an mlp: 14,000 make 11 million numbers")
-    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the numbers, those of sketches")
-    parser.add_argument("--auxiliary", type=int, default=AUXILIARY, help="records beside the sketches")
     parser.add_argument("--modes", choices=MODES, nargs="+", default=MODES, help="of the detectors")
     parser.add_argument("--memory", type=read_size, default=MEMORY, help="of a detector, such as 300MB")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
-    parser.add_argument("--only", choices=("detectors", "sketches", "methods"), help="one part alone")
+    parser.add_argument("--only", choices=("detectors", "methods"), help="one part alone")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     parts: dict[str, Callable[[], None]] = {
         "detectors": lambda: compare_detectors(
             chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
         ),
-        "sketches": lambda: compare_sketches(
-            replace(LENET, spec=chosen.model, hidden=chosen.hidden),
-            chosen.auxiliary,
-            chosen.shares,
-            chosen.targets,
-            chosen.rounds,
-            chosen.modes,
-            chosen.records,
-            chosen.memory,
-        ),
         "methods": lambda: compare_methods(chosen.seeds),
     }
     for name, part in parts.items():
         if chosen.only not in (None, name):
             continue
-        if name in ("detectors", "sketches") and not DATA.exists():
+        if name == "detectors" and not DATA.exists():
             print(f"\n{name}: skipped, because {DATA.name} is not in {DATA.parent}", file=sys.stderr)
             continue
         part()

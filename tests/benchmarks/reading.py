@@ -11,24 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import psutil
 
-from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record import Record
+from tests.worlds.still import write_still_record
 
 SIZES = ((10, 10), (100, 10), (400, 10), (1_000, 10), (10, 500), (10, 5_000), (100, 500))
-ARRAYS, ENTRIES = 4, 8
-
-
-def write(folder: Path, clients: int, rounds: int, entries: int = ENTRIES) -> Path:
-    """Write a record, whose arrays have so many entries each."""
-    writer = RecordWriter(folder)
-    model = {f"layer{place}": np.zeros(entries, dtype=np.float32) for place in range(ARRAYS)}
-    replies = [Reply(str(client), "ok", model, 3, {"loss": 0.1}) for client in range(clients)]
-    for number in range(1, rounds + 1):
-        writer.write(Exchange(number, model, replies, mean="message"))
-    writer.close(final=model)
-    return folder
 
 
 def read_arrays(record: Record) -> None:
@@ -59,7 +47,7 @@ def main() -> None:
     print("clients  rounds |    open    arrays   updates | a client in a round: arrays, updates | memory")
     for clients, rounds in SIZES:
         with tempfile.TemporaryDirectory() as place:
-            folder = write(Path(place) / "record", clients, rounds)
+            folder = write_still_record(Path(place) / "record", clients, rounds)
             before = process.memory_info().rss
             opened = seconds(lambda folder=folder: Record(folder))  # type: ignore[misc]
             record = Record(folder)

@@ -7,7 +7,7 @@ from dp_accounting import get_sigma_gaussian
 from fedattack.claims import compute_epsilon, make_claim
 from fedattack.claims.advice import Given, multiplier_for, open_of, steps_of
 from fedattack.claims.check import check_claim
-from fedattack.defences.hazards import list_hazards
+from fedattack.defences.guarantee import list_hazards
 from tests.report import claims
 
 

@@ -69,11 +69,12 @@ _PARTS = (
 
 def look(world: World, beside: Path, folder: Path, *, part: str) -> dict[str, Any]:
     """Do with a folder what a user does; returns the numbers, and whether it is said that nobody signed."""
-    from fedattack.audit.run import audit_folder
     from fedattack.record import check_record
+    from fedattack.record.folder import RunFolder
     from fedattack.report import read_findings, read_run, render_table, write_report
     from fedattack.report.compare import compare_runs
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
+    from tests.worlds.attacked import audit_folder
 
     if part == "findings":
         found = read_findings(folder)
@@ -84,8 +85,8 @@ def look(world: World, beside: Path, folder: Path, *, part: str) -> dict[str, An
             compare_runs([folder, beside], folder / "compared")
         return {"numbers": _numbers(found), "said": _said(read_run(folder))}
     report = check_record(folder / "record")
-    asked_of_knowledge(folder)
-    asked_of_study(folder)
+    asked_of_knowledge(RunFolder(folder))
+    asked_of_study(RunFolder(folder))
     if part in ("record", "knowledge"):
         world.attack(folder)
     found = audit_folder(folder, device="cpu")

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import Attributes, note_node, write_truth
 from fedattack.record import Record
 from fedattack.record.folder import write_study
 from fedattack.record.signature import make_key
 from fedattack.report import write_report
 from fedattack.runs.settings import default_settings
+from tests.worlds.attacked import audit_folder
 from tests.worlds.classified import write_classified_run
 from tests.worlds.federation import write_predictions_run, write_property_run, write_run
 from tests.worlds.inversion import write_inversion_run

@@ -177,7 +177,7 @@ def test_other_settings_may_follow_where_nothing_is_finished(go, audits):
         ({"only": ["alpha"]}, "--only alpha: expected one of"),
         ({"only": ["alpha=7"]}, "--only alpha=7: expected one of 1, 0.1"),
         ({"changes": ["speed=3"]}, "--set speed=3: unknown key 'speed'"),
-        ({"changes": ["alpha=3"]}, "alpha belongs to the grid of some; choose cells with --only"),
+        ({"changes": ["alpha=3"]}, "--set alpha=3: alpha belongs to the grid; choose its values with --only"),
         ({"changes": ["clients=many"]}, "expected a whole number"),
         (
             {"data": ["cifar10=x.npz"]},

@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedattack.learning.gradient_rows import GradientRows
+from fedattack.learning.layer_model import LayerModel
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import build_model
-from fedattack.learning.rows import Centred, GradientRows, LayerModel, Whole, group_means
+from fedattack.learning.rows import Centred, Whole, group_means
 from fedattack.learning.shadows import ShadowModel
 
 COUNT = 150

@@ -9,9 +9,10 @@ from fedattack.base.errors import ModelError
 from fedattack.base.structured import leaves_of, pack, padded_alike
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.attribute_updates import attribute_updates
+from fedattack.learning.gradient_rows import GradientRows
 from fedattack.learning.inputs import Inputs, examples_of, mean_loss_in, one_after_another
+from fedattack.learning.layer_model import LayerModel
 from fedattack.learning.losses import OWN, mean_loss
-from fedattack.learning.rows import GradientRows, LayerModel
 from fedattack.learning.shadows import GivenDropout, ShadowModel
 from tests.worlds.texts import CLASSES, Classifier, Looking, OwnLoss, Tied, texts
 

@@ -15,9 +15,9 @@ from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.base.errors import ConfigError, RecordError
 from fedattack.base.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
+from fedattack.record.arrays import TensorFile
 from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
 from fedattack.record.project import copy_record
-from fedattack.record.reader import TensorFile
 from fedattack.record.schema import MAX_VALUE
 from fedattack.record.signature import make_key, public_file, read_signer
 from tests.fuzz import mutate
@@ -137,7 +137,7 @@ def test_a_record_of_thousands_of_rounds_in_which_nobody_answered_is_read(tmp_pa
 
 
 def test_a_file_is_opened_once_however_many_arrays_are_read(tmp_path, monkeypatch):
-    import fedattack.record.reader as reader
+    import fedattack.record.arrays as arrays
 
     opened = []
 
@@ -145,8 +145,8 @@ def test_a_file_is_opened_once_however_many_arrays_are_read(tmp_path, monkeypatc
         opened.append(path)
         return real(path, framework)
 
-    real = reader.safe_open
-    monkeypatch.setattr(reader, "safe_open", counted)
+    real = arrays.safe_open
+    monkeypatch.setattr(arrays, "safe_open", counted)
     writer = RecordWriter(tmp_path / "record")
     for number in (1, 2, 3):
         writer.write(Exchange(number, model(0), [Reply(str(c), "ok", model(c), 5) for c in range(30)], mean="message"))

@@ -7,7 +7,7 @@ import pytest
 from fedattack.base.errors import RecordError
 from fedattack.observe._recorder import Recorder
 from fedattack.record import Keep, Record, RecordWriter, project_record, rewrite_record, shrink_record
-from fedattack.record.folder import find_parts, misplaced_records, write_study
+from fedattack.record.folder import RunFolder, find_parts, write_study
 from fedattack.record.marks import RecordMark, explain_scores, explain_statement
 from fedattack.record.project import copy_record
 from tests.record.conftest import exchange
@@ -99,16 +99,16 @@ def test_records_in_the_places_of_others_are_named(tmp_path, some):
         write(tmp_path / "record" / f"seed-{seed}", seed=seed)
     write_study(tmp_path, {"seeds": [0, 1]})
     parts = find_parts(tmp_path)
-    assert misplaced_records(tmp_path, parts) == {}
+    assert RunFolder(tmp_path).misplaced == {}
     places = [part.record for part in parts]
     places[0].rename(tmp_path / "x")
     places[1].rename(places[0])
     (tmp_path / "x").rename(places[1])
-    told = misplaced_records(tmp_path, parts)
+    told = RunFolder(tmp_path).misplaced
     assert [*told] == places
     assert "has the seed 1, and study.json names the seed 0" in told[places[0]]
     if some:
-        assert find_parts(tmp_path, some=True) == parts
+        assert RunFolder(tmp_path).parts_there == parts
     else:
         with pytest.raises(RecordError, match="is another record: it has the seed 1"):
             find_parts(tmp_path)

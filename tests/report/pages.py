@@ -16,7 +16,7 @@ from typing import Any
 from fedattack.audit.finding import Finding
 from fedattack.grids.reproduce import load_reproduction
 from fedattack.grids.reproduce.picture import draw_results
-from fedattack.grids.tradeoff.page import make_page, make_tables
+from fedattack.grids.tradeoff.page import make_page
 from fedattack.grids.whatif.alteration import NOTHING, Alteration
 from fedattack.grids.whatif.page import AlteredCell, list_limits, write_pages
 from fedattack.record.folder import new_parts, write_study
@@ -147,7 +147,7 @@ def weighed(folder: Path) -> Path:
     """What defences cost and buy, from the kept results of a trade-off study."""
     results = json.loads((RESULTS / "tradeoff-colour-digits.json").read_text())
     page = folder / "tradeoff.html"
-    page.write_text(make_page(results, make_tables(results)).to_html())
+    page.write_text(make_page(results).to_html())
     return page
 
 

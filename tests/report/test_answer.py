@@ -6,10 +6,11 @@ import pytest
 
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.below import mark_below_guessing
-from fedattack.audit.control import _BEGINNING
+from fedattack.audit.control import CONTROL
 from fedattack.audit.finding import answering
 from fedattack.audit.gate import parse_fail_if
 from fedattack.base.errors import ConfigError
+from fedattack.base.reasons import Reason
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section, section_of
 from fedattack.report.words import verdict_in_words
@@ -72,7 +73,8 @@ def with_parts(*points):
         (
             {
                 "verdict": "cannot be told",
-                "reason": f"it is at chance; {_BEGINNING}send one plain step, this attack shows no leak either",
+                "reason": "",
+                "grounds": (Reason("it is at chance"), Reason("a plain step is not seen either", CONTROL)),
             },
             "Cannot be told: this attack would not have seen a leak here.",
         ),

@@ -38,7 +38,7 @@ def source(tmp_path):
 
 def table(markdown, heading):
     """Cells of the rows of the table below a heading."""
-    part = markdown.split(f"## {heading}\n")[1].split("\n## ")[0]
+    part = markdown.split(f"## {heading}\n")[1].split("\n##")[0]
     lines = [line for line in part.splitlines() if line.startswith("| ")]
     return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in lines if not line.startswith("| ---")]
 

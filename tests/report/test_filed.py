@@ -3,8 +3,8 @@
 import pytest
 
 from fedattack.base.errors import ConfigError, ReportError
-from fedattack.report.filed import FILED, add_words, read_filed, read_words
-from fedattack.report.html import write_report
+from fedattack.cli.commands.report import read_words
+from fedattack.report.html import FILED, add_words, read_filed, write_report
 
 
 def test_words_are_added_and_earlier_ones_stay(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from fedattack.base.errors import ReportError
 from fedattack.report import render_html, write_report
-from fedattack.report.html import as_command
+from fedattack.report.template import as_command
 from tests.report import example
 
 

@@ -78,7 +78,7 @@ def test_a_judge_that_fails_takes_no_other_finding(toy, tmp_path, monkeypatch, c
         said = "is not a finite number"
         monkeypatch.setattr(judge, "state", lambda *args: replace(state(*args), value=float("nan")))
     else:
-        said = "does not fit series.json"
+        said = "does not fit the series of its threat"
         monkeypatch.setattr(judge, "state", lambda *args: replace(state(*args), series={"named": 3}))
     code, out, err = call("report", folder, "--device", "cpu", "--junit", junit)
     assert code == 4

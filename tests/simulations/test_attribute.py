@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, Scores, read_knowledge
-from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
-from fedattack.audit.run import audit_folder
+from fedattack.audit.opened import Run
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD
@@ -15,6 +14,7 @@ from fedattack.record.folder import find_parts
 from fedattack.report import read_run, write_report
 from simulations.study import Study
 from tests.refusals import refused
+from tests.worlds.attacked import audit_folder
 from tests.worlds.reference import DEFAULTS, by_client, change, prepare_in, run_here
 
 SMALL = {
@@ -184,7 +184,7 @@ def test_all_clients_can_be_isolated_and_a_passive_server_isolates_nobody(tmp_pa
 
 def findings_of(folder, record):
     known, truth = read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
-    evidence = [Evidence(find_parts(folder)[0], 0, record, known, truth, {})]
+    evidence = [Run(find_parts(folder)[0], 0, record, known, truth, {})]
     return {item.metric: item for item in judge_isolation(evidence, setting={}, provenance={}, device="cpu")}
 
 

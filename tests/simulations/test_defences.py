@@ -9,7 +9,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from clients.app import app
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
 from fedattack.defences.guarantee import NOISY
@@ -23,6 +22,7 @@ from simulations.privacy import is_private
 from simulations.study import Study
 from strategies.fedmd import PREDICTIONS
 from tests.refusals import refused
+from tests.worlds.attacked import audit_folder
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 from tests.worlds.reference import DEFAULTS, by_client, prepare_by_command, prepare_in, run_on_flower
 

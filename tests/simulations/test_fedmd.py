@@ -11,7 +11,6 @@ import clients.app
 import simulations.server
 from clients.fedmd import MODEL, FedMDClient
 from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning import Distillation, distil, outputs_of, train_local
@@ -21,6 +20,7 @@ from simulations.prepare import prepare_run
 from simulations.records import singles
 from simulations.study import Study
 from tests.refusals import refused
+from tests.worlds.attacked import audit_folder
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 from tests.worlds.reference import DEFAULTS, change, prepare_in
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.learning import LocalSGD
 from fedattack.runs.presets import load_preset, resolve_settings
 from simulations.study import Study
+from tests.worlds.attacked import audit_folder
 from tests.worlds.reference import DEFAULTS, prepare_in, run_here
 
 PRESET = {**DEFAULTS, **resolve_settings(load_preset("inversion"), []), "device": "cpu"}

@@ -8,7 +8,6 @@ import torch
 
 from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, DataError, ModelError
 from fedattack.learning import LocalSGD, train_private
@@ -18,6 +17,7 @@ from simulations.defences import privacy_of
 from simulations.privacy import noise_of, sampling_of
 from simulations.study import Study
 from tests.refusals import refused
+from tests.worlds.attacked import audit_folder
 from tests.worlds.reference import DEFAULTS, by_client, prepare_in, run_on_flower
 from tests.worlds.sealed import edit
 

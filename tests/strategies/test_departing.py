@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import LEAK
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.base.errors import ConfigError, NeedsError
 from fedattack.record import check_record
+from fedattack.record.folder import RunFolder
 from simulations.departures import make_departure
 from simulations.study import Study
 from tests.worlds.reference import DEFAULTS, run_preset
@@ -24,7 +25,7 @@ def judged(record):
         ATTACKS["exact"].with_options({"draws": "1000"}).run(record, read_knowledge(folder / "knowledge"), device="cpu")
     )
     scores.save(folder / "scores" / "exact.npz")
-    found = {item.metric: item for item in judge_attacks(read_evidence(folder), setting={}, provenance={})}
+    found = {item.metric: item for item in judge_attacks(open_runs(RunFolder(folder)), setting={}, provenance={})}
     return found, scores
 
 

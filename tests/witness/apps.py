@@ -13,8 +13,9 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from fedattack.witness import WitnessedClientApp, read_witnesses, sources
+from fedattack.witness.current import watching
 from fedattack.witness.node import Call, save
-from fedattack.witness.watch import CallWatch, watching
+from fedattack.witness.watch import CallWatch
 from tests.apps.projects import CLIENTS, Toy
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 

@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedattack.witness import trained_on
+from fedattack.witness import HoldOut, trained_on
 from fedattack.witness.sample import hash_rows
-from fedattack.witness.watch import HoldOut
 from tests.witness.apps import hashes_of, seed, seen, witness_of
 
 COUNT, FEATURES, CLASSES, SIZE = 60, 6, 3, 8

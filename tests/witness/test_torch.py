@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
 from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
-from fedattack.witness.watch import CallWatch, watching
+from fedattack.witness.current import watching
+from fedattack.witness.watch import CallWatch
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
 X = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
@@ -408,7 +409,7 @@ def test_gradients_that_are_thrown_away_train_nothing(tmp_path):
 
 
 def test_more_batches_than_are_waited_for_add_up_to_one_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedattack.witness.watch._PASSES", 2)
+    monkeypatch.setattr("fedattack.witness.batches._PENDING", 2)
 
     def client(steps):
         model = Net()
@@ -451,7 +452,7 @@ def test_what_a_loop_writes_into_its_input_afterwards_changes_nothing(tmp_path):
 @pytest.mark.parametrize("clear", [True, False])
 def test_steps_by_hand_train_on_every_batch(clear, tmp_path, monkeypatch):
     # As many batches as are waited for are fewer than there are.
-    monkeypatch.setattr("fedattack.witness.watch._PASSES", 2)
+    monkeypatch.setattr("fedattack.witness.batches._PENDING", 2)
 
     def client():
         model = Net()
@@ -906,13 +907,13 @@ def test_a_client_that_sends_back_what_it_got_is_not_said_to_train_unseen(tmp_pa
 
 
 def test_a_source_that_fails_does_not_disturb_the_run(tmp_path, monkeypatch):
-    from fedattack.witness import watch
+    from fedattack.witness import batches
 
     def broken(*arguments):
         raise RuntimeError("broken on purpose")
 
     plain = state(fit())
-    monkeypatch.setattr(watch, "hash_rows", broken)
+    monkeypatch.setattr(batches, "hash_rows", broken)
     kept = []
     witness = witness_of(lambda: kept.append(fit()) or kept[0], tmp_path)
     assert state(kept[0]) == plain

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedattack.witness.watch import CallWatch, watching
+from fedattack.witness.current import watching
+from fedattack.witness.watch import CallWatch
 
 xgboost = pytest.importorskip("xgboost", reason="XGBoost is not installed")
 
@@ -32,7 +33,7 @@ def test_training_and_evaluation_are_seen(source):
         booster.eval_set(evals=[(own, "train"), (beside, "valid")])
         watch.end(without_steps=False)
     assert not watch.notes
-    trained, evaluated = watch.stated.trained.seen(), watch.stated.evaluated.seen()
+    trained, evaluated = watch.stated.batches.trained.seen(), watch.stated.batches.evaluated.seen()
     assert (trained.total, evaluated.total) == (20, 8)
     np.testing.assert_array_equal(np.sort(trained.x, axis=0), np.sort(x, axis=0))
     assert sorted(trained.y.tolist()) == sorted(y.tolist())

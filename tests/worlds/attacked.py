@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, read_knowledge, write_knowledge
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
+from fedattack.audit.run import audit_runs
 from fedattack.audit.truth import note_node, read_truth, write_truth
 from fedattack.learning import LocalSGD, full_gradient, gradient_step, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.record.folder import RunFolder
 
 Arrays = Mapping[str, np.ndarray]
 Alter = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
@@ -113,8 +115,15 @@ def attack(name: str, folder: Path, trusted: Sequence[str] = (), **options: str)
 
 def judge(folder: Path, trusted: Sequence[str] = ()) -> dict[str, Finding]:
     """Judge the scores of a run folder; findings by metric."""
-    findings = judge_attacks(read_evidence(folder, trusted=trusted), setting={}, provenance={})
+    findings = judge_attacks(open_runs(RunFolder(folder), trusted=trusted), setting={}, provenance={})
     return {finding.metric: finding for finding in findings}
+
+
+def audit_folder(folder: Path, *, device: str = "auto", trusted: Sequence[str] = ()) -> list[Finding]:
+    """Judge the scores of a run folder as `fedattack report` does, and write what was found, without a page."""
+    opened = RunFolder(folder)
+    findings, _ = audit_runs(opened, open_runs(opened, trusted=trusted), device=device)
+    return findings
 
 
 def attack_and_judge(name: str, folder: Path, trusted: Sequence[str] = (), **options: str) -> dict[str, Finding]:

@@ -9,9 +9,8 @@ from fedattack.claims.canaries.file import (
     with_canaries,
     write_canaries,
 )
-from fedattack.claims.canaries.measure import measure_canaries
+from fedattack.claims.canaries.measure import CanaryResult, measure_canaries
 from fedattack.claims.canaries.mod import CanaryMod
-from fedattack.claims.canaries.result import CanaryResult
 
 __all__ = [
     "CANARIES",

@@ -1,9 +1,14 @@
-"""Lower bounds on ε from the scores of canaries: of clients against a null that is known, of examples by guesses."""
+"""Lower bounds on ε from the scores of canaries: by their shape, by their ranks, and by guesses of coins.
+
+The bounds of one kind of canaries share the error of 5 % (Bonferroni), so that the highest of them counts.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +24,8 @@ _ERROR = (1 - LEVEL) / 2
 
 # At which shares of the sorted scores there is a threshold; fixed before any score is seen.
 _RANKS = (0.25, 0.5, 0.9)
+# How many guesses are tried, as shares of all coins; fixed before any score is seen, too.
+_GUESSED = (0.1, 0.35, 1.0)
 # The smallest rate of false alarms that is told apart from 0, as a logarithm.
 _SMALLEST = -690.0
 # So few scores say nothing about their shape, and so few degrees of freedom are no Gaussian.
@@ -26,30 +33,150 @@ _FEW = 8
 _FREEDOM = 200
 
 
-def bound_by_ranks(scores: Scores, freedom: int, delta: float) -> float:
-    """Bound ε by how often canaries are above a threshold, and how often chance is.
+@dataclass(frozen=True)
+class KnownNull:
+    """Scores of directions that nobody sent: exactly Student's t, with so many degrees of freedom.
+
+    See :meth:`fedattack.claims.canaries.directions.Products.scores`.
+    """
+
+    freedom: int
+
+    shape_error: ClassVar[float] = _ERROR
+    rank_error: ClassVar[float] = _ERROR
+
+    def is_enough_for(self, count: int) -> bool:
+        """Whether so many scores can be held against it: any number, since it is known."""
+        return True
+
+    def find_shift(self, scores: Scores) -> float | None:
+        """Bound from below by how many standard deviations canaries are above the null; None for another shape.
+
+        The null has a variance of 1. Canaries may have a larger one, such as where not all take part in all rounds:
+        then ε is higher than that of the shift alone. A smaller one is refused.
+        """
+        from scipy import stats
+
+        n = len(scores)
+        if n < _FEW or self.freedom < _FREEDOM or not np.ptp(scores):
+            return None
+        variance = float(scores.var(ddof=1))
+        if (n - 1) * variance < stats.chi2.ppf(SHAPE_ERROR, n - 1) or not is_normal(scores):
+            return None
+        error = self.shape_error
+        quantile = float(stats.norm.isf(error)) if variance <= 1 else float(stats.t.isf(error, n - 1))
+        return max(0.0, float(scores.mean()) - quantile * math.sqrt(max(variance, 1.0) / n))
+
+    def bound_tail(self, threshold: float) -> float | None:
+        """Return the logarithm of how often chance is above a threshold."""
+        from scipy import stats
+
+        return max(float(stats.t.logsf(threshold, self.freedom)), _SMALLEST)
+
+    def estimate_shift(self, scores: Scores) -> float:
+        """Estimate by how many standard deviations canaries are above the null."""
+        return float(scores.mean())
+
+
+@dataclass(frozen=True)
+class SampledNull:
+    """Scores (m,) of examples that were left out, which are taken as draws of a Gaussian."""
+
+    outside: Scores
+
+    # Bounds by guesses have the other half of the error. A rank makes two statements: on those in, and on those out.
+    shape_error: ClassVar[float] = _ERROR / 2
+    rank_error: ClassVar[float] = _ERROR / 4
+
+    def is_enough_for(self, count: int) -> bool:
+        """Whether so many scores can be held against it."""
+        return min(count, len(self.outside)) >= _FEW
+
+    def find_shift(self, scores: Scores) -> float | None:
+        """Bound from below by how many standard deviations canaries are above those out; None for another shape."""
+        if not self.is_enough_for(len(scores)):
+            return None
+        return shift_above(scores, self.outside, self.shape_error)
+
+    def bound_tail(self, threshold: float) -> float | None:
+        """Bound the logarithm of how often those out are above a threshold; None if they are no Gaussian."""
+        from scipy import stats
+
+        place = place_at_least(threshold, self.outside, self.rank_error / len(_RANKS))
+        return None if place is None else float(stats.norm.logsf(place))
+
+    def estimate_shift(self, scores: Scores) -> float:
+        """Estimate by how many standard deviations canaries are above those out; 0 if these are too few to say."""
+        if min(len(scores), len(self.outside)) < 2 or not np.ptp(self.outside):
+            return 0.0
+        return float(scores.mean() - self.outside.mean()) / float(self.outside.std(ddof=1))
+
+
+Null = KnownNull | SampledNull
+
+
+@dataclass(frozen=True)
+class CanaryScores:
+    """How clearly each canary is seen in a run.
+
+    Attributes
+    ----------
+    inside
+        Of canaries that took part.
+    outside
+        Of examples that were left out, or of directions that nobody sent.
+    null
+        What ``inside`` is held against.
+    coins
+        Of canary examples: all scores in turn, and which of them a fair coin put in.
+    rounds
+        Of the record that count.
+    cost
+        What the canaries cost the model; None if that is not known.
+    left_out
+        Names of updates that are not finite.
+    """
+
+    inside: Scores
+    outside: Scores
+    null: Null
+    coins: tuple[Scores, NDArray[np.bool_]] | None = None
+    rounds: int = 1
+    cost: Mapping[str, float] | None = None
+    left_out: Sequence[str] = ()
+
+
+def bound_by_shape(scores: Scores, null: Null, delta: float) -> float:
+    """Bound ε by how far canaries that took part are above the null, if both look Gaussian; −∞ if they do not."""
+    shift = null.find_shift(scores)
+    return -math.inf if shift is None else epsilon_of(shift, delta)
+
+
+def bound_by_ranks(scores: Scores, null: Null, delta: float) -> float:
+    """Bound ε by how often canaries are above a threshold, and how often chance is; −∞ if that is not known.
 
     The threshold is one of the scores themselves, by its rank. Of the distribution that these are draws of, the share
-    above it is at least a Beta quantile, whatever the distribution. The share of those who did not take part that is
-    above it is known: see :meth:`fedattack.claims.canaries.directions.Products.scores`. So (share − δ) / chance ≤ e^ε.
-    The ranks share the error.
+    above it is at least a Beta quantile, whatever the distribution. So (share − δ) / chance ≤ e^ε. The ranks share the
+    error.
 
     Parameters
     ----------
     scores
         Of the canaries that took part, (n,), taken as independent draws.
-    freedom
-        Degrees of freedom of the null.
+    null
+        Scores of those that did not.
     delta
         δ.
     """
-    from scipy import stats
-
-    best = 0.0
-    for threshold, least in _list_thresholds(scores, _ERROR):
-        if least > delta:
-            chance = max(float(stats.t.logsf(threshold, freedom)), _SMALLEST)
-            best = max(best, math.log(least - delta) - chance)
+    best = -math.inf
+    if not null.is_enough_for(len(scores)):
+        return best
+    for threshold, least in _list_thresholds(scores, null.rank_error):
+        chance = null.bound_tail(threshold)
+        if chance is not None:
+            best = max(best, 0.0)
+            if least > delta:
+                best = max(best, math.log(least - delta) - chance)
     return best
 
 
@@ -62,58 +189,6 @@ def _list_thresholds(scores: Scores, error: float) -> Iterator[tuple[float, floa
     for share in _RANKS:
         rank = max(1, math.ceil(share * n))
         yield float(ordered[rank - 1]), float(stats.beta.ppf(error / len(_RANKS), n - rank + 1, rank))
-
-
-def bound_by_two_samples(inside: Scores, outside: Scores, delta: float) -> float:
-    """Bound ε by scores of canaries that were in and of others that were out, of which those out look Gaussian.
-
-    It is the higher of two bounds that share the error. One takes those in as a Gaussian, too. The other takes a
-    threshold among them by its rank, as :func:`bound_by_ranks` does, and the tail of the Gaussian of those out.
-
-    Returns
-    -------
-    float
-        −∞ if those out are no Gaussian, or too few to say.
-    """
-    from scipy import stats
-
-    best = -math.inf
-    if min(len(inside), len(outside)) < _FEW:
-        return best
-    shift = shift_above(inside, outside, _ERROR / 2)
-    if shift is not None:
-        best = epsilon_of(shift, delta)
-    for threshold, least in _list_thresholds(inside, _ERROR / 4):
-        # Two statements for each rank: on the share of those in, and on the place of the threshold.
-        place = place_at_least(threshold, outside, _ERROR / 4 / len(_RANKS))
-        if place is not None:
-            best = max(best, 0.0)
-            if least > delta:
-                best = max(best, math.log(least - delta) - float(stats.norm.logsf(place)))
-    return best
-
-
-def shift_from_null(scores: Scores, freedom: int) -> float | None:
-    """Bound from below by how many standard deviations canaries are above the null; None if the shape is another one.
-
-    The null has a variance of 1. Canaries may have a larger one, such as where not all take part in all rounds: then ε
-    is higher than that of the shift alone. A smaller one is refused.
-    """
-    from scipy import stats
-
-    n = len(scores)
-    if n < _FEW or freedom < _FREEDOM or not np.ptp(scores):
-        return None
-    variance = float(scores.var(ddof=1))
-    if (n - 1) * variance < stats.chi2.ppf(SHAPE_ERROR, n - 1) or not is_normal(scores):
-        return None
-    quantile = float(stats.norm.isf(_ERROR)) if variance <= 1 else float(stats.t.isf(_ERROR, n - 1))
-    return max(0.0, float(scores.mean()) - quantile * math.sqrt(max(variance, 1.0) / n))
-
-
-def epsilon_per_round(shift: float, count: int, delta: float) -> float:
-    """Return the ε of one of ``count`` rounds that are together told apart by a shift (Dong et al. 2022)."""
-    return epsilon_of(shift / math.sqrt(count), delta)
 
 
 def p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -171,3 +246,23 @@ def count_right_guesses(scores: Scores, included: NDArray[np.bool_], share: floa
     order = np.argsort(scores, kind="stable")
     right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
     return 2 * half, right
+
+
+def bound_by_extremes(scores: Scores, included: NDArray[np.bool_], delta: float) -> tuple[float, float]:
+    """Bound ε by guesses from the extremes of the scores, under Theorem 5.2 of Steinke et al. (2023).
+
+    The theorem bounds how often so many guesses are right, if the run is (ε, δ)-DP and coins are fair. Several numbers
+    of guesses share half of the error (Bonferroni); the bound by shape has the other half.
+
+    Returns
+    -------
+    float, float
+        The bound, and the highest one that so many coins could show.
+    """
+    bound, ceiling = 0.0, 0.0
+    error = _ERROR / len(_GUESSED)
+    for share in _GUESSED:
+        guesses, right = count_right_guesses(scores, included, share)
+        bound = max(bound, bound_by_guesses(len(scores), guesses, right, delta, error))
+        ceiling = max(ceiling, bound_by_guesses(len(scores), guesses, guesses, delta, error))
+    return bound, ceiling

@@ -1,4 +1,4 @@
-"""Canary clients (Andrew et al. 2024): a lower bound on ε from how far the released model moves along their directions.
+"""Canary clients (Andrew et al. 2024): how far the released model moves along their directions.
 
 The released updates of all rounds are held against the canaries' directions. A round's update is scaled to length 1,
 and all are added up: a vector that does not depend on a direction that nobody sent. So the null is exact: Student's t,
@@ -9,85 +9,35 @@ as independent draws of one distribution, and the bound by shape takes them as G
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from fedattack.base.errors import ConfigError, NeedsError, RecordError
-from fedattack.claims.canaries.bounds import (
-    bound_by_ranks,
-    epsilon_per_round,
-    shift_from_null,
-)
-from fedattack.claims.canaries.directions import Products, blocks, sizes_of
+from fedattack.claims.canaries.bounds import CanaryScores, KnownNull
+from fedattack.claims.canaries.directions import Arrays, Products, blocks, models_of, shapes_of, sizes_of
 from fedattack.claims.canaries.file import Canaries
 from fedattack.claims.canaries.gradients import SPARSE
-from fedattack.claims.canaries.models import Arrays, models_of, shapes_of
-from fedattack.claims.canaries.result import BoundPair, CanaryResult
-from fedattack.claims.claim import Claim
-from fedattack.claims.tester import LEVEL
-from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
 
-def measure_clients(record: Record, canaries: Canaries, claim: Claim, accountant: float | None) -> CanaryResult:
-    """Bound ε by canary clients; ``accountant`` is what arithmetic gives for the run, at most."""
+def score_clients(record: Record, canaries: Canaries) -> CanaryScores:
+    """Score canary clients, and as many directions that nobody sent, which show what chance looks like."""
     movement = ReleasedMovement(record)
     count = canaries.count
-    _check_count(count, movement.entries)
-    # As many directions again that nobody sent show what chance looks like.
+    if movement.entries < SPARSE * count:
+        raise ConfigError(
+            f"{count} canaries beside a model of {movement.entries:,} numbers: they would not be far from one another; "
+            f"take {movement.entries // SPARSE} at most"
+        )
     products = movement.products(canaries.seed, range(2 * count))
     inside = products.of_first(count)
-    scores, out = inside.scores(), products.scores()[count:]
-    shift = shift_from_null(scores, inside.freedom)
-    by_shape = -math.inf
-    if shift is not None:
-        by_shape = epsilon_of(shift, claim.delta)
-    bounds = BoundPair(by_shape, bound_by_ranks(scores, inside.freedom, claim.delta), "ranks")
-    message = None
-    if shift is not None and not claim.draws:
-        message = epsilon_per_round(shift, movement.rounds, claim.delta)
-    notes = (
-        bounds.describe(),
-        *_describe_rounds(claim, movement.rounds),
-        *_describe_distance(claim),
-    )
-    by_order = None
-    if bounds.rests_on_shape or claim.epsilon_of == "message":
-        by_order = max(0.0, bounds.by_order)
-    return CanaryResult(
-        kind="client",
-        count=count,
-        bound_message=message,
-        bound_run=bounds.higher,
-        estimate=epsilon_of(float(scores.mean()), claim.delta),
-        confidence=LEVEL,
-        accountant=accountant,
+    return CanaryScores(
+        inside.scores(),
+        products.scores()[count:],
+        KnownNull(inside.freedom),
+        rounds=movement.rounds,
         cost=movement.cost(canaries),
-        scores={"in": scores.tolist(), "out": out.tolist()},
-        notes=notes,
-        by_order=by_order,
     )
-
-
-def _check_count(count: int, entries: int) -> None:
-    if entries < SPARSE * count:
-        raise ConfigError(
-            f"{count} canaries beside a model of {entries:,} numbers: they would not be far from one another; take "
-            f"{entries // SPARSE} at most"
-        )
-
-
-def _describe_rounds(claim: Claim, rounds: int) -> Iterator[str]:
-    if rounds != claim.rounds:
-        yield (
-            f"the record has {rounds} rounds, and the claim speaks of {claim.rounds}: the bound is that of the record"
-        )
-
-
-def _describe_distance(claim: Claim) -> Iterator[str]:
-    if claim.relation == "replace":
-        yield "a canary is held against no update at all, which is half as far as the claim's neighbours may be"
 
 
 class ReleasedMovement:
@@ -129,11 +79,11 @@ class ReleasedMovement:
         if not self._lengths:
             self.sizes = sizes_of(before)
             self.movement = np.zeros(sum(self.sizes))
-        parts = []
+        moved = []
         for (name, array), size in zip(before.items(), self.sizes, strict=True):
             if size:
-                parts.append((after[name].astype(np.float64) - array.astype(np.float64)).reshape(-1))
-        movement = np.concatenate(parts)
+                moved.append((after[name].astype(np.float64) - array.astype(np.float64)).reshape(-1))
+        movement = np.concatenate(moved)
         # Also infinite where a number is, or is too large to be squared.
         with np.errstate(over="ignore", invalid="ignore"):
             length = float(np.linalg.norm(movement))
@@ -160,9 +110,9 @@ class ReleasedMovement:
         """Hold the directions of canaries against the movement."""
         products = Products(len(canaries))
         starts = np.cumsum([0, *self.sizes])
-        for position, part, drawn in blocks(seed, canaries, self.sizes):
-            start = starts[position]
-            products.add(drawn, self.movement[start + part.start : start + part.stop])
+        for index, block, drawn in blocks(seed, canaries, self.sizes):
+            start = starts[index]
+            products.add(drawn, self.movement[start + block.start : start + block.stop])
         return products
 
     def cost(self, canaries: Canaries) -> dict[str, float]:

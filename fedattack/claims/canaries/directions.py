@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[np.floating]]
+from fedattack.base.errors import RecordError
+from fedattack.record import Round
+
+Arrays = Mapping[str, NDArray[Any]]
 
 # It keeps directions apart from other draws with the same seed.
 _STREAM = 0xCA7A
@@ -51,6 +55,29 @@ def sizes_of(arrays: Mapping[str, NDArray]) -> list[int]:
     for array in arrays.values():
         sizes.append(array.size if np.issubdtype(array.dtype, np.floating) else 0)
     return sizes
+
+
+def models_of(round_: Round) -> tuple[Arrays, Arrays] | None:
+    """Return the model before a round and after it; None if the record lacks one.
+
+    Raises
+    ------
+    RecordError
+        If they have other arrays.
+    """
+    before, after = round_.common, round_.after
+    if before is None or after is None:
+        return None
+    if shapes_of(before) != shapes_of(after):
+        raise RecordError(
+            f"{round_.where}: the model after it has not the arrays of the one before; record the run anew"
+        )
+    return before, after
+
+
+def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array of a model."""
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def move_arrays(arrays: Mapping[str, NDArray], seed: int, canary: int, length: float) -> dict[str, NDArray]:

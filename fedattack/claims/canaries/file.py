@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from fedattack.base.errors import ConfigError, DataError, short
+from fedattack.base.errors import ConfigError, DataError
 from fedattack.base.files import make_private, write_atomically, write_npz
-from fedattack.base.untrusted import fault, read_npz, read_toml, validate_value
+from fedattack.base.stored import Axes, read_arrays, split
+from fedattack.base.untrusted import fault, read_toml, validate_value
 
 CANARIES = "canaries.toml"
 EXAMPLES = "canaries.npz"
@@ -21,7 +22,6 @@ EXAMPLES = "canaries.npz"
 
 _HINT = "fedattack/claims/CANARIES.md has its keys"
 _WRITE_AGAIN = "write it anew, with CanaryExamples.write"
-_ARRAYS = ("x", "y", "included", "client")
 _LEAST = 2
 
 MOST_CLIENTS = 2000
@@ -68,6 +68,7 @@ class Canaries(BaseModel):
 _FORM = TypeAdapter(Canaries)
 
 
+@dataclass(frozen=True, eq=False)
 class CanaryExamples:
     """Canary examples, and what the coins said.
 
@@ -81,11 +82,19 @@ class CanaryExamples:
         (n,): name of the client that would, or did.
     """
 
-    def __init__(self, x: NDArray, y: NDArray, included: NDArray[np.bool_], client: NDArray[np.str_]) -> None:
-        self.x = x
-        self.y = y
-        self.included = included
-        self.client = client
+    x: Annotated[NDArray[Any], Axes("canaries", rest=True, nan=True)]
+    y: Annotated[NDArray[Any], Axes("canaries", nan=True, kinds="iuf")]
+    included: Annotated[NDArray[np.bool_], Axes("canaries")]
+    client: Annotated[NDArray[np.str_], Axes("canaries")]
+
+    def fault(self) -> str:
+        """Say what is wrong with canaries that were read, or nothing."""
+        if len(self.y) < _LEAST:
+            return f"expected {_LEAST} examples or more, got {len(self.y)}"
+        for name, numbers in (("x", self.x), ("y", self.y)):
+            if not np.isfinite(numbers).all():
+                return f"{name} holds numbers that are not finite"
+        return ""
 
     @classmethod
     def drawn(cls, x: NDArray, y: NDArray, *, clients: int, seed: int) -> Self:
@@ -103,8 +112,7 @@ class CanaryExamples:
     def write(self, folder: Path, seed: int) -> None:
         """Write both files into a folder."""
         make_private(folder)
-        arrays = {"x": self.x, "y": self.y, "included": self.included, "client": self.client}
-        write_npz(folder / EXAMPLES, arrays)
+        write_npz(folder / EXAMPLES, split(self)[1])
         write_canaries(folder / CANARIES, Canaries(kind="example", count=len(self.y), seed=seed))
 
 
@@ -120,7 +128,7 @@ def with_canaries(x: NDArray, y: NDArray, *, client: str | int, folder: Path | s
     client
         Its name, such as its ``partition-id``.
     folder
-        Where :meth:`Examples.write` wrote them.
+        Where :meth:`CanaryExamples.write` wrote them.
 
     Raises
     ------
@@ -166,36 +174,4 @@ def read_examples(folder: Path) -> CanaryExamples:
     DataError
         If the file is not there, damaged, or its arrays are of other kinds, do not fit together or are not finite.
     """
-    path = folder / EXAMPLES
-    arrays = read_npz(path, DataError, _WRITE_AGAIN, *_ARRAYS)
-    _check_types(path, arrays)
-    _check_shapes(path, arrays)
-    for name in ("x", "y"):
-        if not np.isfinite(arrays[name]).all():
-            raise DataError(f"{path}: {name} holds numbers that are not finite; {_WRITE_AGAIN}")
-    return CanaryExamples(*(arrays[name] for name in _ARRAYS))
-
-
-def _check_types(path: Path, arrays: Mapping[str, NDArray]) -> None:
-    x, y, included, client = (arrays[name] for name in _ARRAYS)
-    if x.dtype.kind not in "biuf" or y.dtype.kind not in "iuf":
-        raise DataError(
-            f"{path}: expected examples and labels that are numbers, got the types {short(str(x.dtype), 40)} and "
-            f"{short(str(y.dtype), 40)}; {_WRITE_AGAIN}"
-        )
-    if included.dtype != np.bool_ or client.dtype.kind != "U":
-        raise DataError(
-            f"{path}: expected coins that are true or false, and clients' names that are texts, got the types "
-            f"{short(str(included.dtype), 40)} and {short(str(client.dtype), 40)}; {_WRITE_AGAIN}"
-        )
-
-
-def _check_shapes(path: Path, arrays: Mapping[str, NDArray]) -> None:
-    x = arrays["x"]
-    count = len(x) if x.ndim else 0
-    if count < _LEAST or any(arrays[name].shape != (count,) for name in _ARRAYS[1:]):
-        shapes = ", ".join(f"{name} {short(str(arrays[name].shape), 60)}" for name in _ARRAYS)
-        raise DataError(
-            f"{path}: expected {_LEAST} examples or more, and as many labels, coins and clients' names, got the shapes "
-            f"{shapes}; {_WRITE_AGAIN}"
-        )
+    return read_arrays(CanaryExamples, folder / EXAMPLES, DataError, _WRITE_AGAIN)

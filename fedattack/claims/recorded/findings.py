@@ -31,7 +31,6 @@ from fedattack.record import Record
 # Names that a reason has room for.
 _NAMED = 5
 _NO_NUMBERS = "no update of the record is of finite numbers, and differs from what the client had received"
-_STEP = "the server adds the noise to the mean, and makes of both the next model as they are, with a step of 1"
 _NO_REACH = "the claim lacks clip, so that nothing says how far one unit moves an update"
 
 
@@ -81,15 +80,18 @@ def _add_shifts(multipliers: Sequence[float]) -> float:
 def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
     exposed = [party.multipliers for party in testimony.clients.values() if party.multipliers]
     if not exposed:
-        return _make_unchecked(claim, RECORDED, _say_what_lacks(testimony))
+        lacks = testimony.lacks or testimony.expected.lacks
+        if not lacks:
+            lacks = _NO_NUMBERS if testimony.expected.reach else _NO_REACH
+        return _make_unchecked(claim, RECORDED, lacks)
     message, run = recorded_epsilon(claim, exposed)
     value = choose_scope(claim, message, run)
     count = max(map(len, exposed))
     more: int | None = None
     if claim.epsilon_of == "run" and count > claim.rounds:
         more = count
-        said = f"{_describe_rounds(claim, more)}; by the record ε of {run_of(more)} is {in_figures(value)} or more"
         _, first = recorded_epsilon(claim, [multipliers[: claim.rounds] for multipliers in exposed])
+        said = f"{_describe_rounds(claim, more)}; by the record ε of {run_of(more)} is {in_figures(value)} or more"
         said += f" ({in_figures(first)} or more after {claim.rounds})"
     else:
         rounds = "a round" if count == 1 else f"{count:,} rounds"
@@ -110,36 +112,19 @@ def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
     )
 
 
-def _say_what_lacks(testimony: Testimony) -> str:
-    """Say why the record shows no ε."""
-    lacks = testimony.lacks or testimony.expected.lacks
-    if lacks:
-        return lacks
-    if not testimony.expected.reach:
-        return _NO_REACH
-    return _NO_NUMBERS
-
-
 def _describe_rounds(claim: Claim, rounds: int) -> str:
-    return f"the claim is of {_count_rounds(claim.rounds)}, and a client of the record takes part in {rounds}"
-
-
-def _count_rounds(rounds: int) -> str:
-    return "1 round" if rounds == 1 else f"{rounds} rounds"
+    claimed = "1 round" if claim.rounds == 1 else f"{claim.rounds} rounds"
+    return f"the claim is of {claimed}, and a client of the record takes part in {rounds}"
 
 
 def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
-    kind = "Gaussian"
-    if claim.mechanism == "laplace":
-        kind = "Laplace"
+    kind = "Laplace" if claim.mechanism == "laplace" else "Gaussian"
     assumes = [f"at 97.5 %; the noise is {kind}, as large in all entries of an array, and independent of the update"]
     if claim.mechanism == DP_SGD:
         assumes.append("the optimizer is SGD, with momentum or without, and all steps have the noise of the last one")
     if claim.draws:
         assumes.append("who takes part is drawn as the claim says, and not known")
-    if claim.central:
-        assumes.append(_STEP)
-    if testimony.servers and not claim.central:
+    if testimony.sums:
         assumes.append("ε is that towards somebody who sees the sums alone, and knows the other clients' updates")
     return assumes
 
@@ -147,36 +132,31 @@ def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
 def _judge_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
     if testimony.lacks:
         return _make_unchecked(claim, MISSING, testimony.lacks)
-    named = [party for party in testimony.parties if party.faults]
-    nodes = tuple(party.node for party in named if party.node)
-    verdict, reason = _find_missing(claim, testimony, named)
-    value = None
-    if verdict != UNCHECKED:
-        value = float(len(named))
-    assumes: tuple[str, ...] = ()
-    if claim.central:
-        assumes = (_STEP,)
+    named = _list_faulty(testimony)
+    verdict, reason = _find_missing(testimony, named)
     return ClaimFinding(
         name=MISSING,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
-        value=value,
+        value=None if verdict == UNCHECKED else float(len(named)),
         verdict=verdict,
         reason=reason,
         notes=tuple(_describe_noticed(testimony)),
-        assumes=assumes,
-        clients=nodes,
+        clients=tuple(party.node for party in named if party.node),
     )
 
 
-def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
+def _list_faulty(testimony: Testimony) -> list[Party]:
+    return [party for party in testimony.parties if party.faults]
+
+
+def _find_missing(testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
     """Say whether noise is missing, and in what: the verdict, and its grounds."""
-    hidden = _join_names(_list_unexamined(claim, testimony))
+    unexamined = [party for party in testimony.parties if party.unexamined]
+    hidden = _join([f"{_name_party(party)} cannot be examined: {party.unexamined}" for party in unexamined])
     if named:
-        listed = _join_names([f"{_name_party(claim, party)}: {next(iter(party.faults.values()))}" for party in named])
-        if hidden:
-            listed += f"; {hidden}"
-        return CONTRADICTED, listed
+        faults = _join([f"{_name_party(party)}: {next(iter(party.faults.values()))}" for party in named])
+        return CONTRADICTED, f"{faults}; {hidden}" if hidden else faults
     if testimony.expected.scale is None:
         return UNCHECKED, testimony.expected.lacks
     if hidden:
@@ -191,52 +171,33 @@ def _find_missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) ->
 
 def _describe_unseen(testimony: Testimony) -> str:
     """Say whose noise could be missing without being noticed; empty if nobody's."""
-    watched = list(testimony.servers.values()) or list(testimony.clients.values())
+    watched = list(testimony.sums.values()) or list(testimony.clients.values())
     unseen = [party for party in watched if not party.noticed]
     if not unseen:
         return ""
     bounds = [min(party.bounds)[0] for party in unseen if party.bounds]
-    who = f"{len(unseen):,} of {len(watched):,} clients"
-    if testimony.servers:
-        who = "the server"
+    who = "the clients together" if testimony.sums else f"{len(unseen):,} of {len(watched):,} clients"
     return (
         f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
         "most): noise that is missing there would not be noticed"
     )
 
 
-def _join_names(texts: Sequence[str]) -> str:
+def _join(texts: Sequence[str]) -> str:
     named = [*texts[:_NAMED]]
     if len(texts) > _NAMED:
         named.append(f"and {len(texts) - _NAMED:,} more")
     return "; ".join(named)
 
 
-def _list_unexamined(claim: Claim, testimony: Testimony) -> list[str]:
-    """Say which clients, or whether the server, did what cannot be examined, and why."""
-    texts = []
-    for party in testimony.parties:
-        if party.unexamined:
-            texts.append(f"{_name_party(claim, party)} cannot be examined: {party.unexamined}")
-    return texts
-
-
-def _name_party(claim: Claim, party: Party) -> str:
-    if party.node:
-        who = f"client {party.node}"
-    elif claim.central:
-        who = "the server"
-    else:
-        who = "the sums"
-    if party.run:
-        who += f" of {party.run}"
-    return who
+def _name_party(party: Party) -> str:
+    who = f"client {party.node}" if party.node else "the sums"
+    return f"{who} of {party.run}" if party.run else who
 
 
 def _describe_noticed(testimony: Testimony) -> list[str]:
-    noticed: set[str] = set()
-    for party in testimony.parties:
-        noticed |= party.noticed
+    """Say in which arrays noise that is missing would not be noticed; nothing if there are none, or no others."""
+    noticed = {name for party in testimony.parties for name in party.noticed}
     rest = sorted(testimony.arrays - noticed)
     if not rest or not noticed:
         return []
@@ -256,20 +217,20 @@ def _make_unchecked(claim: Claim, name: str, reason: str) -> ClaimFinding:
 def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[str, Any]:
     """Copy what was seen into what JSON can hold."""
     first = next(iter(records.values()))
-    clients = []
-    for party in testimony.clients.values():
-        clients.append(_describe_client(party))
-    noise = testimony.expected.scale
-    if testimony.servers:
-        noise = None
+    sums = list(testimony.sums.values())
+    server = None
+    if sums:
+        bounds = [scale for party in sums for scale, _ in party.bounds]
+        faults = [text for party in sums for text in party.faults.values()]
+        server = {"noise_at_most": min(bounds, default=None), "rounds": [], "faults": faults}
     return {
         "view": first.view,
         "protocol": first.protocol,
         "rounds": sum(len(record) for record in records.values()),
-        "clients": clients,
-        "noise_claimed": noise,
+        "clients": list(map(_describe_client, testimony.clients.values())),
+        "noise_claimed": None if sums else testimony.expected.scale,
         "tests": [asdict(test) for test in testimony.tests.values()],
-        "server": _describe_server(list(testimony.servers.values())),
+        "server": server,
         "notes": list(testimony.notes),
     }
 
@@ -287,40 +248,24 @@ def _describe_client(party: Party) -> dict[str, Any]:
     }
 
 
-def _describe_server(servers: Sequence[Party]) -> dict[str, Any] | None:
-    if not servers:
-        return None
-    bounds = [bound for party in servers for bound in party.bounds]
-    return {
-        "noise_at_most": min((scale for scale, _ in bounds), default=None),
-        "rounds": [value for party in servers for value in party.rms],
-        "faults": [text for party in servers for text in party.faults.values()],
-    }
-
-
 def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFinding]) -> str:
     """Say for people who are not statisticians what the record shows."""
     epsilon, missing = findings
-    parts = []
+    sentences = []
     if epsilon.value is None:
-        parts.append(f"The record cannot show it: {epsilon.reason}.")
+        sentences.append(f"The record cannot show it: {epsilon.reason}.")
     else:
         of = scope_of(claim)
         if epsilon.rounds:
-            parts.append(f"T{_describe_rounds(claim, epsilon.rounds)[1:]}.")
+            sentences.append(f"T{_describe_rounds(claim, epsilon.rounds)[1:]}.")
             of = run_of(epsilon.rounds)
-        parts.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {of}.")
-    named = [party for party in testimony.parties if party.faults]
+        sentences.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {of}.")
+    named = _list_faulty(testimony)
     if missing.verdict == CONSISTENT:
-        parts.append("Noise of the claimed size can be in each message.")
+        sentences.append("Noise of the claimed size can be in each message.")
     elif named:
-        parts.append(f"{_name_culprits(claim, testimony, named)} the claimed noise or clipping.")
-    return " ".join(parts)
-
-
-def _name_culprits(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> str:
-    if named[0].node:
-        return f"What {len(named):,} of {len(testimony.clients):,} clients sent contradicts"
-    if claim.central:
-        return "What the server released contradicts"
-    return "The sums contradict"
+        who = "The sums contradict"
+        if named[0].node:
+            who = f"What {len(named):,} of {len(testimony.clients):,} clients sent contradicts"
+        sentences.append(f"{who} the claimed noise or clipping.")
+    return " ".join(sentences)

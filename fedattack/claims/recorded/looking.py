@@ -1,4 +1,4 @@
-"""Look at the entries of one array of an update: its length, its ranks, and its first entries."""
+"""Look at the entries of the arrays of an update, and bound how large the noise in them can be."""
 
 from __future__ import annotations
 
@@ -25,22 +25,6 @@ _LEAST_RANK = 8
 
 
 @dataclass(frozen=True)
-class Head:
-    """First entries of an array of an update.
-
-    Attributes
-    ----------
-    values
-        (length,) float32.
-    slack
-        Length of what rounding may have taken from them.
-    """
-
-    values: NDArray[np.float32]
-    slack: float
-
-
-@dataclass(frozen=True)
 class ArrayLook:
     """What one array of an update looks like.
 
@@ -48,30 +32,19 @@ class ArrayLook:
     ----------
     size
         Number of entries.
-    total
-        Sum of the powers of |u|, each with what rounding may have taken from it.
-    ranked
-        Number of entries whose ranks are known, spread evenly.
-    at
-        |u| at the ranks of :data:`SHARES`, with the same allowance.
     square, slack
-        Sums of squares of the entries, and of the allowances.
-    head
-        Its first entries.
+        Sums over entries: of squares, and of squares of what rounding may have taken.
+    finite
+        Whether all entries are numbers.
+    bound
+        The most that the scale of noise in it can be, in units of the update.
     """
 
     size: int
-    total: float
-    ranked: int
-    at: tuple[float, ...]
     square: float
     slack: float
-    head: Head
-
-    @property
-    def finite(self) -> bool:
-        """Whether all entries are numbers."""
-        return math.isfinite(self.square) and math.isfinite(self.total)
+    finite: bool
+    bound: float
 
     @property
     def moved(self) -> bool:
@@ -80,7 +53,7 @@ class ArrayLook:
 
 
 def look(
-    sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: int, *, slack: float = 0.0
+    sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, error: float, *, slack: float = 0.0
 ) -> ArrayLook:
     """Look at sent − received, or at what was sent where ``received`` is None.
 
@@ -93,8 +66,8 @@ def look(
         Arrays of floats, of the same shape.
     draws
         The kind of noise that is claimed.
-    keep
-        Entries of the head.
+    error
+        Probability of each of :data:`TESTS` tests that the bound is wrong.
     slack
         What else an entry may have lost.
     """
@@ -107,23 +80,21 @@ def look(
     total = square = lost = 0.0
     pieces = []
     for start in range(0, sent.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
+        block = slice(start, start + _BLOCK)
         with np.errstate(invalid="ignore", over="ignore"):
-            update, rounded = _read_entries(sent[part], None if received is None else received[part], coarse, slack)
+            update, rounded = _read_entries(sent[block], None if received is None else received[block], coarse, slack)
             largest = np.abs(update) + rounded
             total += float(largest @ largest) if draws.power == 2 else float(largest.sum())
             square += float(update @ update)
             lost += float(rounded @ rounded)
+        # Of the whole array, every entry whose index is a multiple of the stride.
         pieces.append(largest[-start % stride :: stride])
-    keep = min(keep, sent.size)
-    with np.errstate(invalid="ignore", over="ignore"):
-        first, rough = _read_entries(sent[:keep], None if received is None else received[:keep], coarse, slack)
-        head = Head(first.astype(np.float32), float(np.linalg.norm(rough)))
-    ranked = np.concatenate(pieces)
-    ranks = [rank_of(share, ranked.size) - 1 for share in SHARES]
-    ranked.partition(sorted(set(ranks)))
-    at = tuple(float(ranked[rank]) for rank in ranks)
-    return ArrayLook(sent.size, total, ranked.size, at, square, lost, head)
+    finite = math.isfinite(square) and math.isfinite(total)
+    bound = math.inf
+    if finite:
+        by_length = (total / draws.least_sum(sent.size, error)) ** (1 / draws.power)
+        bound = min(by_length, _bound_by_ranks(np.concatenate(pieces), draws, error))
+    return ArrayLook(sent.size, square, lost, finite, bound)
 
 
 def _read_entries(
@@ -139,31 +110,46 @@ def _read_entries(
     return update, coarse * largest + slack
 
 
+def _bound_by_ranks(entries: NDArray[np.float64], draws: Draws, error: float) -> float:
+    """Bound the scale of the noise by absolute values of certain ranks; the entries are sorted in part."""
+    bounds = [math.inf]
+    for share in SHARES:
+        rank = rank_of(share, entries.size)
+        if rank >= _LEAST_RANK:
+            entries.partition(rank - 1)
+            bounds.append(float(entries[rank - 1]) / draws.least_at(rank, entries.size, error))
+    return min(bounds)
+
+
 def rank_of(share: float, size: int) -> int:
     """Return the rank, from 1, of a share of so many entries."""
     return max(1, math.ceil(share * size))
 
 
-def scale_at_most(array: ArrayLook, draws: Draws, error: float) -> float:
-    """Bound the scale of the noise in an array from above.
+class UpdateLook(dict[str, ArrayLook]):
+    """What the arrays of one update, or of one mean, look like, by name."""
 
-    Parameters
-    ----------
-    array
-        What it looks like.
-    draws
-        The kind of noise.
-    error
-        Probability of each of :data:`TESTS` tests that it is wrong.
+    @property
+    def where(self) -> str:
+        """The array with the least noise."""
+        return min(self, key=lambda name: self[name].bound)
 
-    Returns
-    -------
-    float
-        In units of the update.
-    """
-    bounds: list[float] = [(array.total / draws.least_sum(array.size, error)) ** (1 / draws.power)]
-    for share, value in zip(SHARES, array.at, strict=True):
-        rank = rank_of(share, array.ranked)
-        if rank >= _LEAST_RANK:
-            bounds.append(value / draws.least_at(rank, array.ranked, error))
-    return min(bounds)
+    @property
+    def bound(self) -> float:
+        """The most noise in that array."""
+        return self[self.where].bound
+
+    @property
+    def square(self) -> float:
+        """The square of the update's length."""
+        return sum(array.square for array in self.values())
+
+    @property
+    def slack(self) -> float:
+        """The square of the length of what rounding may have taken."""
+        return sum(array.slack for array in self.values())
+
+    @property
+    def size(self) -> int:
+        """How many entries were looked at."""
+        return sum(array.size for array in self.values())

@@ -1,4 +1,4 @@
-"""What the record shows of each client, and of the server, before it is held against the claim."""
+"""What the record shows of each client, or of the sums, before it is held against the claim."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 from fedattack.claims.claim import DP_SGD, LARGE, SMALL, Claim
 from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.draws import Draws, GaussianDraws, LaplaceDraws
+from fedattack.claims.recorded.looking import TESTS, UpdateLook
 from fedattack.record import Round
 
-ERRORS = {"noise": 0.025, "repeats": 0.015, "norms": 0.01}
+ERRORS = {"noise": 0.025, "norms": 0.01}
 """Probability of each kind of test to raise any false alarm, over all clients, rounds, arrays and runs together."""
 
 CLEAR = 1.4
 """Noise that is bounded by so many times the claimed scale would be noticed if it were missing: what is beside it in
 the update is then smaller than the noise."""
+
+_CENTRAL = (
+    "the server adds the noise, and a record tells of noise that clients add; test what the server releases by "
+    "--mechanism, or put canaries into the run"
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,12 @@ class Expected:
     clip: float | None = None
     lacks: str = ""
 
-    def too_small(self, bound: float) -> bool:
+    def is_too_small(self, bound: float) -> bool:
         """Whether noise of at most this scale is less than the claimed one; people round σ."""
         return self.scale is not None and bound * (1 + TOLERANCE) < self.scale
 
-    def clear(self, bound: float) -> bool:
-        """Whether noise that is missing would be noticed beside an update like this."""
+    def would_be_missed(self, bound: float) -> bool:
+        """Whether noise that is missing would be noticed in an array with room for so much."""
         return self.scale is not None and bound < CLEAR * self.scale
 
 
@@ -59,23 +65,18 @@ def usable_amount(value: float) -> float | None:
 
 
 def expected_of(claim: Claim, protocol: str) -> Expected:
-    """Say what the noise of a client does to its message, by a claim about noise that clients add."""
+    """Say what the noise of a client does to its message."""
+    if claim.central:
+        return Expected(GaussianDraws(), None, None, lacks=_CENTRAL)
     if claim.mechanism == DP_SGD:
-        rate = claim.learning_rate
-        if protocol == "fedsgd":
-            rate = 1.0
-        return _expect_last_step(claim, rate)
+        return _expect_last_step(claim, 1.0 if protocol == "fedsgd" else claim.learning_rate)
     draws: Draws = GaussianDraws()
     if claim.mechanism == "laplace":
         draws = LaplaceDraws()
-    scale = claim.deviation
-    if claim.central and claim.noise_multiplier:
-        # The server's noise is worked out round by round, by its number of replies.
-        scale = claim.multiplier
     lacks = ""
-    if not scale:
+    if not claim.deviation:
         lacks = "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
-    return Expected(draws, scale or None, claim.clip, claim.clip, lacks)
+    return Expected(draws, claim.deviation or None, claim.clip, claim.clip, lacks)
 
 
 def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
@@ -98,7 +99,7 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
 
 @dataclass
 class Party:
-    """A client, or the server (whose ``node`` is empty), as the record shows it.
+    """A client, or the sums of a run (whose ``node`` is empty), as the record shows it.
 
     Attributes
     ----------
@@ -106,8 +107,6 @@ class Party:
         Name of the run, where there are several.
     bounds
         Of each message the most noise that it can hold, in units of the update, and the array that shows it.
-    rms
-        Of the server, round by round: the root mean square of what the mean that fits best leaves.
     multipliers
         Of a client's messages, in turn: the most noise, as a share of how far a unit moves what has it.
     norm_most
@@ -123,7 +122,6 @@ class Party:
     run: str
     node: str
     bounds: list[tuple[float, str]] = field(default_factory=list)
-    rms: list[float] = field(default_factory=list)
     multipliers: list[float] = field(default_factory=list)
     norm_most: float = 0.0
     noticed: set[str] = field(default_factory=set)
@@ -134,14 +132,12 @@ class Party:
         """Note why a message cannot be examined; of several reasons the first one is kept."""
         self.unexamined = self.unexamined or f"{why} (round {round_.number})"
 
-    def expose(self, scale: float, reach: float | None) -> None:
+    def add_multiplier(self, scale: float, reach: float | None) -> None:
         """Note the most noise in a message, as a share of how far a unit moves it; nothing if that is not told."""
         if reach is None:
             return
         share = min(scale / reach, LARGE)
-        if share < SMALL:
-            share = 0.0
-        self.multipliers.append(share)
+        self.multipliers.append(share if share >= SMALL else 0.0)
 
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""
@@ -167,10 +163,8 @@ class Testimony:
     ----------
     expected
         What the claim says of the noise.
-    clients
-        By run and node.
-    servers
-        By run; only where the server adds the noise, or the record shows sums alone.
+    clients, sums
+        By run and node; sums only where the record shows these alone.
     arrays
         Names of the arrays that were looked at.
     tests
@@ -179,23 +173,35 @@ class Testimony:
         What a reader should know besides, a sentence each.
     lacks
         Why there is nothing to look at; empty if there is.
+    noise_error, norm_error
+        How often one test of the noise in one array, or of the length of one update, names somebody by accident.
     """
 
     expected: Expected
     clients: dict[tuple[str, str], Party] = field(default_factory=dict)
-    servers: dict[str, Party] = field(default_factory=dict)
+    sums: dict[tuple[str, str], Party] = field(default_factory=dict)
     arrays: set[str] = field(default_factory=set)
     tests: dict[str, Test] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     lacks: str = ""
+    noise_error: float = 0.0
+    norm_error: float = 0.0
 
-    def client(self, run: str, node: str) -> Party:
-        """Return what is known of a client."""
-        return self.clients.setdefault((run, node), Party(run, node))
+    @property
+    def parties(self) -> Iterator[Party]:
+        """All clients, then the sums."""
+        yield from self.clients.values()
+        yield from self.sums.values()
 
-    def server(self, run: str) -> Party:
-        """Return what is known of a server."""
-        return self.servers.setdefault(run, Party(run, ""))
+    def share_errors(self, messages: int, arrays: int) -> None:
+        """Share the rates of all tests among so many messages of so many arrays (Bonferroni)."""
+        self.noise_error = ERRORS["noise"] / (messages * arrays * TESTS)
+        self.norm_error = ERRORS["norms"] / messages
+
+    def party(self, run: str, node: str) -> Party:
+        """Return what is known of a client, or of the sums of a run, whose node is empty."""
+        parties = self.clients if node else self.sums
+        return parties.setdefault((run, node), Party(run, node))
 
     def test(self, name: str, what: str) -> Test:
         """Return the test of this name."""
@@ -205,8 +211,18 @@ class Testimony:
         """Note something once."""
         self.notes[text] = None
 
-    @property
-    def parties(self) -> Iterator[Party]:
-        """All clients and servers."""
-        yield from self.clients.values()
-        yield from self.servers.values()
+    def judge_noise(self, party: Party, round_: Round, update: UpdateLook, expected: Expected) -> None:
+        """Hold the noise of one update, or of one mean, against what is expected of it."""
+        bound, where = update.bound, update.where
+        party.bounds.append((bound, where))
+        party.noticed |= {name for name, array in update.items() if expected.would_be_missed(array.bound)}
+        carrier = "update" if party.node else "mean"
+        test = self.test("noise", f"the noise in each array of each {carrier} is no less than claimed")
+        test.checked += 1
+        if expected.is_too_small(bound):
+            test.failed += 1
+            party.fault(
+                "noise",
+                f"noise of {expected.draws.word} = {bound:.3g} at most in {where}, round {round_.number}, where "
+                f"{expected.scale:.3g} is claimed",
+            )

@@ -1,222 +1,170 @@
-"""What all looks at a record have in common: how the numbers of a round are gathered, and how a verdict is said."""
+"""Noise that clients say they add, looked for in each of their messages, or in the mean of these.
+
+In a record of sums the mean of a round has the noise of all clients together. Too little of it does not tell whose is
+missing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
 
-from fedattack.claims.claim import Claim
-from fedattack.claims.recorded.draws import Draws
-from fedattack.claims.recorded.looking import TESTS, ArrayLook, Head, scale_at_most
-from fedattack.claims.recorded.repeats import Repeat, UpdateHeads, choose_length, count_tests, repeats_in
-from fedattack.claims.recorded.replies import float_arrays
-from fedattack.claims.recorded.step import Movement
-from fedattack.claims.recorded.testimony import ERRORS, Expected, Party, Testimony
-from fedattack.record import Record, Round
+import numpy as np
 
+from fedattack.claims.finding import TOLERANCE
+from fedattack.claims.recorded.looking import ArrayLook, UpdateLook, look
+from fedattack.claims.recorded.messages import (
+    Message,
+    expect_mean,
+    find_hindrance,
+    float_parameters,
+    hindrance_of,
+    messages_of,
+    rounding_of,
+    shares_of,
+)
+from fedattack.claims.recorded.testimony import Expected, Party, Testimony, usable_amount
+from fedattack.record import Parameter, Record, Round
 
-@dataclass(frozen=True)
-class Rates:
-    """How often one test names somebody by accident: the rate of its kind, divided by the number of tests (Bonferroni).
-
-    Attributes
-    ----------
-    noise
-        Of one test of the noise in one array.
-    norms
-        Of one test of the length of an update.
-    repeats
-        Of all comparisons in one run together.
-    """
-
-    noise: float
-    norms: float
-    repeats: float
-
-    @classmethod
-    def share(cls, looks: int, arrays: int, means: int, runs: int) -> Rates:
-        """Share the rates among so many looks at ``arrays`` arrays each, of which ``means`` versions are tried."""
-        return cls(
-            noise=ERRORS["noise"] / (looks * arrays * TESTS * means),
-            norms=ERRORS["norms"] / looks,
-            # Which of the means is compared was chosen by what they leave, in this round and in the other one.
-            repeats=ERRORS["repeats"] / runs / means**2,
-        )
+# Flower's clipping, in float32, may leave so much more than C.
+_CLIPPED = 1e-3
+# Noise can make it negative, so that it is cut at 0.
+_NEVER_NEGATIVE = "running_var"
 
 
-@dataclass
-class RoundNumbers:
-    """What the arrays of one update, one mean or one new model show of the noise in them.
-
-    Attributes
-    ----------
-    bounds
-        The most noise in each array, by name.
-    heads
-        First entries of the arrays, by which noise that repeats is looked for.
-    square, slack, size
-        Sums over all arrays: of squares of the entries, of squares of what rounding took, and of the entries.
-    """
-
-    bounds: dict[str, float] = field(default_factory=dict)
-    heads: dict[str, Head] = field(default_factory=dict)
-    square: float = 0.0
-    slack: float = 0.0
-    size: int = 0
-
-    def add(self, name: str, look: ArrayLook, draws: Draws, error: float) -> None:
-        """Take in one array; ``error`` is that of each test."""
-        self.bounds[name] = scale_at_most(look, draws, error)
-        self.square += look.square
-        self.slack += look.slack
-        self.size += look.size
-        self.heads[name] = look.head
-
-    @property
-    def where(self) -> str:
-        """The array with the least noise."""
-        return min(self.bounds, key=self.bounds.__getitem__)
-
-    @property
-    def bound(self) -> float:
-        """The most noise in that array."""
-        return self.bounds[self.where]
-
-
-@dataclass
-class NoiseWatch:
-    """Looks at all rounds of one run; a subclass says what carries the noise.
-
-    Attributes
-    ----------
-    run, record
-        The run, by name, and its record.
-    claim
-        What is claimed.
-    testimony
-        Gets what was seen.
-    rates, length
-        Of errors, and how many entries of an array are kept; known when all runs have been counted.
-    claimed
-        The least noise that is claimed of any round that was looked at; None if none is.
-    last
-        Place of the last round, and how far it moved the model, by the mean that was tried.
-    """
-
-    carrier: ClassVar[str]
-    """What carries the noise: an update, a mean, a new model."""
-    lacks: ClassVar[str]
-    """What is said where no round can be looked at."""
-    means: ClassVar[int] = 1
-    """How many means are tried."""
-
-    run: str
-    record: Record
-    claim: Claim
-    testimony: Testimony
-    rates: Rates = field(default=Rates(0.0, 0.0, 0.0))
-    length: int = 1
-    claimed: float | None = None
-    last: tuple[int, Mapping[tuple[str, str], Movement]] | None = None
-
-    def __post_init__(self) -> None:
-        self.rounds = self.find_rounds()
-
-    def find_rounds(self) -> list[Round]:
-        """Find the rounds that can be looked at."""
-        raise NotImplementedError
-
-    def look_at(self, round_: Round) -> list[UpdateHeads]:
-        """Look at one round; returns what is kept of it."""
-        raise NotImplementedError
-
-    @property
-    def count(self) -> int:
-        """How many updates, means or new models there are to look at."""
-        return len(self.rounds)
-
-    def last_movements(self, round_: Round) -> Mapping[tuple[str, str], Movement]:
-        """Return how far the round right before this one moved the model; empty if that is not known."""
-        if self.last is None or self.last[0] + 1 != round_.seq:
-            return {}
-        return self.last[1]
-
-    def judge_noise(self, party: Party, round_: Round, numbers: RoundNumbers, expected: Expected) -> None:
-        """Hold the noise of one update, mean or new model against the claim."""
-        bound, where = numbers.bound, numbers.where
-        if expected.scale is not None:
-            self.claimed = min(self.claimed or expected.scale, expected.scale)
-        party.bounds.append((bound, where))
-        self.note_noticed(party, numbers, expected)
-        test = self.testimony.test("noise", f"the noise in each array of each {self.carrier} is no less than claimed")
-        test.checked += 1
-        if expected.too_small(bound):
-            test.failed += 1
-            party.fault(
-                "noise",
-                f"noise of {expected.draws.word} = {bound:.3g} at most in {where}, round {round_.number}, where "
-                f"{expected.scale:.3g} is claimed",
-            )
-
-    def note_noticed(self, party: Party, numbers: RoundNumbers, expected: Expected) -> None:
-        """Note in which arrays noise would be noticed if it were missing."""
-        for name, bound in numbers.bounds.items():
-            if expected.clear(bound):
-                party.noticed.add(name)
-
-    def compare_noise(self, kept: Sequence[UpdateHeads]) -> None:
-        """Look for noise that is there twice among updates, or among what the server added."""
-        number = count_tests(kept)
-        if self.claimed is None or not number:
-            return
-        test = self.testimony.test(
-            "repeats",
-            "the noise of no update is that of another client, round, or array (of each client's first update)",
-        )
-        test.checked += number
-        for repeat in repeats_in(kept, self.testimony.expected.draws, self.claimed, self.rates.repeats / number):
-            node = repeat.second.node
-            party = self.testimony.client(self.run, node) if node else self.testimony.server(self.run)
-            if "noise" in party.faults:
-                # What is too short by itself is too short across any direction.
-                continue
-            test.failed += 1
-            party.fault("repeats", _describe_repeat(repeat))
-
-
-def _describe_repeat(repeat: Repeat) -> str:
-    first, second = repeat.first, repeat.second
-    if first.node != second.node:
-        return f"in round {second.round} its noise is that of client {first.node} ({repeat.other})"
-    if first.round != second.round:
-        return f"in round {second.round} its noise is that of round {first.round} ({repeat.other})"
-    return f"in round {second.round} the noise of {repeat.other} is that of {repeat.name}"
-
-
-def watch_records(kind: type[NoiseWatch], records: Mapping[str, Record], claim: Claim, testimony: Testimony) -> None:
-    """Look at all records in one way.
-
-    Parameters
-    ----------
-    kind
-        What carries the noise.
-    records
-        By name of the run.
-    claim
-        What is claimed.
-    testimony
-        Gets what was seen.
-    """
-    watches = [kind(run, record, claim, testimony) for run, record in records.items()]
-    looks = sum(watch.count for watch in watches)
-    if not looks:
-        testimony.lacks = kind.lacks
+def look_at_records(records: Mapping[str, Record], testimony: Testimony) -> None:
+    """Look at each message of each client, or at the mean of each round in the aggregate view."""
+    rounds = [(run, record, round_) for run, record in records.items() for round_ in record]
+    messages = sum(len(messages_of(record, round_)) for _, record, round_ in rounds)
+    sums = any(record.view == "aggregate" for record in records.values())
+    if not messages:
+        testimony.lacks = "no round of the record has both a reply and the model that it started from"
+        if sums:
+            testimony.lacks = "no round of the record has a sum, and the model before it"
         return
-    arrays = max(1, *(len(float_arrays(record)) for record in records.values()))
-    rates = Rates.share(looks, arrays, kind.means, len(records))
-    for watch in watches:
-        watch.rates = rates
-        watch.length = choose_length(arrays, max(1, watch.count * kind.means))
-        kept = [heads for round_ in watch.rounds for heads in watch.look_at(round_)]
-        watch.compare_noise(kept)
+    if sums:
+        testimony.note("the record shows sums alone: no client can be named, and no single update can be looked at")
+    testimony.share_errors(messages, max(1, *(len(float_parameters(record)) for record in records.values())))
+    for run, record, round_ in rounds:
+        _look_at_round(run, record, round_, testimony)
+
+
+def _look_at_round(run: str, record: Record, round_: Round, testimony: Testimony) -> None:
+    """Look at all messages of a round, array by array, and hold each against the claim."""
+    messages = messages_of(record, round_)
+    _note_unexamined(run, record, round_, messages, testimony)
+    updates: dict[int, UpdateLook] = {}
+    for parameter in float_parameters(record):
+        for message, seen in _look_at_array(run, record, round_, parameter, messages, testimony):
+            updates.setdefault(message.index, UpdateLook())[parameter.name] = seen
+    _note_integers(record, round_, messages, testimony)
+    for message in messages:
+        update = updates.get(message.index)
+        if update is None:
+            continue
+        party = testimony.party(run, message.node)
+        if message.node:
+            _judge_update(party, round_, update, testimony)
+        else:
+            _judge_mean(party, round_, update, testimony)
+
+
+def _note_unexamined(
+    run: str, record: Record, round_: Round, messages: Sequence[Message], testimony: Testimony
+) -> None:
+    """Count all messages of a round, and note which of them hold what cannot be examined."""
+    by_index = {message.index: message for message in messages}
+    for index, observation in enumerate(round_.observations):
+        if record.view == "aggregate" or observation.status not in ("ok", "late"):
+            continue
+        party = testimony.party(run, observation.node)
+        if observation.status == "late":
+            party.skip(round_, "it came late")
+        elif index not in by_index:
+            party.skip(round_, "it has no arrays, or nobody says what model it started from")
+    for message in messages:
+        why = find_hindrance(round_, message)
+        if why:
+            testimony.party(run, message.node).skip(round_, why)
+
+
+def _look_at_array(
+    run: str, record: Record, round_: Round, parameter: Parameter, messages: Sequence[Message], testimony: Testimony
+) -> list[tuple[Message, ArrayLook]]:
+    """Look at one array of all messages; none of an array that nobody trains."""
+    name, slack = parameter.name, rounding_of(record, round_)
+    looks = []
+    for message in messages:
+        sent = message.get_sent(name)
+        if sent is None or hindrance_of(round_, parameter, message):
+            continue
+        if name.endswith(_NEVER_NEGATIVE) and not sent.all():
+            testimony.note(f"{name}: zeros may be negative values that were cut; such updates are left out")
+            continue
+        draws, error = testimony.expected.draws, testimony.noise_error
+        seen = look(sent, message.received.get(name), draws, error, slack=slack)
+        if seen.finite:
+            looks.append((message, seen))
+        else:
+            testimony.party(run, message.node).skip(round_, f"{name} has numbers that are not finite")
+    if any(seen.moved for _, seen in looks):
+        testimony.arrays.add(name)
+        return looks
+    if looks:
+        testimony.note(f"{name}: no client changed it in round {round_.number}; it counts as not trained")
+    return []
+
+
+def _note_integers(record: Record, round_: Round, messages: Sequence[Message], testimony: Testimony) -> None:
+    """Note arrays of integers that clients change: they carry no noise of real numbers."""
+    for parameter in record.parameters:
+        if parameter.dtype.startswith("float"):
+            continue
+        for message in messages:
+            sent, before = message.get_sent(parameter.name), message.received.get(parameter.name)
+            if sent is not None and before is not None and not np.array_equal(sent, before):
+                testimony.note(f"{parameter.name} ({parameter.dtype}) is changed, and sent without noise")
+
+
+def _judge_mean(party: Party, round_: Round, mean: UpdateLook, testimony: Testimony) -> None:
+    """Hold the noise of a mean against the claim, which is that of each client by its share."""
+    shares = shares_of(round_)
+    expected = expect_mean(testimony.expected, shares)
+    for node, share in zip(round_.participants, shares.tolist(), strict=True):
+        reach = None if expected.reach is None else usable_amount(expected.reach * share)
+        testimony.party(party.run, node).add_multiplier(mean.bound, reach)
+    testimony.judge_noise(party, round_, mean, expected)
+
+
+def _judge_update(party: Party, round_: Round, update: UpdateLook, testimony: Testimony) -> None:
+    """Hold one message against the claim."""
+    party.add_multiplier(update.bound, testimony.expected.reach)
+    party.norm_most = max(party.norm_most, math.sqrt(update.square))
+    testimony.judge_noise(party, round_, update, testimony.expected)
+    _judge_norm(party, round_, update, testimony)
+
+
+def _judge_norm(party: Party, round_: Round, update: UpdateLook, testimony: Testimony) -> None:
+    """Hold the length of an update against C and noise: the claimed one, or else the most that can be in it."""
+    expected, error = testimony.expected, testimony.norm_error
+    if expected.clip is None or expected.scale is None:
+        return
+    test = testimony.test("norms", "no update is longer than clipping to C and the noise in it allow")
+    test.checked += 1
+    # Rounding may have made the update longer, by the length of the allowances at most.
+    norm = math.sqrt(update.square) - math.sqrt(update.slack)
+    most = _find_longest(expected, expected.scale * (1 + TOLERANCE), update.size, error)
+    if norm <= most:
+        return
+    text = f"an update of norm {norm:.4g}, where clipping to {expected.clip:g} and the claimed noise allow {most:.4g}"
+    if update.bound > expected.scale and norm <= _find_longest(expected, update.bound, update.size, error):
+        party.skip(round_, f"{text}: more noise than claimed would explain it")
+        return
+    test.failed += 1
+    party.fault("norms", f"{text} (round {round_.number}): it is not clipped")
+
+
+def _find_longest(expected: Expected, scale: float, size: int, error: float) -> float:
+    """Return what the length of a clipped update with noise of this scale hardly exceeds."""
+    clip = (expected.clip or 0.0) * (1 + _CLIPPED)
+    return scale * math.sqrt(expected.draws.most_square(size, clip / scale, error))

@@ -85,7 +85,7 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    from fedattack.record.folder import find_parts
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.checks import check_attacks, check_device
 
     given = read_options(options, memory, [name])
@@ -107,9 +107,10 @@ def attack(
         frozen=frozen,
     )
     declared.check_words()
-    find_parts(folder)
+    opened = RunFolder(folder)
+    _ = opened.parts
     (chosen,) = choose_attacks_on([name], given, device)
-    trusted = trust_knowledge(folder, trust)
+    trusted = trust_knowledge(opened, trust)
     files = attack_run(
         chosen, folder, device=device, seed=seed, skip_damaged=skip_damaged, declared=declared, trusted=trusted
     )

@@ -121,6 +121,7 @@ def audit(
     settings = resolve_settings(study, changes or [])
     check_conditions(conditions, study.attacks, isolating=settings["server"] == "isolating")
     check_data(changes or [])
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.running import check_free
     from fedattack.runs.simulating import choose_seeds
 
@@ -129,4 +130,4 @@ def audit(
     chosen = choose_attacks_on(study.attacks, wanted, device)
     trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
     attack_each(chosen, out, device=device, trusted=trusted)
-    report_run(out, device, Gates(conditions, junit), as_json, trusted)
+    report_run(RunFolder(out), device, Gates(conditions, junit), as_json, trusted)

@@ -17,7 +17,7 @@ from fedattack.cli.steps import BAD_INPUT
 
 if TYPE_CHECKING:
     from fedattack.record.check import CheckReport
-    from fedattack.record.folder import Part
+    from fedattack.record.folder import RunFolder
 
 
 def check(
@@ -33,7 +33,7 @@ def check(
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
     from fedattack.record.check import CheckReport, check_record
-    from fedattack.record.folder import find_parts, lost_records
+    from fedattack.record.folder import RunFolder
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
@@ -45,10 +45,10 @@ def check(
     strangers: dict[Path, list[str]] = {}
     asks: list[str] = []
     if (folder / "record").exists():
-        parts = find_parts(folder, some=True)
-        paths, lost = [part.record for part in parts], lost_records(folder, parts)
-        strangers = _list_strangers(folder, parts)
-        asks = [request.describe() for request in (*asked_of_knowledge(folder), *asked_of_study(folder))]
+        opened = RunFolder(folder)
+        paths, lost = [part.record for part in opened.parts_there], opened.lost
+        strangers = _list_strangers(opened)
+        asks = [request.describe() for request in (*asked_of_knowledge(opened), *asked_of_study(opened))]
     checks = {}
     for path in paths:
         checks[str(path)] = record_check = check_record(path)
@@ -67,14 +67,13 @@ def check(
         raise typer.Exit(BAD_INPUT)
 
 
-def _list_strangers(folder: Path, parts: Sequence["Part"]) -> dict[Path, list[str]]:
+def _list_strangers(folder: "RunFolder") -> dict[Path, list[str]]:
     """Say by record what lies in the wrong place: the record itself, or what is of another one beside it."""
     from fedattack.record import Record
-    from fedattack.record.folder import misplaced_records
     from fedattack.record.marks import list_strangers
 
-    found = {path: [line] for path, line in misplaced_records(folder, parts).items()}
-    for part in parts:
+    found = {path: [line] for path, line in folder.misplaced.items()}
+    for part in folder.parts_there:
         # A damaged record is told of by itself, and its rounds were looked at.
         with suppress(RecordError):
             record = Record(part.record, thinned=True)
@@ -101,9 +100,7 @@ def _refusals(path: Path) -> list[str]:
             told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
     able = told.pop("", [])
     lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]
-    if able and record.left_out:
-        lines.append(f"attacks that take it with --frozen, the weights that are not in it: {', '.join(able)}")
-    elif able:
+    if able:
         lines.append(f"attacks that take it: {', '.join(able)}")
     return lines
 

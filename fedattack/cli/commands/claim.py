@@ -15,6 +15,7 @@ from fedattack.cli.steps import command_line, gate_findings, print_page, read_co
 if TYPE_CHECKING:
     from fedattack.claims.check import ClaimAnswer
     from fedattack.claims.measured import Trial
+    from fedattack.record.folder import RunFolder
 
 
 def claim(
@@ -73,12 +74,16 @@ def claim(
     from fedattack.claims.check import check_claim, load_mechanism
     from fedattack.claims.measured import Trial
     from fedattack.cli.canaries import canaries_of
+    from fedattack.record.folder import RunFolder
 
     tested = None
     if mechanism is not None:
         tested = load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    trusted = trust_knowledge(run, trust)
+    opened = None
+    if run is not None:
+        opened = RunFolder(run)
+    trusted = trust_knowledge(opened, trust)
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(
         claim_read,
@@ -86,7 +91,7 @@ def claim(
         trial,
         name=mechanism or "",
         record=folder,
-        sends_models=run is None or _sends_models(run),
+        sends_models=opened is None or _sends_models(opened),
         canaries=told_apart,
     )
     with gate_findings(conditions, [*answer.findings, answer.whole]):
@@ -106,12 +111,12 @@ def _find_run(folder: Path | None) -> Path | None:
     return None
 
 
-def _sends_models(folder: Path) -> bool:
+def _sends_models(folder: "RunFolder") -> bool:
     """Say whether clients reply models in a run, and not gradients or differences, as far as it is known."""
     from fedattack.attacks.knowledge_files import read_knowledge
-    from fedattack.record.folder import KNOWLEDGE, find_parts
+    from fedattack.record.folder import KNOWLEDGE
 
-    for part in find_parts(folder):
+    for part in folder.parts:
         if (part.knowledge / KNOWLEDGE).exists():
             sends = read_knowledge(part.knowledge).sends
             if sends is not None and sends.factors is not None:

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from fedattack.base.errors import ConfigError
 from fedattack.cli.console import tell
-from fedattack.cli.options import AsJson, Clients, Every, InSketches, Layers, choose_kept
+from fedattack.cli.options import AsJson, Clients, Every, choose_kept
 
 
 def observe(
@@ -27,15 +27,13 @@ def observe(
     lr: Annotated[float | None, typer.Option(help="In fedsgd, the server's learning rate.")] = None,
     every: Every = 1,
     clients: Clients = "1",
-    layers: Layers = None,
-    sketch: InSketches = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a Flower app as it is, and record what its server sees.
 
     A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
 
-    The last four options record less. Before the first round the log says how much the run will write.
+    The last two options record less. Before the first round the log says how much the run will write.
 
     Examples: `fedattack observe --out audit/record -- flwr run . --stream`;
     `fedattack observe --out audit/record --every 10 -- flwr run . --stream`
@@ -51,9 +49,9 @@ def observe(
         options["facts"] = {"lr": lr}
     if view is not None:
         options["view"] = view
-    keep = choose_kept(every, clients, layers, sketch)
+    keep = choose_kept(every, clients)
     if keep.kinds:
-        options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "sketch": sketch}
+        options |= {"every": every, "clients": keep.clients}
     rounds = observe_command(command, out, options)
     done = f"{rounds} rounds"
     if rounds is None:

@@ -1,9 +1,11 @@
 """`fedattack report`."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from fedattack.base.errors import ConfigError, instead
 from fedattack.cli.options import AsJson, Device, FailIf, Folder, Junit, Pdf, Quiet, Trust
 from fedattack.cli.steps import Gates, read_conditions, report_run, trust_knowledge
 
@@ -36,15 +38,39 @@ def report(
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
     """
-    from fedattack.record.folder import find_parts
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.checks import check_conditions, check_device, scored_attacks
 
     conditions = read_conditions(fail_if)
     check_device(device)
-    check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
-    trusted = trust_knowledge(folder, trust)
+    opened = RunFolder(folder)
+    check_conditions(conditions, scored_attacks(opened.parts), isolating=True)
+    trusted = trust_knowledge(opened, trust)
     if filed:
-        from fedattack.report.filed import add_words, read_words
+        from fedattack.report.html import add_words
 
         add_words(folder, by or "", read_words(filed, by), why)
-    report_run(folder, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
+    report_run(opened, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
+
+
+def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:
+    """Read each ``FIELD=TEXT`` of what a person says.
+
+    Raises
+    ------
+    ConfigError
+        If a field is unknown, a text is empty or too long, or nobody says who speaks.
+    """
+    from fedattack.report.html import FIELDS, LONGEST
+
+    said = []
+    for word in words:
+        field, _, text = word.partition("=")
+        if field not in FIELDS:
+            raise ConfigError(f"--file {word}: {instead(field, FIELDS)}")
+        if not 0 < len(text.strip()) <= LONGEST:
+            raise ConfigError(f"--file {field}=…: expected FIELD=TEXT of at most {LONGEST} letters, got {len(text)}")
+        said.append((field, text.strip()))
+    if not (by or "").strip():
+        raise ConfigError("--file says something in somebody's name: expected --by NAME, too")
+    return said

@@ -54,6 +54,7 @@ def resume(
 
     Example: `fedattack resume runs/first`
     """
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.asked import asked_of_study
     from fedattack.runs.checks import check_attacks, check_cluster, check_conditions, check_device, options_among
     from fedattack.runs.presets import load_preset
@@ -71,10 +72,11 @@ def resume(
     check_conditions(conditions, sorted(judged), isolating=study["settings"]["server"] == "isolating")
     names: Sequence[str] = preset.attacks
     if is_trained(folder, study) and not given:
-        from fedattack.record.folder import find_parts
+        from fedattack.record import Record
         from fedattack.runs.pipeline import list_unscored
 
-        names = list_unscored(find_parts(folder), names)
+        records = {part: Record(part.record, thinned=True) for part in RunFolder(folder).parts}
+        names = list_unscored(records, names)
         if not names:
             findings = _read_report(folder)
             if findings is not None:
@@ -82,7 +84,7 @@ def resume(
                 return
     check_cluster(names)
     chosen = choose_attacks_on(names, options_among(wanted, names), device)
-    asked = asked_of_study(folder)
+    asked = asked_of_study(RunFolder(folder))
     trusted: set[str] = set()
     if trust:
         trusted = trust_asked(asked)
@@ -90,16 +92,16 @@ def resume(
     with tell_how_to_go_on(folder, again), log_warnings(folder), watch_bars() as watch:
         go_on(folder, command=command_line(), watch=watch, trusted=trusted)
     attack_each(chosen, folder, device=device, trusted=trusted)
-    report_run(folder, device, Gates(conditions), as_json, trusted)
+    report_run(RunFolder(folder), device, Gates(conditions), as_json, trusted)
 
 
 def _list_scored(folder: Path) -> list[str]:
     """List the attacks that have scores, also those that the run did not begin with."""
-    from fedattack.record.folder import find_parts
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.checks import scored_attacks
 
     try:
-        return scored_attacks(find_parts(folder))
+        return scored_attacks(RunFolder(folder).parts)
     except RecordError:
         # A run that was stopped early has no record, and nothing is scored.
         return []

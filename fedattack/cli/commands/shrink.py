@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from fedattack.cli.console import tell
-from fedattack.cli.options import AsJson, Clients, Every, InSketches, Layers, choose_kept
+from fedattack.cli.options import AsJson, Clients, Every, choose_kept
 
 
 def shrink(
@@ -16,8 +16,6 @@ def shrink(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the copy.", metavar="DIR")],
     every: Every = 1,
     clients: Clients = "1",
-    layers: Layers = None,
-    sketch: InSketches = 0,
     as_json: AsJson = False,
 ) -> None:
     """Make a smaller copy of a record that is too large to keep; the record stays as it is.
@@ -33,7 +31,7 @@ def shrink(
     from fedattack.record.signature import SIGNING_KEY
     from fedattack.record.size import in_bytes
 
-    keep = choose_kept(every, clients, layers, sketch)
+    keep = choose_kept(every, clients)
     before = after = rounds = 0
     for name, path in records_in(record).items():
         whole = Record(path, thinned=True)

@@ -72,6 +72,7 @@ def what_if(
     from fedattack.grids.cell import Request
     from fedattack.grids.whatif.alteration import NOTHING, read_alterations
     from fedattack.grids.whatif.asked import check_room, check_run, list_siblings, options_of_run
+    from fedattack.record.folder import RunFolder
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
 
@@ -95,7 +96,8 @@ def what_if(
     check_room(parts, out, cells, keep_records=request.keep_records)
     trusted = set()
     if trust:
-        trusted = trust_asked([*asked_of_knowledge(folder), *asked_of_study(folder)])
+        opened = RunFolder(folder)
+        trusted = trust_asked([*asked_of_knowledge(opened), *asked_of_study(opened)])
     wanted = {**options_of_run(folder, possible), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from fedattack.base.errors import ConfigError, instead
 from fedattack.base.settings import Value
-from fedattack.grids.cell import Cell, list_data, write_value
+from fedattack.grids.cell import Cell, check_changes, list_data, write_value
 from fedattack.grids.reproduce.spec import Reproduction
-from fedattack.runs.checks import check_data
-from fedattack.runs.settings import open_settings
 
 
 def check_words(
@@ -24,7 +22,10 @@ def check_words(
     dict
         The files, by name of the dataset.
     """
-    _check_changes(spec, changes)
+    taken: set[str] = set()
+    for cell in spec.cells:
+        taken.update(cell.settings)
+    check_changes(changes, taken, "--only")
     return _select_cells(spec, only), _read_files(spec, data)
 
 
@@ -46,20 +47,6 @@ def _select_cells(spec: Reproduction, only: Sequence[str]) -> list[Cell]:
     if not cells:
         raise ConfigError(f"--only {' '.join(only)}: {spec.name} has no such cell")
     return cells
-
-
-def _check_changes(spec: Reproduction, changes: Sequence[str]) -> None:
-    known = open_settings()
-    for text in changes:
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {text}: expected key=value")
-        if key not in known:
-            raise ConfigError(f"--set {text}: unknown key {key!r}: {instead(key, known)}")
-        if any(key in cell.settings for cell in spec.cells):
-            raise ConfigError(f"--set {text}: {key} belongs to the grid of {spec.name}; choose cells with --only")
-        known[key].parse(value)
-    check_data(changes)
 
 
 def _read_files(spec: Reproduction, data: Sequence[str]) -> dict[str, Path]:

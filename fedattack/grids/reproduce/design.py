@@ -15,20 +15,14 @@ from fedattack.grids.measure import (
     write_scaled,
     write_spread,
 )
-from fedattack.grids.page import (
-    Results,
-    list_commands,
-    list_done,
-    name_levels,
-    write_commands,
-    write_markdown,
-    write_picture,
-)
+from fedattack.grids.page import Results, list_commands, list_done, name_levels
 from fedattack.grids.reproduce.asked import check_words
 from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from fedattack.grids.trained import Audit, TrainedDesign, audit_cell, name_data
-from fedattack.report.words import NOTHING, count_words, markdown, markdown_table
+from fedattack.report.page import Page, Passage
+from fedattack.report.section import PageTable
+from fedattack.report.words import NOTHING, count_words
 
 
 def reproduce(
@@ -120,30 +114,33 @@ class Reproducing(TrainedDesign):
         picture = draw_results(self.spec, results)
         if picture:
             pages[f"{self.name}.svg"] = picture
-        return {**pages, f"{self.name}.md": write_table_page(self.spec, results, picture=bool(picture))}
+        page = make_page(self.spec, results, picture=next(iter(pages), ""))
+        return {**pages, f"{self.name}.md": page.to_markdown()}
 
 
-def write_table_page(spec: Reproduction, results: Results, *, picture: bool) -> str:
-    """Write ours beside the paper's as Markdown; `picture`: there is a ``NAME.svg``."""
-    done, words = list_done(results), f"fedattack {results['fedattack']}"
-    blocks = [markdown(f"{spec.paper}. {spec.about}")]
+def make_page(spec: Reproduction, results: Results, *, picture: str = "") -> Page:
+    """Put ours beside the paper's; `picture` is the file that shows both."""
+    done, passages, departure = list_done(results), [], ""
     if results["changes"]:
-        changes = ", ".join(results["changes"])
-        blocks.append(f"**Departs from the paper's setting in: {markdown(changes)}.**")
+        departure = f"Departs from the paper's setting in: {', '.join(results['changes'])}."
     if done:
-        blocks += [_write_table(spec, done), _write_legend(done)]
-        words += "; the second command makes the first cell alone"
-    if picture:
-        blocks.append(write_picture(spec.title, f"{spec.name}.svg"))
+        passages.append(Passage("table", "", "numbers", _make_table(spec, done), texts=len(spec.columns)))
+    passages.append(Passage("picture", spec.title, "", picture))
     lacking = group_by(list_done(results, done=False), lambda entry: entry["reason"])
-    if lacking:
-        lines = [_describe_lacking(spec, reason, entries) for reason, entries in lacking.items()]
-        blocks.append("\n- ".join(["Not there:\n", *lines]))
-    blocks.append(write_commands(words, list_commands(results)))
-    return write_markdown(spec.title, blocks)
+    lines = [_describe_lacking(spec, reason, entries) for reason, entries in lacking.items()]
+    passages.append(Passage("lines", "Not there", "lacking", lines))
+    return Page(
+        kind="Reproduction",
+        title=spec.title,
+        about=f"{spec.paper}. {spec.about}",
+        passages=passages,
+        commands=list_commands(results),
+        version=results["fedattack"],
+        departure=departure,
+    )
 
 
-def _write_table(spec: Reproduction, done: Sequence[Results]) -> str:
+def _make_table(spec: Reproduction, done: Sequence[Results]) -> PageTable:
     header, rows = list(spec.columns), []
     for entry in done:
         rows.append([_write_place(entry, column) for column in spec.columns])
@@ -167,7 +164,7 @@ def _write_table(spec: Reproduction, done: Sequence[Results]) -> str:
         if ours["n"]:
             count = f"{ours['n']:,}"
         row += [count, str(len(entry["seeds"])), f"{entry['minutes']:.1f}"]
-    return markdown_table(header, rows, texts=len(spec.columns))
+    return PageTable("", _write_legend(done), header, rows)
 
 
 def _write_number(number: Number, ours: Mapping[str, Any], with_paper: bool) -> list[str]:
@@ -222,5 +219,4 @@ def _describe_lacking(spec: Reproduction, reason: str, entries: Sequence[Results
     text = count_words(len(entries), "cell")
     if common:
         text += f" ({'; '.join(common)})"
-    # Reasons may have commands in them.
-    return markdown(f"{text}: {reason}").replace("\\`", "`")
+    return f"{text}: {reason}"

@@ -42,6 +42,7 @@ def pareto_front(losses: Sequence[float], successes: Sequence[float]) -> list[bo
 
     Of points that are equal in both, all or none are on the front.
     """
+    # From the lowest loss on, a point is on the front if its success is below that of all points before it.
     order = sorted(range(len(losses)), key=lambda i: (losses[i], successes[i]))
     on_front, best = [False] * len(losses), np.inf
     for _, group in groupby(order, key=losses.__getitem__):
@@ -59,6 +60,7 @@ def success_at(grid: NDArray[np.float64], curve: Curve) -> NDArray[np.float64]:
 
     Cells of the same loss count with their mean.
     """
+    # np.interp takes each loss once: cells of the same loss are summed, and divided by how many they are.
     losses, indices = np.unique(np.asarray(curve[0], dtype=float), return_inverse=True)
     means = np.bincount(indices, weights=np.asarray(curve[1], dtype=float)) / np.bincount(indices)
     return np.asarray(np.interp(grid, losses, means, left=np.nan, right=np.nan))
@@ -80,15 +82,18 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     low, high = min(every, default=0.0), min(max(every, default=0.0), most)
     if not low < high:
         return Comparison(None, {})
+    # On a logarithm, equal ratios of losses weigh alike, as they are drawn.
     space = np.geomspace if is_wide([low, high]) else np.linspace
     ends = space(low, high, _STEPS + 1)
     # Between the ends, so that the cell without defence, which all share, is no stretch of its own.
     middles = (ends[:-1] + ends[1:]) / 2
     values = np.stack([success_at(middles, curve) for curve in curves.values()])
     there = ~np.isnan(values)
+    # Where fewer than two defences reach a loss, there is nothing to compare.
     met = there & (np.sum(there, axis=0) > 1)
     least = np.where(met, values, np.inf).min(axis=0)
     lowest = met & (values <= least + _TIE)
+    # Each column is a loss at which some defences meet.
     compared = np.flatnonzero(met.any(axis=0))
     if not len(compared):
         return Comparison(None, {})

@@ -17,7 +17,7 @@ from fedattack.base.untrusted import read_sealed
 from fedattack.defences import NONE
 from fedattack.grids.cell import Cell, Job, Number, Request, group_by, select_keys, write_command
 from fedattack.grids.engine import DONE, Outcome, run_grid, state_version
-from fedattack.grids.measure import measure
+from fedattack.grids.measure import add_twins, measure, read_finding
 from fedattack.grids.page import Results, list_done
 from fedattack.grids.tradeoff.analysis import Curve, compare, losses_of, measured_cells, pareto_front, success_of
 from fedattack.grids.tradeoff.cost import KEPT_COST, measure_cost
@@ -85,6 +85,7 @@ def tradeoff(
     if list_done(results):
         request.tell("cost of each defence")
         ladders = load_ladders()
+        # Of a ladder of an even number of strengths, the lower of the two in the middle.
         middles = {kind: float(values[(len(values) - 1) // 2]) for kind, values in strengths.items() if kind in ladders}
         results["cost"] = _measure_once(design, cost, settings, middles)
         design.write(results)
@@ -121,16 +122,11 @@ class TradingOff(TrainedDesign):
     findings: dict[str, list[Finding]] = field(default_factory=dict)
 
     def read_cell(self, job: Job, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
-        """Read quality, attacks and promise of a cell that is done."""
-        loss, accuracy = (_measure_plainly(number, findings, run) for number in (LOSS, ACCURACY))
+        """Read quality and promise of a cell that is done, and keep its findings."""
+        loss, accuracy = _measure_plainly(LOSS, run), _measure_plainly(ACCURACY, run)
         diverged = any(values[-1] is None for values in run.get("loss", {"seeds": {}})["seeds"].values())
         if diverged:
             loss = dict.fromkeys(loss)
-        attacks = {}
-        for finding in filter(_is_success, findings):
-            number = Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
-            attack = _measure_plainly(number, findings, run)
-            attacks[finding.name] = {**attack, "baselines": dict(finding.baselines)}
         epsilon = run.get("privacy", {}).get("epsilon_run", {}).get("high")
         self.findings[job.cell.name] = list(filter(_is_success, findings))
         if "accuracy" in run and self.quality is None:
@@ -139,7 +135,7 @@ class TradingOff(TrainedDesign):
         if classes > 1 and self.quality == "accuracy":
             # The loss of a model that finds every class alike; of a regression there is no such thing.
             self.guessing = math.log(classes)
-        return {"loss": loss, "accuracy": accuracy, "diverged": diverged, "epsilon": epsilon, "attacks": attacks}
+        return {"loss": loss, "accuracy": accuracy, "diverged": diverged, "epsilon": epsilon}
 
     def describe(self, cell: Cell) -> str:
         """Say in a line what came out of a cell that is done."""
@@ -153,7 +149,14 @@ class TradingOff(TrainedDesign):
             if outcomes[cell.name].state == DONE:
                 entry = self.read_entry(cell)
             cells.append({**cell.place, **entry})
-        numbers = _describe_numbers(chain.from_iterable(self.findings.values()))
+        found = list(chain.from_iterable(self.findings.values()))
+        for entry in list_done({"cells": cells}):
+            findings = self.findings[entry["cell"]]
+            if entry["defence"] == NONE:
+                findings = add_twins(findings, found)
+            # Twins are known only when all cells are read, and so are not kept with the entry of one.
+            entry["attacks"] = {finding.name: _read_success(finding) for finding in findings}
+        numbers = _describe_numbers(found)
         results = {
             "tradeoff": self.preset,
             "title": self.title,
@@ -162,7 +165,7 @@ class TradingOff(TrainedDesign):
             "guessing": self.guessing,
             "strengths": select_keys(describe_strengths(), [str(cell.place["defence"]) for cell in self.cells]),
             "numbers": numbers,
-            "cells": _complete_attacks(cells, numbers),
+            "cells": cells,
             "at_equal_loss": {},
             "fronts": {},
             "cost": None,
@@ -177,11 +180,15 @@ class TradingOff(TrainedDesign):
         return write_pages(results)
 
 
-def _measure_plainly(number: Number, findings: Sequence[Finding], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a number of which no paper states anything."""
-    measured = measure(number, findings, run)
+def _measure_plainly(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure a number of the training, of which no paper states anything."""
+    measured = measure(number, (), run)
     del measured["paper"], measured["difference"]
     return measured
+
+
+def _read_success(finding: Finding) -> dict[str, Any]:
+    return read_finding(finding) | {"baselines": dict(finding.baselines)}
 
 
 def _is_success(finding: Finding) -> bool:
@@ -215,18 +222,6 @@ def _describe_numbers(findings: Iterable[Finding]) -> list[dict[str, Any]]:
             }
         )
     return sorted(numbers, key=lambda number: not number["headline"])
-
-
-def _complete_attacks(cells: Sequence[dict[str, Any]], numbers: Sequence[Results]) -> Sequence[dict[str, Any]]:
-    """Without a defence there is nothing to know of: there an adaptive attacker is the one who does not know."""
-    for cell in cells:
-        if cell["defence"] == NONE and "attacks" in cell:
-            cell["attacks"] = dict(cell["attacks"])
-            for number in numbers:
-                name, blind = number["name"], number["name"].removesuffix(ADAPTIVE)
-                if number["adaptive"] and blind in cell["attacks"]:
-                    cell["attacks"].setdefault(name, cell["attacks"][blind])
-    return cells
 
 
 def _find_limit(results: Results) -> float | None:

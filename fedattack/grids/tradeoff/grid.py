@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from fedattack.base.errors import ConfigError, instead
 from fedattack.base.settings import SettingField, Value
 from fedattack.defences import NONE
-from fedattack.grids.cell import Cell, Number
+from fedattack.grids.cell import Cell, Number, check_changes
 from fedattack.runs.app import app_folder
-from fedattack.runs.checks import check_data
 from fedattack.runs.presets import Preset, resolve_settings
 from fedattack.runs.settings import open_settings
 
@@ -59,6 +58,7 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[Va
     for name in preset.tradeoff:
         _check_name(f"preset {preset.name}, [tradeoff]", name, ladders)
     chosen: dict[str, list[Value]] = {}
+    # Without words the names of the ladders are the words.
     for text in wanted or ladders:
         name, separator, strengths = text.partition("=")
         if name in settings:
@@ -90,10 +90,7 @@ def check_words(
     preset: Preset, wanted: Sequence[str], changes: Sequence[str]
 ) -> tuple[dict[str, list[Value]], dict[str, Value]]:
     """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence."""
-    for change in changes:
-        if change.partition("=")[0] in (SETTING, STRENGTH):
-            raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
-    check_data(changes)
+    check_changes(changes, (SETTING, STRENGTH), "--defence NAME=S1,S2,…")
     undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
     return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
 
@@ -106,6 +103,7 @@ def make_cells(preset: str, strengths: Mapping[str, Sequence[Value]]) -> list[Ce
         for value in values:
             changed: dict[str, Value] = {SETTING: name, STRENGTH: value}
             if name in settings:
+                # A setting that stands for a defence is changed itself, and there is no defence beside it.
                 changed = {SETTING: NONE, STRENGTH: 0.0, name: value}
             cells.append(Cell(preset, changed, {"defence": name, "strength": value}))
     return cells

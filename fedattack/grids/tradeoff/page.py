@@ -7,31 +7,13 @@ from typing import Any
 from fedattack.audit.finding import PROPORTION, in_units
 from fedattack.defences import NONE
 from fedattack.grids.cell import group_by, write_value
-from fedattack.grids.page import (
-    Page,
-    Passage,
-    Results,
-    list_commands,
-    list_done,
-    name_levels,
-    write_commands,
-    write_list,
-    write_markdown,
-    write_picture,
-)
+from fedattack.grids.page import Results, list_commands, list_done, name_levels
 from fedattack.grids.tradeoff.analysis import losses_of, measured_cells, success_of
 from fedattack.grids.tradeoff.cost import REFERENCE
 from fedattack.grids.tradeoff.picture import draw_results, list_plots
-from fedattack.report.section import Table
-from fedattack.report.words import (
-    NOTHING,
-    compact,
-    markdown,
-    markdown_table,
-    printable_all,
-    shown,
-    with_interval,
-)
+from fedattack.report.page import Page, Passage
+from fedattack.report.section import PageTable
+from fedattack.report.words import NOTHING, compact, printable_all, shown, with_interval
 
 LITTLE = 0.05
 """Share by which a learning loss may be above that without defence to count as hardly above it."""
@@ -40,40 +22,38 @@ _ATTACKERS = {False: "attackers who do not know of the defence", True: "attacker
 
 
 def write_pages(results: Results) -> dict[str, str]:
-    """Write the page as Markdown and as HTML, and the pictures, by the names of the files."""
+    """Write the page as Markdown and as HTML, and the picture, by the names of the files."""
     name, pages = f"tradeoff-{results['tradeoff']}", {}
     picture = draw_results(results)
     if picture:
         pages[f"{name}.svg"] = picture
-    tables = make_tables(results)
-    text = to_markdown(results, tables, list(pages))
-    return {**pages, f"{name}.md": text, f"{name}.html": make_page(results, tables).to_html()}
+    page = make_page(results, picture=next(iter(pages), ""))
+    return {**pages, f"{name}.md": page.to_markdown(), f"{name}.html": page.to_html()}
 
 
-def to_markdown(results: Results, tables: Sequence[Table], pictures: Sequence[str]) -> str:
-    """Write the page as Markdown, which shows the pictures in these files."""
-    blocks = [markdown(_describe_points(results)), write_list(results["summary"])]
-    blocks += [write_picture(results["title"], picture) for picture in pictures]
-    for table in tables:
-        blocks += [f"## {table.title}", markdown_table(table.header, table.rows), markdown(table.caption)]
-    lacking = describe_lacking(results)
-    if lacking:
-        blocks += ["## Not there", write_list(lacking)]
-    blocks.append(write_commands(f"fedattack {results['fedattack']}", list_commands(results)))
-    return write_markdown(results["title"], blocks)
-
-
-def make_page(results: Results, tables: Sequence[Table]) -> Page:
-    """Make the page."""
+def make_page(results: Results, *, picture: str = "") -> Page:
+    """Make the page; `picture` is the file that shows all attacks."""
     clean = printable_all(dict(results))
     passages = [
         Passage("lines", "In short", "summary", clean["summary"]),
+        Passage("picture", clean["title"], "", picture),
         Passage("figures", "What each defence costs and buys", "figures", list_plots(clean)),
     ]
-    for number, table in enumerate(tables, 1):
+    for number, table in enumerate(make_tables(clean), 1):
         passages.append(Passage("table", table.title, f"table-{number}", table))
     passages.append(Passage("lines", "Not there", "lacking", describe_lacking(clean)))
-    return Page("Trade-off study", clean["title"], _describe_points(clean), passages, list_commands(clean))
+    departure = ""
+    if clean["changes"]:
+        departure = f"Changed in the preset: {', '.join(clean['changes'])}."
+    return Page(
+        kind="Trade-off study",
+        title=clean["title"],
+        about=_describe_points(clean),
+        passages=passages,
+        commands=list_commands(clean),
+        version=clean["fedattack"],
+        departure=departure,
+    )
 
 
 def summarise(results: Results) -> list[str]:
@@ -99,7 +79,7 @@ def _list_fronts(results: Results) -> list[tuple[Mapping[str, Any], Sequence[str
     return [(number, fronts[number["name"]]) for number in results["numbers"] if number["name"] in fronts]
 
 
-def make_tables(results: Results) -> list[Table]:
+def make_tables(results: Results) -> list[PageTable]:
     """Make the tables."""
     done = list_done(results)
     tables = [_tabulate_costs(results)]
@@ -128,8 +108,6 @@ def _describe_points(results: Results) -> str:
         "Learning loss is the global model's on held-out examples after the last round; success is what the attacks "
         "reached in that run, against attackers who do not know of the defence unless they are called adaptive."
     )
-    if results["changes"]:
-        text += f" Changed in the preset: {', '.join(results['changes'])}."
     done = list_done(results)
     if done and losses_of(done).count(None) == len(done):
         text += " There is no model in common that stayed finite, and so no learning loss at which to compare."
@@ -184,7 +162,7 @@ def _describe_front(results: Results, front: Sequence[str]) -> str:
     return "; ".join(texts)
 
 
-def _tabulate_cells(results: Results, done: Sequence[Results]) -> Table:
+def _tabulate_cells(results: Results, done: Sequence[Results]) -> PageTable:
     fronts, quality, units = _list_fronts(results), results["quality"] or "accuracy", ""
     if quality == "accuracy":
         units = PROPORTION
@@ -216,10 +194,10 @@ def _tabulate_cells(results: Results, done: Sequence[Results]) -> Table:
         caption += f" Strengths: {'; '.join(strengths.values())}."
     if diverged:
         caption += f" Diverged, and so without a learning loss: {', '.join(diverged)}."
-    return Table("Cells", caption, header, rows)
+    return PageTable("Cells", caption, header, rows)
 
 
-def _tabulate_attacks(results: Results, done: Sequence[Results]) -> Table | None:
+def _tabulate_attacks(results: Results, done: Sequence[Results]) -> PageTable | None:
     if not results["numbers"]:
         return None
     rows = list(map(_write_place, done))
@@ -240,10 +218,10 @@ def _tabulate_attacks(results: Results, done: Sequence[Results]) -> Table | None
     caption += ". Chance and null (the same attack where there is nothing to find) are those of the first row."
     if late:
         caption += f" Chosen after seeing the results, with wider intervals for it: {', '.join(late)}."
-    return Table("Attacks", caption, header, [*rows, chance, null])
+    return PageTable("Attacks", caption, header, [*rows, chance, null])
 
 
-def _tabulate_comparisons(results: Results) -> Table | None:
+def _tabulate_comparisons(results: Results) -> PageTable | None:
     defences: dict[str, None] = {}
     for compared in results["at_equal_loss"].values():
         defences |= dict.fromkeys(compared["shares"])
@@ -266,15 +244,15 @@ def _tabulate_comparisons(results: Results) -> Table | None:
     )
     if results["limit"] is not None:
         caption += f" Losses above {results['limit']:.3g}, that of finding every class alike, are left out."
-    return Table("At equal learning loss", caption, ["attack", "adaptive", "losses", *defences], rows)
+    return PageTable("At equal learning loss", caption, ["attack", "adaptive", "losses", *defences], rows)
 
 
-def _tabulate_costs(results: Results) -> Table | None:
+def _tabulate_costs(results: Results) -> PageTable | None:
     cost = results["cost"]
     if not cost:
         return None
     if "reason" in cost:
-        return Table("Cost", f"Not measured: {cost['reason']}", ["defence"], [])
+        return PageTable("Cost", f"Not measured: {cost['reason']}", ["defence"], [])
     rows, refused = [], []
     for name, entry in cost["defences"].items():
         if "reason" in entry:
@@ -297,7 +275,7 @@ def _tabulate_costs(results: Results) -> Table | None:
     records = f"{cost['records']:,} examples"
     if cost["records"] == 1:
         records = "1 example"
-    return Table(
+    return PageTable(
         "Cost",
         f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "
         f"computed (its training took {_write_time(cost['training']['seconds'])}): median time (fastest–slowest), "

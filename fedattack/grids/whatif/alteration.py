@@ -125,13 +125,9 @@ def check_alterable(record: Record, alterations: Sequence[Alteration]) -> None:
         raise RecordError(
             f"{record.path}: the run did not end, or goes on; `fedattack resume` ends it, and then ask again"
         )
-    if record.keep.sketch:
-        raise RecordError(f"{record.path} keeps {record.kept}, and what clients might have sent needs whole updates")
     kinds = {alteration.kind for alteration in alterations}
     if "secagg" in kinds and record.keep.some_clients:
         raise RecordError(f"--secagg: {record.path} keeps {record.kept}, and a sum takes the replies of all")
-    if "keep" in kinds and record.left_out:
-        raise RecordError(f"--keep: {record.path} keeps {record.kept}, and a share is one of all entries of an update")
 
 
 def alter_record(

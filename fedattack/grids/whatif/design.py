@@ -9,12 +9,11 @@ from typing import Any
 from fedattack.attacks import ATTACKS, Attack, Knowledge, KnownDefence, write_knowledge
 from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.attacks.matching import named_for
-from fedattack.audit.untried import lacking
 from fedattack.base.errors import ConfigError, FedAttackError, NeedsError, RunError
 from fedattack.base.files import make_private
 from fedattack.base.version import __version__
 from fedattack.grids.cell import CELLS
-from fedattack.grids.engine import FAILED, Design, Outcome, run_grid
+from fedattack.grids.engine import Design, Outcome, run_grid
 from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.grids.whatif.asked import list_siblings
@@ -98,15 +97,9 @@ class Altering(Design[Alteration]):
         copy, adaptive = self.request.cells / cell.name, False
         not_asked: dict[str, str] = {}
         make_private(copy)
-        try:
-            for index, part in enumerate(self.parts):
-                watch.step("record", index, len(self.parts))
-                adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
-        except FedAttackError as cause:
-            # Other alterations may well be possible.
-            why = f"no copy can be made: {self.request.hide_paths(str(cause))}"
-            self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, why))
-            return
+        for index, part in enumerate(self.parts):
+            watch.step("record", index, len(self.parts))
+            adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
         study = read_study(self.folder)
         if study:
             write_study(copy, {**study, "commands": [*study.get("commands", []), self.command]})
@@ -139,9 +132,8 @@ class Altering(Design[Alteration]):
                 f"{part.record}: clients send differences, or other arrays beside their models, and what-if alters "
                 "models alone; put the defence into the app, and audit it"
             )
-        if not record.left_out:
-            # By its name a running variance is known, which noise must not make negative.
-            record = named_for(record, known.model)
+        # By its name a running variance is known, which noise must not make negative.
+        record = named_for(record, known.model)
         alter_record(record, copy.record, alteration, seed=seed, memory=self.request.bytes_of_memory)
         # An attacker plays clients who defend the change of their model. What a run's own clients did comes first, and
         # both together cannot be told.
@@ -155,13 +147,15 @@ class Altering(Design[Alteration]):
         """List the run's attacks whose needs the copy meets; of sums also others that ask the same."""
         known, names = self._know(self.parts[0]), []
         for name in self.attacks:
-            missing = lacking(ATTACKS[name], record, known)
-            if missing:
-                not_asked[name] = "; ".join(missing)
+            obstacles = ATTACKS[name].find_obstacles(record, known)
+            if obstacles:
+                not_asked[name] = "; ".join(reason.what for reason in obstacles)
             else:
                 names.append(name)
         if record.view == "aggregate":
-            names += [name for name in list_siblings(self.attacks) if not lacking(ATTACKS[name], record, known)]
+            for name in list_siblings(self.attacks):
+                if not ATTACKS[name].find_obstacles(record, known):
+                    names.append(name)
         return names
 
     def _judge_copy(
@@ -192,7 +186,7 @@ class Altering(Design[Alteration]):
         """Gather what ``what-if.json`` holds."""
         for cell in self.cells:
             outcome = outcomes[cell.name]
-            if outcome.state == FAILED:
+            if outcome.state == "failed":
                 self.found[cell.name] = AlteredCell(cell, None, dict.fromkeys(self.attacks, outcome.reason))
         found, title, runs = list(self.found.values()), "", []
         for first in found[:1]:

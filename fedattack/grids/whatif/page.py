@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import Finding
-from fedattack.grids.page import Page, Passage, Results, write_list
+from fedattack.grids.measure import add_twins
+from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import Alteration
 from fedattack.record.project import ALTERED
-from fedattack.report.compare import Run, by_setting, table_of, to_markdown
-from fedattack.report.section import Table
+from fedattack.report.compare import Run, by_setting, table_of
+from fedattack.report.page import Page, Passage
+from fedattack.report.section import PageTable
 from fedattack.report.words import printable_all
 
 
@@ -101,36 +104,35 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     runs = _list_runs(cells)
     names = _list_names(runs)
     tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
-    for place, name in enumerate(_list_headlines(runs, names)):
+    for index, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
-            plots.append(by_setting(having, [ALTERED], name, anchor=f"what-if-{place}"))
+            plots.append(by_setting(having, [ALTERED], name, anchor=f"what-if-{index}"))
     links = {}
     for cell, entry in zip(cells, clean["runs"], strict=True):
         if cell.run is not None:
             links[f"{entry['folder']}/report.html"] = cell.alteration.label
     shared = dict(runs[0].facts["setting"])
     shared.pop(ALTERED, None)
-    limits, not_asked = clean["limits"], printable_all(list_not_asked(cells))
     passages = [
         Passage("figures", "At a glance", "glance", list_glances(cells)),
-        Passage("lines", "What this cannot tell", "limits", [line.replace("`", "") for line in limits]),
-        Passage("lines", "Not asked, and why", "not-asked", not_asked),
+        Passage("lines", "What this cannot tell", "limits", clean["limits"]),
+        Passage("lines", "Not asked, and why", "not-asked", printable_all(list_not_asked(cells))),
         Passage("figures", "Side by side", "figures", plots),
         Passage("cards", "Findings", "findings", tables),
         Passage("links", "The whole report of each", "runs", links),
         Passage("facts", "The same in all runs", "shared", shared),
     ]
-    title, kind = f"What if? {clean['title']}", "What if: the same attacks on altered copies of one record"
-    text = to_markdown(title, tables)
-    for passage, lines in ((passages[1], limits), (passages[2], not_asked)):
-        if lines:
-            text += f"\n## {passage.heading}\n\n{write_list(lines)}\n"
-    page = Page(kind, title, passages=passages, commands=[clean["command"]])
-    return {"what-if.md": text, "what-if.html": page.to_html()}
+    page = Page(
+        kind="What if: the same attacks on altered copies of one record",
+        title=f"What if? {clean['title']}",
+        passages=passages,
+        commands=[clean["command"]],
+    )
+    return {"what-if.md": page.to_markdown(), "what-if.html": page.to_html()}
 
 
-def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:
+def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
     """Put each headline in a table of its own, with a row for each run."""
     runs = _list_runs(cells)
     tables = []
@@ -140,7 +142,7 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[Table]:
         caption = name
         if name not in runs[0].names:
             caption += ": an attack on sums, which the run as it was did not make"
-        tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
+        tables.append(PageTable(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
     return tables
 
 
@@ -148,11 +150,13 @@ def _list_runs(cells: Sequence[AlteredCell]) -> list[Run]:
     """List what was found, of a copy of which nothing could be asked a run without findings."""
     runs = []
     for cell in cells:
+        # A copy of which nothing could be asked keeps its row in every table.
         empty = Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
         runs.append(cell.run or empty)
-    for place, cell in enumerate(cells):
+    found = list(chain.from_iterable(run.findings for run in runs))
+    for index, cell in enumerate(cells):
         if cell.alteration.settings is None:
-            runs[place] = _add_twins(runs[place], runs)
+            runs[index] = replace(runs[index], findings=add_twins(runs[index].findings, found))
     return runs
 
 
@@ -161,21 +165,6 @@ def _list_names(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         names |= dict.fromkeys(run.names)
     return list(names)
-
-
-def _add_twins(bare: Run, runs: Sequence[Run]) -> Run:
-    """Give a run without a change the findings of attackers who know of it: there is nothing to know of.
-
-    They are those of the attacker who does not know.
-    """
-    added: dict[str, Finding] = {}
-    for run in runs:
-        for finding in run.findings:
-            blind = finding.name.removesuffix(ADAPTIVE)
-            if finding.name.endswith(ADAPTIVE) and finding.name not in bare.names and blind in bare.names:
-                twin = replace(bare.find_named(blind), metric=finding.metric, label=finding.label)
-                added.setdefault(finding.name, replace(twin, headline=finding.headline))
-    return replace(bare, findings=[*bare.findings, *added.values()])
 
 
 def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:

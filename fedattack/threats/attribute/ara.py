@@ -61,6 +61,7 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
+    # Δ = −η·reach·(g + λw), solved for g.
     moved = training.lr * training.reach(examples)
     gradient = {}
     for name, delta in update.items():
@@ -139,6 +140,7 @@ class GradientMatching(Attack):
         objectives = np.full((len(METHODS), len(clients)), np.nan)
         matches = self._matches(cases, model, seed, chosen_device, progress)
         for row, case, match in matches:
+            # Decoys have no decision.
             asked = case.rows >= 0
             beliefs[row, case.rows[asked]] = match.beliefs[asked]
             decisions[row, case.rows[asked]] = match.decisions[asked]
@@ -204,11 +206,13 @@ class GradientMatching(Attack):
         progress: Progress,
     ) -> Iterator[tuple[int, "_NamedVictim", Match]]:
         """Match all cases by every method; yields the method's index, the case and its match."""
+        # Victims that are matched together have variables of one form.
         by_kind: dict[Weights, list[_NamedVictim]] = defaultdict(list)
         for case in cases:
             by_kind[self._weights(case.updates.steps)].append(case)
         options = self.options
         pieces: list[_AnswerPiece] = []
+        # Kinds in an order that no dict decides: victims draw by their index within a kind.
         for row, method in enumerate(METHODS):
             restarts = options.restarts or _RESTARTS[method]
             for kind, chosen in sorted(by_kind.items()):
@@ -217,14 +221,14 @@ class GradientMatching(Attack):
                 for group in groups_of(victims, how, options.memory, device):
                     pieces.append(_AnswerPiece(row, how, group))
         total, done = len(METHODS) * len(cases), 0
-        found = fan_out(
+        matches_of_pieces = fan_out(
             functools.partial(_match, model, seed, device),
             pieces,
             workers=options.workers,
             memory=options.memory,
             device=device,
         )
-        for piece, matches in zip(pieces, found, strict=True):
+        for piece, matches in zip(pieces, matches_of_pieces, strict=True):
             done += len(matches)
             progress(done, total)
             for index, match in matches.items():
@@ -300,6 +304,7 @@ def read_updates(
     usable, steps = Seen([], [], [], {}, 0), 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
+        # It decides how many steps the client made, by which the update is divided.
         examples = max(int(reply.count or records), 1)
         where = f"round {number}, client {client} left out"
         if examples > MOST_EXAMPLES:
@@ -371,6 +376,7 @@ def _members_first(
     kept: list[_NamedVictim] = []
     for number, case in enumerate(cases):
         mixed = _among_decoys(case, partial, public, np.random.default_rng((seed, 1, number)))
+        # Each example with each value (v, n, d): its own is not known yet.
         candidates = mixed.victim.x + mixed.victim.codes[:, None]
         labels = np.asarray(mixed.victim.y)
         variances = gradient_variances(
@@ -382,6 +388,7 @@ def _members_first(
         members[case.rows] = likely[: len(case.rows)]
         decoys.append(likely[len(case.rows) :])
         decoy_clients += [case.client] * len(decoys[-1])
+        # Members first (Section 3.3), whose attribute is then found as if membership were known (Section 3.2).
         judged = likely > 0.5
         if judged.any():
             kept.append(mixed.only(judged))
@@ -407,6 +414,7 @@ def _among_decoys(
         raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")
     chosen = draw.permutation(len(public.y))[: len(case.rows)]
     others = public.x[chosen].copy()
+    # Without their attribute, as the client's own examples are.
     others[:, list(partial.columns)] = 0
     x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
     rows = np.concatenate([case.rows, np.full(len(chosen), -1)])

@@ -74,6 +74,7 @@ def statistics_scores(
     """
     values, count = candidates.shape[:2]
     classes = loss == "cross-entropy"
+    # Value by value: all examples with the first value, all with the second.
     rows = candidates.reshape(values * count, -1)
     labels = np.tile(y, values)
     scores = {name: np.zeros(values * count) for name in (_OF_CLASSES if classes else _ANY_LOSS)}
@@ -81,12 +82,16 @@ def statistics_scores(
         losses = losses_of_models(model, [state], rows, labels, per_record_loss(loss))[0].numpy()
         gradients = last_layer_gradients(model, state, rows, labels, loss)
         scores["stats-loss"] -= losses
+        # Overwritten in each round, so that the last one stays.
         scores["stats-final-loss"] = -losses
         scores["stats-gradient"] += np.linalg.norm(flatten_gradients(gradients), axis=1)
         if classes:
             scores["stats-label"] += _predict(model, state, rows) == labels
+            # exp(−cross-entropy) is the probability of the label.
             scores["stats-probability"] += np.exp(-losses)
             weight = next(iter(gradients.values()))
+            # The label's row of the gradient ∂loss/∂W is (p_label − 1)·h, the only one that is negative where the
+            # layer's inputs h are not.
             to_label = weight[np.arange(len(rows)), labels].reshape(len(rows), -1)
             scores["stats-true-label-gradient"] += to_label.sum(axis=1)
     return {name: score.reshape(values, count).T for name, score in scores.items()}
@@ -103,6 +108,7 @@ def statistics_decisions(
     votes = np.zeros(next(iter(scores.values())).shape)
     for name, score in scores.items():
         decisions[name] = draw_largest(score, generator)
+        # Each heuristic has one vote for each example.
         votes[np.arange(len(votes)), decisions[name]] += 1
     decisions[HEURISTICS[-1]] = draw_largest(votes, generator)
     return decisions
@@ -156,14 +162,15 @@ class AttributeBaselines(Attack):
         prior = partial.prior
         if public is not None:
             prior = _shares_of(partial, public) if prior is None else prior
+            # The smaller set is the beginning of the larger one.
             order = draw.permutation(len(public))
             for size in PUBLIC_SIZES:
                 if len(order) < size:
                     notes.append(f"public{size} is left out: there are {len(order)} auxiliary records")
                     continue
-                few, method = public.take(order[:size]), f"public{size}"
+                sample, method = public.take(order[:size]), f"public{size}"
                 # the paper's attack models do not see the label
-                beliefs[method], classifiers[method] = impute(partial, few, labels=False, seed=seed)
+                beliefs[method], classifiers[method] = impute(partial, sample, labels=False, seed=seed)
         if prior is not None:
             beliefs["majority"] = np.tile(prior, (count, 1))
         for method, shares in beliefs.items():
@@ -173,6 +180,8 @@ class AttributeBaselines(Attack):
         share = np.full(values, 1 / values) if prior is None else prior
         for method, chosen in statistics.items():
             decisions[method] = chosen
+            # A heuristic gives a value and no probabilities; −1 takes the last row of the matrix, which is not looked
+            # at.
             beliefs[method] = np.where((chosen >= 0)[:, None], np.eye(values)[chosen], share)
         return Scores(
             attack=self.name,
@@ -229,14 +238,15 @@ def _scores_in_blocks(
     """Score a client's examples ``rows``, a few at a time, since each is completed with every value."""
     parameters = dict(model.named_parameters())
     numbers = partial.x.shape[1] + sum(parameters[name].numel() for name in last_layer(model))
+    # What is held at once are the completed examples and their gradients of the last layer.
     most = max(1, _NUMBERS // (len(codes) * numbers))
-    parts: dict[str, list[NDArray[np.float64]]] = {}
+    blocks: dict[str, list[NDArray[np.float64]]] = {}
     for first in range(0, len(rows), most):
-        few = rows[first : first + most]
-        candidates = partial.x[few] + codes[:, None]
-        for name, scores in statistics_scores(model, states, candidates, partial.y[few], loss).items():
-            parts.setdefault(name, []).append(scores)
-    return {name: np.concatenate(scores) for name, scores in parts.items()}
+        block = rows[first : first + most]
+        candidates = partial.x[block] + codes[:, None]
+        for name, scores in statistics_scores(model, states, candidates, partial.y[block], loss).items():
+            blocks.setdefault(name, []).append(scores)
+    return {name: np.concatenate(scores) for name, scores in blocks.items()}
 
 
 def _sent_states(

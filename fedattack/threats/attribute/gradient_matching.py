@@ -145,6 +145,7 @@ class _MatchingProblem:
         norms = _squared_norms(victims, rounds)
         self._counted = (norms > 0).to(device)
         shares = norms / norms.sum(dim=1, keepdim=True)
+        # Weighed by these, squared distances of unit gradients add up as those of the gradients themselves.
         self._shares = shares.float().to(device)
         # Gradients of about unit norm: the squares of a converged model's would underflow.
         self._scale = torch.where(norms > 0, norms, 1.0).rsqrt().float().to(device)
@@ -167,6 +168,7 @@ class _MatchingProblem:
         self._x, self._mask = _pad(inputs, records).to(device), _pad(masks, records).to(device)
         self._codes = torch.stack(codes).to(device)
 
+        # Gradients name the parameters; what else a state has are buffers.
         names = victims[0].gradients[0].keys()
         self._parameters = self._stack_rounds(states, names)
         self._buffers = self._stack_rounds(states, victims[0].states[0].keys() - names)
@@ -196,12 +198,14 @@ class _MatchingProblem:
         matches = []
         for row, victim in enumerate(self._victims):
             objectives = results["objective"][row]
+            # A cosine is to be large, a distance small.
             best = int(objectives.argmax())
             if how.method == "l2":
                 best = int(objectives.argmin())
             n, rounds = len(victim.x), len(victim.states)
             beliefs = _unit(results["shares"][row, best, :n])
             codes = victim.codes.astype(np.float64)
+            # ‖Σ_v share_v·code_v − code_w‖² for each value w.
             distances = np.square((beliefs @ codes)[:, None] - codes).sum(axis=2)
             matches.append(
                 Match(
@@ -221,17 +225,22 @@ class _MatchingProblem:
         for _ in range(how.steps):
             like = variables["logits"]
             noise = None
+            # softmax((logits + Gumbel noise)/γ) is a differentiable draw of a value (Jang et al. 2016; Algorithm 1,
+            # line 9). The victim's own generator draws it, so that a group of any size gives the same.
             if how.relaxation == "gumbel":
                 drawn = np.stack([draw.gumbel(size=like.shape[1:]) for draw in draws])
                 noise = torch.from_numpy(drawn).to(like)
+            # Adam goes up: the cosine is to be 1.
             objective = self._objective(variables, how, noise)["objective"]
             optimizer.zero_grad()
+            # Starts and victims share no variables: the gradient of the sum holds each one's own.
             (-objective.sum()).backward()
             optimizer.step()
         return self._objective(variables, how, None)
 
     def _lbfgs(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         starts = self._start(how, draws)
+        # One start after another: L-BFGS has one step length for all of its variables.
         ends = [self._descend(starts, restart, how) for restart in range(how.restarts)]
         joined = {}
         for name in ends[0]:
@@ -274,16 +283,21 @@ class _MatchingProblem:
         logits = variables["logits"]
         if noise is not None:
             logits = logits + noise
+        # Any real logits give shares that sum to one: nothing has to be projected.
         shares = (logits / how.temperature).softmax(dim=-1)
         labels = variables["labels"]
         if labels.requires_grad and self._kind == "cross-entropy":
             labels = labels.softmax(dim=-1)
+        # exp(−∞) = 0 for padded examples.
         masked = variables["weights"].masked_fill(~self._mask[:, None, None], -torch.inf)
         weights = masked.softmax(dim=-1).expand(-1, -1, self._rounds, -1)
+        # Scaled as the targets are: the gradient of a weighted sum of losses is the weighted sum of gradients.
         virtual = self._gradients(shares, labels, weights * self._scale[:, None, :, None])
         pairs = [(virtual[name], target[:, None]) for name, target in self._targets.items()]
         if how.method == "l2":
             inside = sum((gradient - target).flatten(3).square().sum(3) for gradient, target in pairs)
+            # Pythagoras: the part of the target within the span that examples reach, and the part beyond it, are
+            # orthogonal.
             distance = self._outside[:, None] + inside
             objective = (distance * self._shares[:, None]).sum(dim=2)
         else:
@@ -296,12 +310,14 @@ class _MatchingProblem:
 
     def _gradients(self, shares: Tensor, labels: Tensor, weights: Tensor) -> dict[str, Tensor]:
         """Return the gradients of the virtual examples, (V, R, T, …) for each parameter."""
+        # The expected encoding of each example under its shares (Algorithm 1, line 10).
         virtual = self._x[:, None] + shares @ self._codes[:, None]
 
         def total(parameters: Any, buffers: Any, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             outputs = functional_call(self._model, {**parameters, **buffers}, (x,))
             return (self._loss(outputs, y) * weight).sum()
 
+        # Rounds have models of their own, and restarts share these; victims have all of their own.
         over_rounds = vmap(grad(total), in_dims=(0, 0, None, None, 0))
         over_restarts = vmap(over_rounds, in_dims=(None, None, 0, 0, 0))
         gradients: dict[str, Tensor] = vmap(over_restarts)(self._parameters, self._buffers, virtual, labels, weights)
@@ -330,6 +346,7 @@ def descend(
         gradients = torch.autograd.grad(value, free)
         return value.item() / unit, parameters_to_vector(gradients).double().cpu().numpy() / unit
 
+    # SciPy computes in float64 on the CPU, and the objective in float32 where the model is.
     start, unit = parameters_to_vector(free).detach().double().cpu().numpy(), 1.0
     if end:
         # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
@@ -341,10 +358,11 @@ def descend(
 
 def _squared_norms(victims: Sequence[Victim], rounds: int) -> Tensor:
     """Return the gradients' squared norms (V, T) in float64, 0 for padded rounds."""
+    # In float64: squares of small gradients vanish in float32.
     norms = torch.zeros(len(victims), rounds, dtype=torch.float64)
     for row, victim in enumerate(victims):
         for number, gradient in enumerate(victim.gradients):
-            norms[row, number] = sum(float(np.square(part, dtype=np.float64).sum()) for part in gradient.values())
+            norms[row, number] = sum(float(np.square(array, dtype=np.float64).sum()) for array in gradient.values())
     return norms
 
 
@@ -360,12 +378,14 @@ def groups_of(
     most = _MOST_ON_GPU
     if device.type == "cpu":
         most = _MOST_ON_CPU
+    # Each restart of a victim is one start.
     most //= how.restarts
     group: dict[int, Victim] = {}
     room = float(memory)
     for index, victim in enumerate(victims):
         size = entries(victim.gradients[0]) + victim.x.size
         bytes_ = 4.0 * _COPIES * size * len(victim.states) * how.restarts
+        # L-BFGS takes each victim alone, since victims in one vector would share its steps.
         if group and (bytes_ > room or len(group) >= most or how.method == "l2"):
             yield group
             group, room = {}, float(memory)
@@ -378,6 +398,7 @@ def groups_of(
 def _draw_start(draw: np.random.Generator, shape: tuple[int, int, int], prior: NDArray[np.float64] | None) -> Tensor:
     start = draw.normal(size=shape)
     if prior is not None:
+        # The first start is the prior's logarithm, whose softmax is the prior.
         start[0] = 0.0
         start += np.log(np.maximum(prior, _LEAST_SHARE))
     return torch.from_numpy(start).float()
@@ -391,6 +412,7 @@ def _input_layer(model: nn.Module) -> str | None:
         for name, layer in model.named_children():
             if isinstance(layer, nn.Linear):
                 return f"{name}.weight"
+            # Any other layer would change the examples before the first weights meet them.
             if not isinstance(layer, nn.Flatten | nn.Identity):
                 return None
     return None
@@ -408,6 +430,7 @@ def _basis(victim: Victim, records: int) -> Tensor | None:
     spanning = np.zeros((rows, width))
     spanning[: len(victim.x)] = victim.x
     spanning[records:] = victim.codes
+    # Q of QR has orthonormal columns with the span of its argument; rows of zeros pad it to one shape for all victims.
     return torch.from_numpy(np.linalg.qr(spanning.T)[0]).float()
 
 

@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from fedattack.audit.answers import ValueQuestions, arrangements_of, better_than, both, exchange_answers
 from fedattack.audit.finding import NOT_APPLICABLE, Null
 from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
-from fedattack.audit.judge import Judge, entry_of_client, list_clients
-from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.judge import Judge, entry_of_client, rows_of_clients
 from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure, separate
-from fedattack.audit.populations import RatedTargets, rate_populations
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
-from fedattack.audit.summaries import null_of, reliability
+from fedattack.audit.summaries import null_of, part_by_client, rate_populations, reliability
+from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
 from fedattack.threats.attribute.case import BASELINES, AttributeCase, Flags, Floats, Rows
+from fedattack.threats.attribute.tables import CLIENTS, METHODS, RECORDS
 
 _DRAWS = 4_000
 
@@ -276,28 +276,30 @@ class AttributeJudge(Judge[AttributeCase]):
         setting = f"records-per-client={_RECORDS}" if held < _RECORDS else ""
         return Reach(max(by_wins, by_exchanges), f"{wins} {words}", f"{enough} of them", setting)
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every example with the value that the headline's method names."""
-        yield list_clients(self, self._per_client, "values recovered")
-        header = "seed,record,client,true value,said value,answered,score,right,best baseline says"
-        yield Listing(
-            "records",
-            f"one row for each example, with the value of {self.column} that {self.main} names; "
-            f"an example without an answer counts as the commonest value; the best baseline is {self.best}",
-            header.split(","),
-            self._list_answers(),
-        )
+    @rows_of(CLIENTS)
+    def list_clients(self) -> Iterator[Row]:
+        """List the clients, those of which most is recovered first."""
+        return rows_of_clients(self, self._per_client)
 
-    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
+    @rows_of(RECORDS)
+    def list_answers(self) -> Iterator[Row]:
+        """List every example with the value that the headline's method names."""
         names = self.names
         columns = map(self._split, (self.truth, self.answers[self.main], self.answers[self.best]))
         for case, truth, said, baseline in zip(self.cases, *columns, strict=True):
             belief, answered = case.belief(self.main), case.answered(self.main)
-            for row, client in enumerate(case.attributes.owners):
-                score = None if belief is None else float(belief[row])
-                right = bool(said[row] == truth[row])
-                values = names[truth[row]], names[said[row]], bool(answered[row]), score, right, names[baseline[row]]
-                yield case.seed, row, client, *values
+            for record, client in enumerate(case.attributes.owners):
+                yield {
+                    "seed": case.seed,
+                    "record": record,
+                    "client": client,
+                    "true": names[truth[record]],
+                    "said": names[said[record]],
+                    "answered": bool(answered[record]),
+                    "score": None if belief is None else float(belief[record]),
+                    "right": bool(said[record] == truth[record]),
+                    "baseline": names[baseline[record]],
+                }
 
     @cached_property
     def _accuracy_tests(self) -> dict[str, Significance]:
@@ -395,26 +397,29 @@ class AttributeJudge(Judge[AttributeCase]):
             "best_baseline": self.best,
             "imputed_by": sorted(imputed_by - {""}),
             "random": 1 / len(self.names),
-            "methods": [self._row(method) for method in self.answers],
+            **self.show(METHODS),
         }
 
-    def _row(self, method: str) -> dict[str, Any]:
-        low, high = self.rates[method].interval()
-        excess, ends, _ = self._compare_with_best(method)
-        is_baseline = method in self.baselines
-        excess_low, excess_high = (None, None) if is_baseline else ends
-        return {
-            "method": method,
-            "baseline": is_baseline,
-            "accuracy": self.rates[method].value,
-            "low": low,
-            "high": high,
-            "balanced": _balanced_accuracy(self.answers[method], self.truth),
-            "rare_recall": self._recall_rarest(self.answers[method], self.truth),
-            "excess": excess,
-            "excess_low": excess_low,
-            "excess_high": excess_high,
-        }
+    @rows_of(METHODS)
+    def compare_methods(self) -> Iterator[Row]:
+        """Compare every method and every baseline on the same examples."""
+        for method, answers in self.answers.items():
+            low, high = self.rates[method].interval()
+            excess, ends, _ = self._compare_with_best(method)
+            is_baseline = method in self.baselines
+            excess_low, excess_high = (None, None) if is_baseline else ends
+            yield {
+                "method": method,
+                "baseline": is_baseline,
+                "accuracy": self.rates[method].value,
+                "low": low,
+                "high": high,
+                "balanced": _balanced_accuracy(answers, self.truth),
+                "rare_recall": self._recall_rarest(answers, self.truth),
+                "excess": excess,
+                "excess_low": excess_low,
+                "excess_high": excess_high,
+            }
 
     def _series(self) -> dict[str, Any]:
         populations = rate_populations(self._list_populations())
@@ -434,11 +439,11 @@ class AttributeJudge(Judge[AttributeCase]):
             series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
         return series
 
-    def _list_populations(self) -> Iterator[RatedTargets]:
+    def _list_populations(self) -> Iterator[tuple[NDArray[np.float64], dict[str, NDArray[np.str_]]]]:
         hits = self._split(self.answers[self.main] == self.truth)
         for case, of_case, values in zip(self.cases, hits, self._split(self.truth), strict=True):
             parts = {self.column: np.array(self.names)[values]}
-            yield RatedTargets(case.truth, of_case.astype(np.float64), case.attributes.owners, parts)
+            yield of_case.astype(np.float64), parts | part_by_client(case.truth, case.attributes.owners)
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:

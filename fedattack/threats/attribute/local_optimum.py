@@ -83,6 +83,8 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
         One a client.
     """
     rounds, p = received.shape
+    # Models less their mean are left·diag(spread)·right: right holds directions (p), spread how far models differ along
+    # them.
     left, spread, right = np.linalg.svd(received - received.mean(axis=0), full_matrices=False)
     reach = min(rounds - 1, p)
     if reach:
@@ -91,18 +93,22 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
     projected = left.T @ moves
     scatter = moves - moves.mean(axis=1, keepdims=True) - left @ projected
     rounding = precision * np.sqrt(np.mean(received**2))
+    # Rounds beyond those that an affine map fits exactly: their scatter shows the noise.
     free = rounds - 1 - reach
     maps = []
     for client, move in enumerate(moves):
         noise = rounding
         if free:
             noise = max(rounding, np.sqrt(np.sum(scatter[client] ** 2) / (free * p)))
+        # Least squares: A's response to direction i is Σ_t left_ti·move_t / spread_i, with an error of noise /
+        # spread_i.
         response = projected[client] / spread[:, None]
         error = noise / spread
         scale = np.linalg.norm(response[0]) if reach else 0.0
         k = int(np.sum(error * np.sqrt(p) < _NOISE * scale))
         basis, response = right[:k].T, response[:k]
         raw, weight = response @ basis, spread[:k, None] ** 2
+        # A_ij as the response to i shows it, and as that to j does, weighed by their precision spread².
         inside = (weight * raw + weight.T * raw.T) / (weight + weight.T)
         maps.append(UpdateMap(basis, inside, response - raw @ basis.T, error[:k], received[-1], move[-1]))
     return maps
@@ -145,8 +151,10 @@ def decode_least_squares(
     A = _whole(fit)
     if A is None:
         return None
+    # θ − θ* = A⁺·(received − returned), up to what A does not see.
     step, determined, clear = _solve(A, fit.move, fit.error, fit.basis)
     curvature = A / lr if steps == 1 else _per_step(A, lr, steps)
+    # The client stops at θ*, where (H + w)θ* = c.
     c = curvature @ (fit.point - step)
     H = curvature - weight_decay * np.eye(len(A))
     if weight_decay:
@@ -157,16 +165,19 @@ def decode_least_squares(
 
 def _whole(fit: UpdateMap) -> Array | None:
     p, k = fit.basis.shape
+    # All directions are seen.
     if k == p:
         return np.asarray(fit.basis @ fit.inside @ fit.basis.T)
     if not k:
         return None
     values, vectors = np.linalg.eigh(fit.inside)
     kept = values > max(3 * np.sqrt(k) * fit.error.max(), _SMALL * values[-1])
+    # AV in the eigenvectors of VᵀAV, where the pseudo-inverse is a division.
     response = vectors.T @ (fit.inside @ fit.basis.T + fit.outside)
     # Noise hides small eigenvalues from k directions alone, so that the least of those kept must stand out clearly.
     if kept.all() or not kept.any() or fit.error.max() > _NOISE**2 * values[kept].min():
         return None
+    # The last update is A(θ − θ*), and lies in A's span if all of that was seen.
     span = np.linalg.svd(response[kept], full_matrices=False)[2]
     beyond = fit.move - span.T @ (span @ fit.move)
     if np.linalg.norm(beyond) > _NOISE**2 * np.linalg.norm(fit.move):
@@ -190,13 +201,17 @@ def _solve(A: Array, b: Array, error: Array, basis: Array) -> tuple[Array, NDArr
         pass
     else:
         largest = np.abs(A).sum(axis=0).max()
+        # LAPACK's estimate of 1/(‖A‖·‖A⁻¹‖) from the factor: where it is far above the relative error, all eigenvalues
+        # are.
         if dpocon(factor[0], largest, uplo="L")[0] > max(error.max() / largest, _SMALL) / _NOISE**2:
             return cho_solve(factor, b), np.ones(len(A), dtype=bool), True
     values, vectors = np.linalg.eigh(A)
     # What two directions share is known as well as the better one of them shows it.
+    # Of an eigenvector v the error of vᵀAv is that of the directions it is made of.
     shared = np.minimum.outer(error, error) ** 2 @ np.square(basis.T @ vectors)
     noise = np.sqrt(shared.max(axis=0))
     kept = values > np.maximum(3 * noise, _SMALL * values[-1])
+    # What of each parameter lies in directions that are taken for zero.
     unseen = np.square(vectors[:, ~kept]).sum(axis=1)
     clear = bool(np.all(values[kept] * _NOISE**2 > noise[kept]))
     return vectors[:, kept] @ ((vectors[:, kept].T @ b) / values[kept]), unseen < _SMALL**0.5, clear
@@ -205,6 +220,7 @@ def _solve(A: Array, b: Array, error: Array, basis: Array) -> tuple[Array, NDArr
 def _per_step(A: Array, lr: float, steps: int) -> Array:
     """Return the B for which A = I − (I − lr·B)^steps."""
     values, vectors = np.linalg.eigh(A)
+    # After E steps 1 − a = (1 − ηb)^E; for an even E its sign is lost, which is why ηb must be below 1.
     left = 1 - values
     single = (1 - np.sign(left) * np.abs(left) ** (1 / steps)) / lr
     return np.asarray((vectors * single) @ vectors.T)
@@ -255,6 +271,7 @@ class BinaryAttribute:
         """Return the problem whose unknown numbers are ``moments`` (q,); see :func:`decode_with_public`."""
         scale = 2 / len(self.y)
         mixed = np.outer(self._of_moments[1] @ moments, self.change)
+        # Σ(base_i + s_i·change)(base_i + s_i·change)ᵀ with s_i² = s_i: only baseᵀs and Σs are unknown.
         square = self.base.T @ self.base + mixed + mixed.T + moments[-2] * np.outer(self.change, self.change)
         H, c = scale * square, scale * (self.base.T @ self.y + self.change * moments[-1])
         noise = np.full(len(H), error * float(np.linalg.norm(H, 2)))
@@ -264,6 +281,7 @@ class BinaryAttribute:
     def equations(self, points: Array, gradients: Array) -> tuple[Array, Array]:
         """Return the linear equations (rounds·p, q), (rounds·p,) for the moments that gradients (rounds, p) give."""
         rows, back = self._of_moments
+        # m/2 times the gradient at θ is XᵀXθ − Xᵀy, which is linear in the moments baseᵀs, Σs and sᵀy.
         weight = points @ self.change
         design = weight[:, None, None] * back + self.change[:, None] * (points @ back)[:, None, :]
         design[:, :, -2] += weight[:, None] * self.change
@@ -274,13 +292,17 @@ class BinaryAttribute:
     def possible(self, design: Array, wanted: Array) -> Array:
         """Return the moments (q,) that solve the equations best among those of an s between 0 and 1."""
         rows = self._of_moments[0]
+        # ‖design·moments − wanted‖ changes by a constant if both are replaced by their part within the span of design.
         orthogonal, triangle = np.linalg.qr(design)
         matrix, target = triangle @ rows, orthogonal.T @ wanted
+        # One over the gradient's Lipschitz constant: then each step descends.
         rate = 1 / np.linalg.norm(matrix, 2) ** 2
         s = ahead = np.full(len(self.y), 0.5)
         momentum = 1.0
         for _ in range(_PROJECTIONS):
             before, s = s, np.clip(ahead - rate * (matrix.T @ (matrix @ ahead - target)), 0, 1)
+            # Nesterov's sequence, as in FISTA (Beck & Teboulle 2009), with a projection onto [0, 1] as the proximal
+            # step.
             faster = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             ahead = s + (momentum - 1) / faster * (s - before)
             momentum = faster
@@ -303,12 +325,15 @@ class BinaryAttribute:
         product = (m / 2 * problem.c - self.base.T @ self.y) @ self.change / size
         system = np.vstack([mixing, np.eye(len(rows))[-1]])
         moments = np.linalg.lstsq(system, np.append(along, product), rcond=None)[0]
+        # An orthonormal basis of the rows: s has the right moments where its coordinates in it are ``wanted``.
         across, spread, left = np.linalg.svd(rows.T, full_matrices=False)
         kept = spread > 1e-9 * spread[0]
         across, wanted = across[:, kept], (left[kept] @ moments) / spread[kept]
         s = best_attribute(self.y - self.base @ problem.optimum, weight)
         correction = np.zeros(m)
         for _ in range(_PROJECTIONS):
+            # Dykstra's correction of the box: without it alternating projections would end in some point of the
+            # intersection, and not in the nearest. The other set is affine and needs none.
             inside = np.clip(s + correction, 0, 1)
             correction += s - inside
             s = inside + across @ (wanted - across.T @ inside)
@@ -359,9 +384,12 @@ def decode_with_public(
     """
     chosen = np.unique(np.linspace(0, len(received) - 1, min(len(received), _ROUNDS)).round().astype(int))
     received, moves = received[chosen], moves[chosen]
+    # Of a gradient in step k momentum makes Σ_j μ^j over the steps that follow.
     gain = lr * sum((steps - step) * momentum**step for step in range(steps))
+    # Half way, until the problem says where the mean model was.
     points = received if steps == 1 else received - moves / 2
     design, wanted = known.equations(points, moves / gain - weight_decay * points)
+    # Columns of one size, by which the rank of the system is judged.
     scale = np.linalg.norm(design, axis=0)
     if not scale.all() or not moves.any():
         return None
@@ -384,6 +412,8 @@ def _mean_on_the_way(problem: LeastSquares, received: Array, lr: float, steps: i
     """Return the mean (rounds, p) of the models at which a client that starts at ``received`` takes its gradients."""
     values, vectors = np.linalg.eigh(problem.H)
     values = np.maximum(values, 0) + weight_decay
+    # Along an eigenvector with value λ a step leaves 1 − ηλ of the distance to the optimum. Its mean over the steps is
+    # (1 − stays^E)/(E(1 − stays)).
     stays = np.clip(1 - lr * values, -1, 1)
     share = np.where(stays < 1, (1 - stays**steps) / (steps * np.where(stays < 1, 1 - stays, 1)), 1.0)
     centre = np.where(values > 0, (vectors.T @ problem.c) / np.where(values > 0, values, 1), 0.0)
@@ -405,19 +435,21 @@ def extrapolate(received: Array, moves: Array, precision: float) -> Iterator[Arr
     """
     returned = received[-1] - moves[-1]
     yield returned
+    # The mean of a way is near its middle.
     points = received - moves / 2
     for rounds in sorted({len(points), max(len(points) // 2, 2), 10}):
         if not 2 <= rounds <= len(points):
             continue
         (fit,) = fit_update_maps(points[-rounds:], moves[None, -rounds:], precision)
         for fixed_point in _fixed_points(fit):
-            for part in (0.25, 0.5, 1.0):
-                yield (1 - part) * returned + part * fixed_point
+            for share in (0.25, 0.5, 1.0):
+                yield (1 - share) * returned + share * fixed_point
 
 
 def _fixed_points(fit: UpdateMap) -> Sequence[Array]:
     if not fit.rank:
         return ()
+    # Directions that hardly bend lead nowhere: the fixed point along them would be far off.
     values, vectors = np.linalg.eigh(fit.inside)
     kept = values > max(1e-3 * values[-1], 0.0)
     if not kept.any():
@@ -426,6 +458,7 @@ def _fixed_points(fit: UpdateMap) -> Sequence[Array]:
     within = fit.basis.T @ fit.move
     rest = fit.move - fit.basis @ within
     points = []
+    # The client's own step beyond what is seen; and a Newton step, as if A there were the mean curvature.
     for beyond in (rest, rest / values[kept].mean()):
         points.append(fit.point - fit.basis @ (inverse @ (within - fit.outside @ beyond)) - beyond)
     return points

@@ -23,8 +23,9 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.section import PER_CLIENT, POPULATIONS, RELIABILITY, Explained, Section, Table
+from fedattack.report.section import PER_CLIENT, POPULATIONS, RELIABILITY, Explained, PageTable, Section
 from fedattack.report.words import interval, level, shown
+from fedattack.threats.attribute.tables import FORMS, METHODS
 
 # Letters of a column or a value that stand in a title.
 _MOST_LETTERS = 24
@@ -76,29 +77,15 @@ def _percents(rows: list[dict[str, Any]], key: str) -> NDArray[np.float64]:
     return 100 * floats([row[key] for row in rows])
 
 
-def _attributes(finding: Finding) -> Table:
+def _attributes(finding: Finding) -> PageTable:
     series = finding.series["attributes"]
-    rare = series["rarest"]
     imputed = f" Imputed by: {', '.join(series['imputed_by'])}." if series["imputed_by"] else ""
-    rows = []
-    for row in series["methods"]:
-        rows.append(
-            [
-                row["method"] + (" (baseline)" if row["baseline"] else ""),
-                shown(row["accuracy"]),
-                interval(row["low"], row["high"]),
-                shown(row["balanced"]),
-                shown(row["rare_recall"]),
-                shown(row["excess"], ""),
-                interval(row["excess_low"], row["excess_high"], ""),
-            ]
-        )
-    return Table(
+    return PageTable(
         f"Every way to fill in {series['column']}, on the same examples",
         f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
         f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
-        ["method", "accuracy", "interval", "balanced accuracy", f"recall of {rare}", "excess", "interval"],
-        rows,
+        [column.title.format(rare=series["rarest"]) for column in METHODS.page_columns],
+        METHODS.texts(series["methods"]),
     )
 
 
@@ -191,4 +178,5 @@ SECTION = Section(
     sentences={"excess": excess},
     figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY, ("scores", scores), ("roc", roc)),
     tables=(POPULATIONS, ("attributes", _attributes)),
+    forms=FORMS,
 )

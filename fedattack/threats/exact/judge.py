@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from fedattack.audit.clients import ClientsJudge, Fits
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import t_interval
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import BITS, read_off
 from fedattack.audit.significance import Significance, significance_of
 from fedattack.audit.summaries import null_of
+from fedattack.audit.table import Row, rows_of
+from fedattack.threats.exact import tables
 from fedattack.threats.exact.case import PRECISE, TOLERANCE, ExactCase
 from fedattack.threats.exact.exact import RULES
 from fedattack.threats.exact.exchange import LinkedExamples, MetExamples, MetOfRuns
@@ -27,9 +28,6 @@ AUXILIARY = "auxiliary examples"
 
 # Streams of random numbers, apart from each other.
 _TESTING, _CHOOSING, _SHUFFLING, _TRACING, _LINKING = 1, 2, 3, 4, 5
-
-# Clients and updates of the first run that the page shows.
-_SHOWN = 20
 
 
 class ExactJudge(ClientsJudge[ExactCase]):
@@ -63,7 +61,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
             bars=bars,
             baselines=bars,
             by_seed=rate.by_seed,
-            series=self._series(),
+            series=self.show(tables.RULES, tables.CLIENTS, tables.ROUNDS, tables.UPDATES),
             test=self._test,
             read_off=read_off(
                 "example", [case.right_of for case in self.asked], [case.certain_of for case in self.asked]
@@ -191,35 +189,29 @@ class ExactJudge(ClientsJudge[ExactCase]):
             verdict=NOT_APPLICABLE,
         )
 
-    def _series(self) -> dict[str, Any]:
-        case = self.asked[0]
-        return {
-            "rules": [*self._rules()],
-            "clients": [*self._clients(case)][:_SHOWN],
-            "rounds": [*self._rounds(case)],
-            "updates": [*self._updates(case)],
-        }
-
-    def _rules(self) -> Iterator[dict[str, Any]]:
+    @rows_of(tables.RULES)
+    def count_by_rule(self) -> Iterator[Row]:
         """Count by rule what was read off, what of it is an example, and the largest error of these."""
-        for place, rule in enumerate(RULES):
+        for index, rule in enumerate(RULES):
             named = right = 0
             errors = [0.0]
             for case in self.asked:
-                own = case.named("rules") == place
+                own = case.named("rules") == index
                 real = own & (case.truly_of >= 0)
                 named, right = named + int(own.sum()), right + int(real.sum())
                 errors += case.compare(case.found[0][real], case.held[0])[1].max(axis=1).tolist()
             yield {"rule": rule, "named": named, "right": right, "error": float(max(errors))}
 
-    def _clients(self, case: ExactCase) -> Iterator[dict[str, Any]]:
+    @rows_of(tables.CLIENTS)
+    def describe_clients(self, case: ExactCase) -> Iterator[Row]:
         """Describe the clients of a run."""
-        for place, client in enumerate(case.asked):
-            own = case.held[1] == place
+        for index, client in enumerate(case.asked):
+            own = case.held[1] == index
             yield {"client": client, "examples": int(own.sum()), "read": int(case.is_read[own].sum())}
 
-    def _rounds(self, case: ExactCase) -> Iterator[dict[str, Any]]:
-        """Say after which round of the first run how many examples were read off."""
+    @rows_of(tables.ROUNDS)
+    def follow_rounds(self, case: ExactCase) -> Iterator[Row]:
+        """Say after which round of a run how many examples were read off."""
         updates = case.scores.facts["updates"]
         numbers = np.array([update["round"] for update in updates])[case.named("first")]
         for round_ in sorted({update["round"] for update in updates}):
@@ -227,43 +219,29 @@ class ExactJudge(ClientsJudge[ExactCase]):
             apart = case.compare(case.held[0], known)[1].max(axis=1)
             yield {"round": int(round_), "share": float((apart <= TOLERANCE).mean())}
 
-    def _updates(self, case: ExactCase) -> Iterator[dict[str, Any]]:
-        """Say of the first updates whether a whole batch was taken apart, and why not."""
-        for update in case.scores.facts["updates"][:_SHOWN]:
+    @rows_of(tables.UPDATES)
+    def describe_updates(self, case: ExactCase) -> Iterator[Row]:
+        """Say of each update whether a whole batch was taken apart, and why not."""
+        for update in case.scores.facts["updates"]:
             client = update["client"]
             name = case.truth.nodes.get(client, client)
             yield {key: update[key] for key in ("round", "batch", "found", "why")} | {"client": name}
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every example that was read off."""
-        yield Listing(
-            "clients",
-            "one row for each client",
-            ("seed", "client", "examples", "read off"),
-            self._list_clients(),
-        )
-        yield Listing(
-            "examples",
-            "one row for each example that was read off, whose it is said to be, and whose it is",
-            ("seed", "client", "group", "round", "rule", "trained on by", "largest error, of the span"),
-            self._list_examples(),
-        )
-
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            for row in self._clients(case):
-                yield case.seed, *row.values()
-
-    def _list_examples(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            x, whose = case.found
-            errors = case.compare(x, case.held[0])[1].max(axis=1, initial=0)
-            rules, first, groups = case.named("rules"), case.named("first"), case.named("groups")
-            for row, (client, holder) in enumerate(zip(whose.tolist(), case.truly_of.tolist(), strict=True)):
-                said = case.asked[client] if client >= 0 else "all clients"
-                truly = case.asked[holder] if holder >= 0 else "nobody"
-                number = case.scores.facts["updates"][int(first[row])]["round"]
-                yield case.seed, said, int(groups[row]), number, RULES[int(rules[row])], truly, float(errors[row])
+    @rows_of(tables.EXAMPLES)
+    def list_examples(self, case: ExactCase) -> Iterator[Row]:
+        """List every example that was read off."""
+        x, whose = case.found
+        errors = case.compare(x, case.held[0])[1].max(axis=1, initial=0)
+        rules, first, groups = case.named("rules"), case.named("first"), case.named("groups")
+        for index, (client, holder) in enumerate(zip(whose.tolist(), case.truly_of.tolist(), strict=True)):
+            yield {
+                "client": case.asked[client] if client >= 0 else "all clients",
+                "group": int(groups[index]),
+                "round": case.scores.facts["updates"][int(first[index])]["round"],
+                "rule": RULES[int(rules[index])],
+                "holder": case.asked[holder] if holder >= 0 else "nobody",
+                "error": float(errors[index]),
+            }
 
 
 def _ratio_of(apart: Floats) -> Floats:

@@ -3,53 +3,8 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.section import Section, Table
-from fedattack.report.words import shown
-
-
-def _rules(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["rules"]:
-        error = f"{row['error']:.0e}" if row["right"] else "–"
-        rows.append([row["rule"], f"{row['named']:,}", f"{row['right']:,}", error])
-    return Table(
-        "How examples were told from mixtures",
-        "Over all runs. The largest error of those that are right is a part of the feature's span.",
-        ["rule", "read off", "of these training examples", "largest error"],
-        rows,
-    )
-
-
-def _clients(finding: Finding) -> Table:
-    rows = [[row["client"], f"{row['examples']:,}", f"{row['read']:,}"] for row in finding.series["clients"]]
-    return Table(
-        "What was read off of each client",
-        "Of the first run, at most 20 clients.",
-        ["client", "examples", "read off exactly"],
-        rows,
-    )
-
-
-def _rounds(finding: Finding) -> Table:
-    rows = [[f"{row['round']:,}", shown(row["share"])] for row in finding.series["rounds"]]
-    return Table(
-        "After how many rounds",
-        "Of the first run: the part of all examples that was read off by then.",
-        ["after round", "read off"],
-        rows,
-    )
-
-
-def _updates(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["updates"]:
-        rows.append([f"{row['round']:,}", row["client"], f"{row['batch']:,}", f"{row['found']:,}", row["why"] or "–"])
-    return Table(
-        "Whole batches",
-        "Of the first run, at most 20 updates: whether the batch was taken apart, and why not.",
-        ["round", "client", "examples", "found", "why not"],
-        rows,
-    )
+from fedattack.report.section import Section
+from fedattack.threats.exact.tables import CLIENTS, ROUNDS, RULES, UPDATES
 
 
 def _name_exposed(findings: Sequence[Finding]) -> str:
@@ -74,5 +29,5 @@ SECTION = Section(
         "clients": "Of the examples read off sums {value}{interval} were traced to their client{chance}.",
         "linked": "Of the examples read off sums {value}{interval} are grouped with others of the same client{chance}.",
     },
-    tables=(("rules", _rules), ("clients", _clients), ("rounds", _rounds), ("updates", _updates)),
+    tables=(RULES, CLIENTS, ROUNDS, UPDATES),
 )

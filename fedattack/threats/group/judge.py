@@ -12,7 +12,7 @@ import numpy as np
 from fedattack.attacks import Scores
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.judge import Judge
-from fedattack.audit.listing import Cell, Listing, several
+from fedattack.audit.listing import several
 from fedattack.audit.measures import Measurement, Rate, measure
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import (
@@ -23,9 +23,11 @@ from fedattack.audit.significance import (
     significance_of,
 )
 from fedattack.audit.summaries import null_of, reliability
+from fedattack.audit.table import Row, rows_of
 from fedattack.base.errors import DataError
 from fedattack.threats.group.case import Floats, PrivateAttributeCase, Rows
 from fedattack.threats.group.options import ADVERSARIES
+from fedattack.threats.group.tables import CLIENTS, REPLIES
 
 MAJORITY = "the commonest value"
 
@@ -127,44 +129,46 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         words = f"{enough} clients with {len(known[0].names)} values among them"
         return Reach(least_p(arrangements_within(of_run, values)), size, words, f"clients={enough}")
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every answer that was made of a reply."""
-        yield Listing(
-            "clients",
-            "one row for each client, attribute and adversary; named rightly is the share of its replies",
-            ("seed", "client", "attribute", "adversary", "has", "replies", "named rightly"),
-            self._list_clients(),
-        )
-        yield Listing(
-            "replies",
-            "one row for each reply, attribute and adversary; right is 1/m where m values are named alike",
-            ("seed", "client", "round", "attribute", "adversary", "has", "named", "confidence", "right"),
-            self._list_answers(),
-        )
-
-    def _list_asked(self) -> Iterator[tuple[PrivateAttributeCase, str, str, list[str]]]:
-        """Yield each case, attribute and adversary, with the attribute's values."""
-        for case in self.cases:
-            facts = case.scores.facts
-            for name, adversary in product(facts["attributes"], facts["adversaries"]):
-                yield case, name, adversary, facts["attributes"][name]
-
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case, name, adversary, values in self._list_asked():
+    @rows_of(CLIENTS)
+    def describe_clients(self, case: PrivateAttributeCase) -> Iterator[Row]:
+        """Describe the clients of a run, by each adversary."""
+        for name, adversary, values in self._list_asked(case):
             replied = np.asarray(~np.isnan(case.beliefs(name, adversary)).any(axis=-1))
             for client, has, right in zip(case.clients, case.held(name), case.hits(name, adversary), strict=True):
-                replies = int(replied[:, case.columns(client)].sum())
-                yield case.seed, client, name, adversary, values[has], replies, float(right)
+                yield {
+                    "client": client,
+                    "attribute": name,
+                    "adversary": adversary,
+                    "has": values[has],
+                    "replies": int(replied[:, case.columns(client)].sum()),
+                    "right": float(right),
+                }
 
-    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
-        for case, name, adversary, values in self._list_asked():
+    @rows_of(REPLIES)
+    def list_answers(self, case: PrivateAttributeCase) -> Iterator[Row]:
+        """List every answer that was made of a reply."""
+        for name, adversary, values in self._list_asked(case):
             rounds, held = case.scores.facts["rounds"], case.held_by_node(name)
             beliefs, credit = case.beliefs(name, adversary), case.credit(name, adversary)
-            for line, column in np.argwhere(~np.isnan(credit)).tolist():
-                belief = beliefs[line, column]
-                named = several([values[place] for place in np.flatnonzero(belief == belief.max())])
-                answer = values[held[column]], named, float(belief.max()), float(credit[line, column])
-                yield case.seed, case.node_clients[column], rounds[line], name, adversary, *answer
+            for index, node in np.argwhere(~np.isnan(credit)).tolist():
+                belief = beliefs[index, node]
+                yield {
+                    "client": case.node_clients[node],
+                    "round": rounds[index],
+                    "attribute": name,
+                    "adversary": adversary,
+                    "has": values[held[node]],
+                    "named": several([values[value] for value in np.flatnonzero(belief == belief.max())]),
+                    "confidence": float(belief.max()),
+                    "right": float(credit[index, node]),
+                }
+
+    @staticmethod
+    def _list_asked(case: PrivateAttributeCase) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield each attribute and adversary of a run, with the attribute's values."""
+        facts = case.scores.facts
+        for name, adversary in product(facts["attributes"], facts["adversaries"]):
+            yield name, adversary, facts["attributes"][name]
 
     def _per_round(self, name: str, adversary: str) -> dict[str, Any]:
         rounds = self.cases[0].scores.facts["rounds"]

@@ -32,7 +32,7 @@ class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "auxiliary", "attributes"),
-        takes=("rounds", "clients", "sketch", "structures"),
+        takes=("rounds", "clients", "structures"),
     )
     in_apps = InApps(is_slow=True, remedy="--groups FILE.toml, which says which clients belong together")
 

@@ -3,8 +3,6 @@
 Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled
 updates. It computes these itself from auxiliary records, at the model of the round that it attacks. A static adversary
 trains on such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
-
-Where a record holds sketches of updates, these are max-pooled in the updates' place.
 """
 
 import copy
@@ -26,7 +24,6 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model
 from fedattack.attacks.replies import MOST_EXAMPLES, check_steps, choose_rounds, replied, why_left_out
-from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError, short
 from fedattack.learning import LocalSGD, pick_device
@@ -176,64 +173,33 @@ def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
     return {name: np.array(array) for name, array in round_.common.items()}
 
 
-@dataclass(frozen=True)
-class _UpdatePooling:
-    """How updates are pooled: all of their entries, or the sums of their ``sketch``.
+def _pooling_of(architecture: nn.Module) -> Pooling:
+    """Return how updates of a model are pooled."""
+    return Pooling.of({name: np.zeros(value.shape, np.float32) for name, value in architecture.named_parameters()})
 
-    ``whole`` is the pooling of updates, and ``pooling`` that of what clients' replies are seen as.
-    """
 
-    whole: Pooling
-    pooling: Pooling
-    sketch: Sketch | None
+def _usable_replies(round_: Round, pooling: Pooling, notes: list[str]) -> dict[str, Observation]:
+    """Return the replies of a round that can be pooled, by node; a note says why another one cannot."""
+    usable = {}
+    for node, reply in _replies(round_).items():
+        where = f"round {round_.number}, client {node} left out"
+        try:
+            update = _read_update(reply, pooling)
+            pooling.check(update)
+        except FedAttackError as cause:
+            notes.append(f"{where}: {short(str(cause), 200)}")
+            continue
+        if all(bool((np.abs(array) <= _LARGEST).all()) for array in update.values()):
+            usable[node] = reply
+        else:
+            notes.append(f"{where}: it holds numbers that are not finite, or larger than {_LARGEST:g}")
+    return usable
 
-    @classmethod
-    def of(cls, architecture: nn.Module, sketch: Sketch | None) -> "_UpdatePooling":
-        shape = {name: np.zeros(value.shape, np.float32) for name, value in architecture.named_parameters()}
-        whole = Pooling.of(shape)
-        return cls(whole, whole if sketch is None else Pooling.of(sketch.of_update(shape)), sketch)
 
-    def replies(self, replies: Iterable[Observation]) -> NDArray[np.float32]:
-        """Pool what clients sent, (n, features)."""
-        return self.pooling.pool(map(self._read, replies))
-
-    def usable(self, round_: Round, notes: list[str]) -> dict[str, Observation]:
-        """Return the replies of a round that can be pooled, by node; a note says why another one cannot."""
-        found = {}
-        for node, reply in _replies(round_).items():
-            where = f"round {round_.number}, client {node} left out"
-            try:
-                update = self._read(reply)
-                self.pooling.check(update)
-            except FedAttackError as cause:
-                notes.append(f"{where}: {short(str(cause), 200)}")
-                continue
-            if all(bool((np.abs(array) <= _LARGEST).all()) for array in update.values()):
-                found[node] = reply
-            else:
-                notes.append(f"{where}: it holds numbers that are not finite, or larger than {_LARGEST:g}")
-        return found
-
-    def _read(self, reply: Observation) -> Update:
-        """Return what of a reply is pooled: its update, or the sketch in its place."""
-        arrays = reply.update() if reply.sketch is None else reply.sketch
-        return {name: arrays[name] for name, _ in self.pooling.shapes if name in arrays}
-
-    def updates(self, updates: Iterable[Update]) -> NDArray[np.float32]:
-        """Pool whole updates, (n, features), as what clients sent is pooled.
-
-        Raises
-        ------
-        ModelError
-            If one has other parameters than the model, such as after a defence of somebody's own.
-        """
-        return self.pooling.pool(map(self._sketch_update, updates))
-
-    def _sketch_update(self, update: Update) -> Update:
-        if self.sketch is None:
-            return update
-        self.whole.check(update)
-        return self.sketch.of_update(update)
+def _read_update(reply: Observation, pooling: Pooling) -> Update:
+    """Return a reply's update, without arrays that are not pooled."""
+    update = reply.update()
+    return {name: update[name] for name, _ in pooling.shapes if name in update}
 
 
 def _records(replies: Iterable[Observation]) -> int:
@@ -304,12 +270,11 @@ class PrivateAttribute(Attack):
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         notes: list[str] = []
         pieces = len(chosen) * len(attributes)
-        sketch = recorded_sketch(self.name, record, dict(architecture.named_parameters()))
-        what = _UpdatePooling.of(architecture, sketch)
-        adversaries = _Adversaries(made, what, attributes, defence, options.adversaries, options.epochs, seed)
+        pooling = _pooling_of(architecture)
+        adversaries = _Adversaries(made, pooling, attributes, defence, options.adversaries, options.epochs, seed)
         found = fan_out(
             adversaries,
-            _pieces(chosen, knowledge, attributes, what, notes),
+            _pieces(chosen, knowledge, attributes, pooling, notes),
             count=pieces,
             workers=options.workers,
             memory=options.memory,
@@ -326,8 +291,6 @@ class PrivateAttribute(Attack):
                 f"attack {self.name} needs updates that can be pooled, and {record.path} holds none"
                 f"{why_left_out(notes)}"
             )
-        if sketch is not None:
-            notes.append(sketch.describe_use("adversaries were trained"))
         return Scores(
             attack=self.name,
             arrays=beliefs,
@@ -373,17 +336,17 @@ def _pieces(
     chosen: Mapping[int, Round],
     knowledge: Knowledge,
     attributes: Mapping[str, AuxiliaryAttribute],
-    what: _UpdatePooling,
+    pooling: Pooling,
     notes: list[str],
 ) -> Iterator[_RoundPiece]:
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
-        replies, start = what.usable(round_, notes), _start_of(round_)
+        replies, start = _usable_replies(round_, pooling, notes), _start_of(round_)
         if not replies:
             continue
         records = _records(replies.values())
         check_steps("private-attribute", knowledge, records)
-        pooled = what.replies(replies.values())
+        pooled = pooling.pool(_read_update(reply, pooling) for reply in replies.values())
         for stream, name in enumerate(attributes):
             yield _RoundPiece(index, number, stream, name, tuple(replies), records, start, pooled)
 
@@ -393,7 +356,7 @@ class _Adversaries:
     """Trains all adversaries of one attribute at the model of one round, in whatever process."""
 
     made: _Made
-    what: _UpdatePooling
+    pooling: Pooling
     attributes: Mapping[str, AuxiliaryAttribute]
     defence: KnownDefence | None
     names: tuple[str, ...]
@@ -412,7 +375,7 @@ class _Adversaries:
         beliefs = []
         for change in changes:
             made = self.made.defend_updates(architecture, clean, piece.start, change, rng)
-            pooled = self.what.updates(made)
+            pooled = self.pooling.pool(made)
             check_labels(pooled, clean.values, len(known.values))
             for name in self.names:
                 train, fit = ADVERSARIES[name], Fit(epochs=self.epochs)

@@ -23,8 +23,9 @@ from fedattack.report.drawing import (
     to_svg,
     wrap_name,
 )
-from fedattack.report.section import Explained, Lists, Section, Table, by_guesses
+from fedattack.report.section import Explained, Lists, PageTable, Section, by_guesses
 from fedattack.report.words import level, shown
+from fedattack.threats.group.tables import FORMS
 
 # Letters on a line of a small panel's title.
 _MOST_LETTERS = 26
@@ -102,12 +103,12 @@ def _small(findings: Sequence[Finding]) -> tuple[Figure, list[Axes]]:
     return figure, grid
 
 
-def _confusion(finding: Finding) -> Table | None:
+def _confusion(finding: Finding) -> PageTable | None:
     # Of many adversaries that of the headline is enough; the files for reviewers have all.
     if not finding.headline:
         return None
     values, counts = finding.series["confusion"]["values"], finding.series["confusion"]["counts"]
-    return Table(
+    return PageTable(
         f"{finding.label}: which value was taken for which",
         "A row is the value that clients have, a column the value that the server named. The server names one value "
         "for each reply, so a client counts once for each of its rounds.",
@@ -141,5 +142,6 @@ SECTION = Section(
     explained=_explain_attribute,
     together=(("per_round", by_round), ("reliability", by_confidence)),
     tables=(("confusion", _confusion),),
+    forms=FORMS,
     lists=_lists,
 )

@@ -91,8 +91,8 @@ class ReplyBatch:
     labels
         (n,): their labels; ``None`` to search for them as well.
     statistics
-        Statistics of its batches, as :func:`fedattack.threats.inversion.batch_norm.told` has them; empty where nothing
-        tells them.
+        Statistics of its batches, as :func:`fedattack.threats.inversion.batch_norm.read_statistics` has them; empty
+        where nothing tells them.
     """
 
     received: Arrays

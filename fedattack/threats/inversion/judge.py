@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import median_interval
 from fedattack.audit.judge import Judge
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import Significance, count_of, exchange_within, least_p, significance_of
+from fedattack.audit.table import Row, rows_of
 from fedattack.threats.inversion.case import MEAN, RANDOM, RECOGNISED, Compared, Floats, InversionCase
 from fedattack.threats.inversion.exchange import arrangements_of
 from fedattack.threats.inversion.images import IDENTICAL, Images
 from fedattack.threats.inversion.preflight import Preflight
-
-_PICTURES = 20
+from fedattack.threats.inversion.tables import MOST_PICTURES, RECORDS
 
 # The stream of random numbers of tests.
 _TESTING = 3
@@ -64,7 +63,7 @@ class InversionJudge(Judge[InversionCase]):
             chance=self._recognise(self.guesses[RANDOM]).value,
             baselines=by_mean,
             bars=by_mean,
-            series={"pictures": [*itertools.islice(self._draw_pictures(), _PICTURES)]},
+            series={"pictures": [*itertools.islice(self._draw_pictures(), MOST_PICTURES)]},
             by_seed=found.by_seed,
         )
 
@@ -157,24 +156,22 @@ class InversionJudge(Judge[InversionCase]):
         enough = f"1 example, beside {math.ceil(1 / needed) - 1} others of its label that nobody trained on"
         return Reach(least_p(arrangements), f"{examples} examples to reconstruct", enough)
 
-    def listings(self) -> Iterator[Listing]:
+    @rows_of(RECORDS)
+    def list_examples(self, case: InversionCase) -> Iterator[Row]:
         """List every example with how well it was reconstructed from each reply."""
-        yield Listing(
-            "records",
-            "one row for each example and each reply that was attacked; psnr is the peak signal-to-noise ratio in dB, "
-            "ssim the structural similarity of images, mse the mean squared error of inputs in 0 … 1",
-            ("seed", "client", "round", "record", "psnr", "ssim", "mse", "recognised"),
-            self._list_examples(),
-        )
-
-    def _list_examples(self) -> Iterator[tuple[Cell, ...]]:
-        for case, results in zip(self.cases, self.results, strict=True):
-            for (number, client, rows), result in zip(case.batches, results, strict=True):
-                of_reply = (case.seed, client, int(case.scores.facts["batches"][number]["round"]))
-                for index, row in enumerate(rows.tolist()):
-                    ratio, error = float(result.ratio[index]), float(result.error[index])
-                    similarity = None if result.similarity is None else float(result.similarity[index])
-                    yield *of_reply, row, ratio, similarity, error, ratio >= RECOGNISED
+        for (number, client, rows), result in zip(case.batches, case.results, strict=True):
+            round_ = int(case.scores.facts["batches"][number]["round"])
+            for index, record in enumerate(rows.tolist()):
+                ratio = float(result.ratio[index])
+                yield {
+                    "client": client,
+                    "round": round_,
+                    "record": record,
+                    "psnr": ratio,
+                    "ssim": None if result.similarity is None else float(result.similarity[index]),
+                    "mse": float(result.error[index]),
+                    "recognised": ratio >= RECOGNISED,
+                }
 
     def _test(self, measure: str, middle: Callable[..., Any]) -> Significance:
         """Hold the middle of all examples' values against what exchanges give.

@@ -12,6 +12,7 @@ from fedattack.audit.finding import Finding
 from fedattack.report.drawing import STYLE, Plot, panels, short, to_svg
 from fedattack.report.section import Lists, Section
 from fedattack.report.words import shown
+from fedattack.threats.inversion.tables import FORMS
 
 _PAIRS = 4
 _CELL = 132
@@ -78,6 +79,7 @@ SECTION = Section(
         "server a reconstruction of 20 dB or better{chance}.",
     },
     figures=(("pictures", pictures),),
+    forms=FORMS,
     lists=_lists,
     more_is_worse=("psnr", "ssim"),
     less_is_worse=("mse",),

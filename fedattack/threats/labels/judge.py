@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +10,19 @@ from numpy.typing import NDArray
 from fedattack.audit.clients import SHUFFLING, ClientsCase, ClientsJudge, reach_of_clients
 from fedattack.audit.finding import NOT_APPLICABLE
 from fedattack.audit.intervals import t_interval
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
+from fedattack.audit.table import Row, rows_of
 from fedattack.base.errors import DataError
 from fedattack.threats.labels.rules import round_counts
+from fedattack.threats.labels.tables import CLIENTS, COUNTS, RULES
 
 Floats = NDArray[np.float64]
 Score = Callable[[Floats, Floats], float]
 
 PRIOR = "auxiliary labels"
-
-# Clients of the first run that the page shows.
-_SHOWN = 20
 
 
 def share_right(counted: Floats, true: Floats) -> float:
@@ -156,7 +153,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
             return no_value("of no client it is known which labels it holds")
         # Whoever names every label misses none: the guess bars the counts alone.
         bars = {PRIOR: self._guess(share_right)}
-        series = {"rules": [*self._rules()], "clients": [*self._clients()]}
+        series = self.show(RULES, CLIENTS)
         # Where clients hold one label each, a guess may meet all counts of a client: none is certain.
         exact = [case.is_exact for case in self.asked]
         found = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
@@ -201,7 +198,8 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         """Return (clients,): the mean absolute error of a rule's counts, as they are."""
         return np.asarray(np.abs(case.counted(rule) - case.true).mean(axis=1))
 
-    def _rules(self) -> Iterator[dict[str, Any]]:
+    @rows_of(RULES)
+    def compare_rules(self) -> Iterator[Row]:
         """Compare the rules on the same updates."""
         for rule in self.asked[0].scores.facts["rules"]:
             cases = [case for case in self.asked if rule in case.scores.facts["rules"]]
@@ -210,12 +208,12 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
                 of_rule[name] = float(np.concatenate([np.diagonal(case.fits(name, rule)) for case in cases]).mean())
             yield of_rule | {"error": float(np.concatenate([self._errors(case, rule) for case in cases]).mean())}
 
-    def _clients(self) -> Iterator[dict[str, Any]]:
-        """Describe the clients of the first run."""
-        case = self.asked[0]
+    @rows_of(CLIENTS)
+    def describe_clients(self, case: LabelsCase) -> Iterator[Row]:
+        """Describe the clients of a run."""
         errors, right = self._errors(case, self.rule), np.diagonal(case.fits("right"))
         rows = zip(case.asked, case.counted(self.rule), case.true, right.tolist(), errors.tolist(), strict=True)
-        for client, counted, true, share, error in list(rows)[:_SHOWN]:
+        for client, counted, true, share, error in rows:
             named, there = counted >= 0.5, true > 0
             yield {
                 "client": client,
@@ -227,6 +225,16 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
                 "wrong": int((named & ~there).sum()),
             }
 
+    @rows_of(COUNTS)
+    def list_counts(self, case: LabelsCase) -> Iterator[Row]:
+        """List every count of a label that is there or counted, beside the truth."""
+        for rule in case.scores.facts["rules"]:
+            counted = case.counted(rule)
+            for index, client in enumerate(case.asked):
+                for label in np.flatnonzero((counted[index] > 0) | (case.true[index] > 0)).tolist():
+                    counts = {"counted": float(counted[index, label]), "true": int(case.true[index, label])}
+                    yield {"client": client, "rule": rule, "label": label, **counts}
+
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
         """Count the ways to exchange clients whose shares of labels differ."""
@@ -236,32 +244,3 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
             shares = held / held.sum(axis=1, keepdims=True)
             kinds.append(np.unique(shares, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
         return reach_of_clients(kinds, needed, "that hold labels in other shares")
-
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every count beside the truth."""
-        yield Listing(
-            "clients",
-            "one row for each client, by the rule that counts best",
-            ("seed", "client", "examples", "counted right", "mean absolute error"),
-            self._list_clients(),
-        )
-        yield Listing(
-            "counts",
-            "one row for each client, rule and label that is there or counted",
-            ("seed", "client", "rule", "label", "counted", "true"),
-            self._list_counts(),
-        )
-
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            right, errors = np.diagonal(case.fits("right")), self._errors(case, self.rule)
-            for row, client in enumerate(case.asked):
-                yield case.seed, client, int(case.true[row].sum()), float(right[row]), float(errors[row])
-
-    def _list_counts(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            for rule in case.scores.facts["rules"]:
-                counted = case.counted(rule)
-                for row, client in enumerate(case.asked):
-                    for label in np.flatnonzero((counted[row] > 0) | (case.true[row] > 0)).tolist():
-                        yield case.seed, client, rule, label, float(counted[row, label]), int(case.true[row, label])

@@ -165,7 +165,8 @@ def solve_shares(path: Sequence[Outputs], labels: Counts | None, gradient: Float
     labels
         (n,): their labels; ``None`` for drawn inputs.
     gradient
-        (classes, inputs + 1): mean gradient of the client's examples, as :meth:`LastLayer.join` puts it.
+        (classes, inputs + 1): mean gradient of the client's examples, as
+        :meth:`fedattack.threats.labels.last_layer.LastLayer.join` puts it.
 
     Returns
     -------

@@ -4,7 +4,7 @@ A finding is a leak if exchanging members with non-members, within each client a
 member, and of whom non-members are asked, is said in :mod:`fedattack.threats.membership.case`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -18,10 +18,9 @@ from fedattack.audit.answers import both
 from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardise
 from fedattack.audit.finding import AUC, Finding, Null
 from fedattack.audit.intervals import these_runs
-from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
-from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.judge import Judge, entry_of_client, expose_client, rows_of_clients
+from fedattack.audit.listing import Listing
 from fedattack.audit.measures import Measurement, Rate, Sides, measure, no_value, separate
-from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.roc import (
     area,
@@ -34,9 +33,20 @@ from fedattack.audit.roc import (
     tpr_value_at,
 )
 from fedattack.audit.significance import DRAWS, Significance, least_p
-from fedattack.audit.summaries import null_of, null_rate, reliability
+from fedattack.audit.summaries import (
+    null_of,
+    null_rate,
+    part_by_client,
+    part_by_label,
+    rate_populations,
+    rate_surest,
+    reliability,
+)
+from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import SEVERAL
 from fedattack.base.machine import let_go
+from fedattack.base.reasons import ABOUT, Reason
+from fedattack.threats.membership import tables
 from fedattack.threats.membership.blind import Blind, threshold_at
 from fedattack.threats.membership.case import (
     FEWEST,
@@ -116,7 +126,8 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, row in self._compared.items():
             if method in ALONE:
                 baselines[row["method"]] = row["tpr_1pct"]["value"]
-        return self._find_at(_ONE_PERCENT, reason=f"{self._say_whose()}: ", baselines=baselines, series=self._series())
+        whose = Reason(self._say_whose(), ABOUT)
+        return self._find_at(_ONE_PERCENT, grounds=(whose,), baselines=baselines, series=self._series())
 
     @measure("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives")
     def find_members_surely(self) -> Measurement:
@@ -281,26 +292,34 @@ class MembershipJudge(Judge[MembershipCase]):
             "targets=20",
         )
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every target with the score that the headline's method gives it."""
-        if not self._enough:
-            return
-        yield list_clients(self, self._per_client, "members found")
-        yield Listing(
-            "records",
-            f"one row for each example that was asked about, with the score of {METHODS[self._main]}; accused is who "
-            "has a higher score than 99% of the non-members",
-            ("seed", "record", "client asked", "member", "score", "accused"),
-            self._list_answers(),
-        )
+    def listed(self) -> list[Listing]:
+        """List clients and answers, if there are enough members and non-members."""
+        return super().listed() if self._enough else []
 
-    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
-        for case, sides in zip(self.cases, self._pairs[self._main], strict=True):
-            scores = case.scores_of(self._main)
-            for member, pairs in zip((True, False), sides, strict=True):
-                for row, column, score in zip(pairs.rows, pairs.columns, pairs.of(scores), strict=True):
-                    accused = bool(score > self._threshold)
-                    yield case.seed, int(row), case.clients[column], member, float(score), accused
+    @rows_of(tables.CLIENTS)
+    def list_clients(self) -> Iterator[Row]:
+        """List the clients, the most exposed first."""
+        return rows_of_clients(self, self._per_client)
+
+    @rows_of(tables.RECORDS)
+    def list_answers(self, case: MembershipCase) -> Iterator[Row]:
+        """List every target with the score that the headline's method gives it."""
+        scores = case.scores_of(self._main)
+        for is_member, dealt in zip((True, False), case.dealt, strict=True):
+            pairs = dealt.keep_known(scores)
+            for row, column, score in zip(pairs.rows, pairs.columns, pairs.of(scores), strict=True):
+                yield {
+                    "record": int(row),
+                    "client": case.clients[column],
+                    "member": is_member,
+                    "score": float(score),
+                    "accused": bool(score > self._threshold),
+                }
+
+    @property
+    def method(self) -> str:
+        """The method that all findings but the comparison are about, in words."""
+        return METHODS[self._main]
 
     @cached_property
     def _pairs(self) -> dict[str, list[tuple[Pairs, Pairs]]]:
@@ -458,7 +477,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _series(self) -> dict[str, Any]:
         series = separate(*self._main_scores.pooled, band=True) | {
-            "membership_methods": list(self._compared.values()),
+            **self.show(tables.METHODS),
             "per_round": self._per_round(),
             "per_client": self._per_client,
             "reliability": self._measure_reliability(),
@@ -470,12 +489,13 @@ class MembershipJudge(Judge[MembershipCase]):
             series.pop("per_round")
         return {name: value for name, value in series.items() if value}
 
-    def _list_populations(self) -> Iterator[RatedTargets]:
+    def _list_populations(self) -> Iterator[tuple[NDArray[np.float64], dict[str, NDArray[np.str_]]]]:
         """Yield which members are found at the threshold of all."""
         for case, (members, _) in zip(self.cases, self._pairs[self._main], strict=True):
             found = members.of(case.scores_of(self._main)) > self._threshold
             clients = [case.clients[column] for column in members.columns]
-            yield RatedTargets.by_label(case.truth, found.astype(np.float64), clients, case.labels[members.rows])
+            parts = part_by_label(case.truth, case.labels[members.rows])
+            yield found.astype(np.float64), parts | part_by_client(case.truth, clients)
 
     def _rate_surest(self) -> Mapping[str, Any]:
         sure = []
@@ -484,6 +504,11 @@ class MembershipJudge(Judge[MembershipCase]):
             sure.append((np.concatenate([members, others]), is_member))
         share = float(np.concatenate([right for _, right in sure]).mean())
         return rate_surest(sure, self.cases[0].seed, share)
+
+    @rows_of(tables.METHODS)
+    def compare_methods(self) -> Iterable[Row]:
+        """Compare what each method reaches."""
+        return self._compared.values()
 
     @cached_property
     def _compared(self) -> dict[str, dict[str, Any]]:

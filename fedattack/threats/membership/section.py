@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
+from fedattack.base.reasons import ABOUT, find_reason
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, Section, Table
-from fedattack.report.words import end_sentence, interval, shown
+from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, PageTable, Section
+from fedattack.report.words import end_sentence
+from fedattack.threats.membership.tables import FORMS, METHODS
 
 _WITHOUT_MODEL = "examples alone, without any model"
 
@@ -23,26 +25,9 @@ def scores(finding: Finding, slug: str) -> Plot:
     return figures.histogram(finding, slug, title="Scores of members and non-members", axis="Score", **words)
 
 
-def _methods(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["membership_methods"]:
-        texts = [row["method"]]
-        for key in ("tpr_1pct", "tpr_01pct"):
-            texts += [shown(row[key]["value"]), interval(row[key]["low"], row[key]["high"])]
-        area = row["auc"]
-        texts.append(f"{area['value']:.3f} ({area['low']:.3f} to {area['high']:.3f})")
-        rows.append(texts)
-    return Table(
-        "How else could the server ask?",
-        "The same members and non-members, told apart in other ways. The headline's method was fixed in advance.",
-        ["method", "found at 1% false positives", "interval", "at 0.1%", "interval", "area under the curve"],
-        rows,
-    )
-
-
-def _targets(finding: Finding) -> Table:
+def _targets(finding: Finding) -> PageTable:
     counts = finding.series["membership_targets"]
-    return Table(
+    return PageTable(
         "Targets",
         "Members are targets that one seen client holds. Targets that several clients hold are left out.",
         ["targets that", "how many"],
@@ -52,7 +37,9 @@ def _targets(finding: Finding) -> Table:
 
 def _explains(findings: Sequence[Finding]) -> Explained:
     """Name what explains a result: whose data the non-members are, and what examples tell without any model."""
-    words = [end_sentence(findings[0].reason.partition(":")[0])]
+    words = []
+    if whose := find_reason(findings[0].grounds, ABOUT):
+        words.append(end_sentence(whose))
     for finding in findings:
         alone = finding.baselines.get(_WITHOUT_MODEL)
         if finding.metric == "auc" and alone is not None:
@@ -75,6 +62,7 @@ SECTION = Section(
         "accused 0.1% of the examples on which it did not{chance}.",
     },
     figures=(("roc", roc), ("scores", scores), PER_ROUND, PER_CLIENT, RELIABILITY),
-    tables=(POPULATIONS, ("membership_methods", _methods), ("membership_targets", _targets)),
+    tables=(POPULATIONS, METHODS, ("membership_targets", _targets)),
+    forms=FORMS,
     more_is_worse=("auc", "epsilon-implied"),
 )

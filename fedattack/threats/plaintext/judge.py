@@ -1,6 +1,6 @@
 """Judge plaintext: how often the numbers beside a client's model are nearest to an example on which it trained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -8,13 +8,14 @@ import numpy as np
 
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, ReadOff
 from fedattack.audit.judge import Judge
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
+from fedattack.audit.table import Row, rows_of
 from fedattack.base.errors import short
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
 from fedattack.threats.plaintext.exchange import Nearest
+from fedattack.threats.plaintext.tables import BESIDE, CLIENTS, EACH_VECTOR, UNREAD, VECTORS
 
 EQUAL = 0.9999
 """Likeness from which on a vector is an example, but for scale, offset and rounding."""
@@ -40,10 +41,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
     @measure("own-examples", "Vectors beside the model that are nearest to an own training example", headline=True)
     def find_own_examples(self) -> Measurement:
         """Count the vectors that are nearest to an own example."""
-        keys = [dict(key) for key in self.cases[0].scores.facts["keys"]]
-        series: dict[str, Any] = {"beside": keys} if keys else {}
-        if unread := self.cases[0].scores.facts.get("arrays"):
-            series["unread"] = [dict(array) for array in unread]
+        series = {name: rows for name, rows in self.show(BESIDE, UNREAD).items() if rows}
         if not any(self.each(lambda case: case.vectors)):
             return self._find_nothing("no reply holds a list or a family of numbers that could be an example", series)
         if any(self.each(lambda case: case.vectors and case.examples is None)):
@@ -67,7 +65,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
             test=nearest.test(np.random.default_rng((self._senders[0].seed, _TESTING))),
-            series=series | {"vectors": self._count_vectors()},
+            series=series | self.show(VECTORS),
             by_seed=rate.by_seed,
             read_off=self._sum_up_equal(),
         )
@@ -104,7 +102,20 @@ class PlaintextJudge(Judge[PlaintextCase]):
             verdict = CANNOT_TELL
         return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
 
-    def _count_vectors(self) -> list[dict[str, Any]]:
+    @rows_of(BESIDE)
+    def describe_keys(self, case: PlaintextCase) -> Iterable[Row]:
+        """Describe what a run has in plaintext."""
+        keys: list[Row] = case.scores.facts["keys"]
+        return keys
+
+    @rows_of(UNREAD)
+    def describe_unread(self, case: PlaintextCase) -> Iterable[Row]:
+        """Describe the arrays beside the model that nobody reads."""
+        arrays: list[Row] = case.scores.facts.get("arrays", [])
+        return arrays
+
+    @rows_of(VECTORS)
+    def count_vectors(self) -> Iterable[Row]:
         """Count by name how many candidates are nearest to an own example, and how many are one."""
         rows: dict[str, dict[str, Any]] = {}
         for case in self._senders:
@@ -113,32 +124,22 @@ class PlaintextJudge(Judge[PlaintextCase]):
                 row["vectors"] += 1
                 row["own"] += holders.get(client, 0.0)
                 row["equal"] += client in holders and best >= EQUAL
-        return [*rows.values()]
+        return rows.values()
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every vector that is as long as an example."""
-        yield Listing(
-            "clients",
-            "one row for each client that sends as many numbers as an example has, of the name that tells most",
-            ("seed", "client", "name", "vectors", "nearest to an own example"),
-            self._list_clients(),
-        )
-        yield Listing(
-            "vectors",
-            "one row for each vector that is as long as an example",
-            ("seed", "client", "name", "nearest to an example of", "own", "likeness"),
-            self._list_vectors(),
-        )
+    @rows_of(CLIENTS)
+    def list_clients(self, case: PlaintextCase) -> Iterator[Row]:
+        """List the clients that send as many numbers as an example has."""
+        if not case.senders:
+            return
+        best = self._nearest.best
+        sent = [(client, name) for client, name, *_ in case.nearest]
+        for client, share in zip(case.senders, np.diagonal(case.shares(best)), strict=True):
+            yield {"client": client, "name": best, "vectors": sent.count((client, best)), "own": float(share)}
 
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self._senders:
-            best = self._nearest.best
-            sent = [(client, name) for client, name, *_ in case.nearest]
-            for client, share in zip(case.senders, np.diagonal(case.shares(best)), strict=True):
-                yield case.seed, client, best, sent.count((client, best)), float(share)
-
-    def _list_vectors(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.cases:
-            for client, name, holders, best in case.nearest:
-                whose = " | ".join(holder or "nobody" for holder in holders)
-                yield case.seed, client, name, whose, holders.get(client, 0.0), best
+    @rows_of(EACH_VECTOR)
+    def list_vectors(self, case: PlaintextCase) -> Iterator[Row]:
+        """List every vector that is as long as an example."""
+        for client, name, holders, best in case.nearest:
+            whose = " | ".join(holder or "nobody" for holder in holders)
+            own = holders.get(client, 0.0)
+            yield {"client": client, "name": name, "holders": whose, "own": own, "likeness": best}

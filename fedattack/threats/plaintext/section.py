@@ -4,63 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import Finding, list_words
-from fedattack.report.section import Explained, Section, Table, by_guesses
-from fedattack.report.words import count_words, shown
-
-_TEXTS = "list of texts"
-
-# Kinds of values that are no list.
-_SCALARS = ("number", "text", "bytes", "yes or no")
-
-
-def _beside(finding: Finding) -> Table:
-    rows = []
-    for key in finding.series["beside"]:
-        kind = key["kind"]
-        if kind == _TEXTS:
-            kind = f"{key['numbers']:,} texts"
-        elif kind not in _SCALARS:
-            kind = f"{key['numbers']:,} numbers"
-        by_example = f"{key['by_example']:,} of {key['replies']:,}" if key["by_example"] else "none"
-        replies, values = f"{key['replies']:,}, of {count_words(key['clients'], 'client')}", f"{key['values']:,}"
-        rows.append([key["name"], key["type"], kind, replies, values, by_example, _apart(key)])
-    return Table(
-        "What stands in plaintext beside the model",
-        "Of the first run, and not tested. Names that differ in running numbers alone have # in their place. A list "
-        "that is as long as the client's examples are many holds a value for each. What is the same in all replies of "
-        "a client, and differs between clients, tells them apart whenever they take part, whatever hides their models.",
-        ["name", "in replies to", "kind", "replies", "different values", "one value an example", "tells clients apart"],
-        rows,
-    )
-
-
-def _apart(key: Mapping[str, Any]) -> str:
-    """Say whether a value tells clients apart over rounds."""
-    if key["clients"] < 2:
-        return "one client sends it"
-    if key["values"] == 1:
-        return "no, all send the same"
-    if not key["constant"]:
-        return "no, it changes"
-    if key["replies"] == key["clients"]:
-        return "not known: each sent it once"
-    if key["apart"] == key["clients"]:
-        return "yes, each client"
-    return f"into {key['apart']:,} groups"
-
-
-def _vectors(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["vectors"]:
-        count = f"{row['vectors']:,}"
-        rows.append([row["name"], count, shown(row["own"] / row["vectors"]), f"{row['equal']:,} of {count}"])
-    return Table(
-        "Which of these numbers are training examples",
-        "Lists and families of numbers that are as long as an example. Each is compared with all known examples, "
-        "whatever its scale and offset. It is one if it equals the example but for these and for rounding.",
-        ["name", "vectors", "nearest to an own example", "are an own training example"],
-        rows,
-    )
+from fedattack.report.section import Explained, Section, by_guesses
+from fedattack.report.words import count_words
+from fedattack.threats.plaintext.tables import BESIDE, TEXTS, UNREAD, VECTORS, say_apart
 
 
 def _explain(findings: Sequence[Finding]) -> Explained:
@@ -93,8 +39,8 @@ def _say_what_it_tells(key: Mapping[str, Any]) -> str:
     if key["kind"] in ("number", "yes or no") or key["clients"] < 2 or key["values"] == 1:
         return ""
     # A text is somebody's own words, also where it changes.
-    has_words = key["kind"] in ("text", "bytes", _TEXTS)
-    if _apart(key)[:3] in ("yes", "int"):
+    has_words = key["kind"] in ("text", "bytes", TEXTS)
+    if say_apart(key)[:3] in ("yes", "int"):
         groups = "each client" if key["apart"] == key["clients"] else f"{key['apart']:,} groups of clients"
         if key["kind"] in ("text", "bytes"):
             return f"The {key['kind']} {key['name']} is the same in all rounds, and names {groups}."
@@ -122,5 +68,6 @@ SECTION = Section(
         "own-examples": "Of the vectors beside a client's model, {value} are nearest to an example on which it trained"
         "{interval}{chance}.",
     },
-    tables=(("vectors", _vectors), ("beside", _beside)),
+    tables=(VECTORS, BESIDE),
+    forms={"unread": UNREAD.form},
 )

@@ -22,14 +22,15 @@ from scipy import stats
 from fedattack.audit.finding import AUC, LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, t_interval
 from fedattack.audit.judge import Judge
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import UNKNOWN, Measure, Measurement, Rate, measure, no_value, separate
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.roc import area
 from fedattack.audit.significance import Draw, Significance, exchange_clients, least_p, significance_of
 from fedattack.audit.summaries import null_of
+from fedattack.audit.table import Row, rows_of
 from fedattack.threats.property.case import Flags, Floats, PropertyCase, count_arrangements
 from fedattack.threats.property.prolin import METHODS
+from fedattack.threats.property.tables import CLIENTS
 
 _FALSE_ALARMS = 0.05
 _LISTED = 200
@@ -251,23 +252,13 @@ class PropertyJudge(Judge[PropertyCase]):
             f"clients={enough}",
         )
 
-    def listings(self) -> Iterator[Listing]:
+    @rows_of(CLIENTS)
+    def list_answers(self, case: PropertyCase) -> Iterator[Row]:
         """List every answer about a client."""
-        yield Listing(
-            "clients",
-            "one row for each client that took part and each question; named and score are PROLIN's, after all rounds",
-            ("seed", "question", "client", "has", "named", "score", "posterior", "low", "high", "rounds"),
-            self._list_answers(),
-        )
-
-    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.cases:
-            places = product(range(len(case.positives)), case.seen.tolist())
-            for (question, column), entry in zip(places, case.list_posteriors(), strict=True):
-                posterior = (entry["posterior"], entry["low"], entry["high"], entry["rounds"])
-                named = bool(case.named[0, question, -1, column])
-                score = float(case.score[0, question, -1, column])
-                yield case.seed, entry["target"], entry["client"], entry["positive"], named, score, *posterior
+        asked = product(range(len(case.positives)), case.seen.tolist())
+        for (question, column), entry in zip(asked, case.list_posteriors(), strict=True):
+            named = bool(case.named[0, question, -1, column])
+            yield {**entry, "named": named, "score": float(case.score[0, question, -1, column])}
 
     @cached_property
     def _arrangements(self) -> float:

@@ -19,7 +19,7 @@ class ProlinOptions(WorkersOptions, MemoryOptions):
         views=("aggregate",),
         protocols=("fedavg",),
         knowledge=("model", "auxiliary", "training", "property"),
-        takes=("rounds", "sketch", "structures"),
+        takes=("rounds", "structures"),
     )
     in_apps = InApps(
         is_slow=True,

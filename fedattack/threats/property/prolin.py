@@ -30,7 +30,6 @@ from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model, flatten_arrays
 from fedattack.attacks.replies import MOST_EXAMPLES, check_steps
-from fedattack.attacks.sketch import Sketch, recorded_sketch
 from fedattack.base.errors import NeedsError, short
 from fedattack.base.files import array_on_disk
 from fedattack.base.machine import shown_size
@@ -40,17 +39,7 @@ from fedattack.learning.importing import trust_given
 from fedattack.learning.torch_utils import has_dropout
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
-from fedattack.threats.property.detectors import (
-    STEPS,
-    Detector,
-    DetectorSetting,
-    bytes_needed,
-    can_be_linear,
-    divide,
-    fit_detectors,
-    sketch_width,
-    steps_within,
-)
+from fedattack.threats.property.detectors import Detector, can_be_linear, fit_detectors
 from fedattack.threats.property.disaggregation import (
     Array,
     Densities,
@@ -61,8 +50,10 @@ from fedattack.threats.property.disaggregation import (
     posterior,
     weighted_ridge,
 )
+from fedattack.threats.property.memory import STEPS, bytes_needed, sketch_width, steps_within
 from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.setting import DetectorSetting, divide
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
 """The paper's four, and the exact posterior under PROLIN's model."""
@@ -104,8 +95,7 @@ class _Sums:
     counts
         (rounds, clients): example counts, 0 where absent.
     starts, sums
-        (rounds, size) in float32, on disk: the common models, and the sums of the updates, or (rounds, width) their
-        sketches.
+        (rounds, size) in float32, on disk: the common models, and the sums of the updates.
     """
 
     rounds: list[int]
@@ -195,8 +185,7 @@ class Prolin(Attack):
         with TemporaryDirectory() as folder:
             usable = _usable_rounds(record, notes)
             parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
-            sketch = recorded_sketch(self.name, record, parameters)
-            sums = _read_sums(usable, record.nodes, parameters, sketch, Path(folder))
+            sums = _read_sums(usable, record.nodes, parameters, Path(folder))
             rounds = len(sums.rounds)
             steps = rounds + len(properties)
             sizes, group = _groups(sums.counts)
@@ -207,7 +196,6 @@ class Prolin(Attack):
             setting = DetectorSetting(
                 model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.options.memory
             )
-            setting = replace(setting, sketch=sketch)
             held = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             tasks = [_RoundTask(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fitted = _Fitted.empty(len(properties), rounds)
@@ -283,11 +271,8 @@ class Prolin(Attack):
     def _note_detectors(self, setting: DetectorSetting, sums: _Sums, fitted: "_Fitted") -> list[str]:
         """Note what detectors were fitted on, and which of them say nothing."""
         notes = []
-        memory, sketch, size = self.options.memory, setting.sketch, sums.starts.shape[1]
-        width, given_size = sketch_width(setting, size), size
-        if sketch is not None:
-            notes.append(sketch.describe_use("detectors were fitted"))
-            given_size = sketch.width
+        memory, size = self.options.memory, sums.starts.shape[1]
+        width = sketch_width(setting, size)
         steps = STEPS
         if width:
             notes.append(
@@ -295,7 +280,7 @@ class Prolin(Attack):
                 f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(memory)}"
             )
         else:
-            steps = steps_within(memory, given_size)
+            steps = steps_within(memory, size)
         if steps < STEPS:
             notes.append(
                 f"detectors are sought in {steps} dimensions in place of {STEPS}, which do not fit into "
@@ -547,19 +532,13 @@ def _usable_rounds(record: Record, notes: list[str]) -> list[Round]:
     return usable
 
 
-def _read_sums(
-    usable: Sequence[Round],
-    nodes: Sequence[str],
-    parameters: Mapping[str, Tensor],
-    sketch: Sketch | None,
-    folder: Path,
-) -> _Sums:
+def _read_sums(usable: Sequence[Round], nodes: Sequence[str], parameters: Mapping[str, Tensor], folder: Path) -> _Sums:
     """Read the sums and common models as vectors of the ``parameters`` in their order, buffers left out."""
     size = sum(map(Tensor.numel, parameters.values()))
     # on disk, so that neither the rounds nor the model's size decide whether the attack fits into memory
     starts = np.lib.format.open_memmap(folder / "starts.npy", "w+", np.float32, (len(usable), size))
     # Workers open the file of the common models by its name. What clients sent has none, and goes with this process.
-    sums = array_on_disk((len(usable), sketch.width if sketch else size), np.float32)
+    sums = array_on_disk((len(usable), size), np.float32)
     columns = dict(zip(nodes, range(len(nodes)), strict=True))
     counts = np.zeros((len(usable), len(nodes)))
     A = np.zeros_like(counts)
@@ -572,11 +551,7 @@ def _read_sums(
         A[row] = present * counts[row] / counts[row].sum()
         before = flatten_arrays(round_.common or {}, parameters)
         starts[row] = before
-        sketched = round_.sketch
-        if sketched is not None:
-            sums[row] = present * np.concatenate([sketched[name] for name in parameters])
-        else:
-            sums[row] = present * (flatten_arrays(round_.aggregate or {}, parameters) - before)
+        sums[row] = present * (flatten_arrays(round_.aggregate or {}, parameters) - before)
         _let_go(starts)
         _let_go(sums)
         numbers.append(round_.number)
@@ -605,14 +580,14 @@ def _let_go(array: NDArray[np.float32]) -> None:
 def _fault(round_: Round) -> str:
     """Say why a round's sum cannot be used; empty if it can."""
     counts = [reply.num_examples for reply in round_.observations if reply.status == "ok"]
-    summed = round_.sketch or round_.aggregate
+    summed = round_.aggregate
     if summed is None or not counts:
         return "there is no aggregate"
     if round_.common is None:
         return "the model that was sent is unknown"
     if not _fits_first_round(round_, round_.common):
         return "the model that was sent has other arrays than that of the first round"
-    if round_.sketch is None and not _alike(round_.common, summed):
+    if not _alike(round_.common, summed):
         return "the aggregate has other arrays than the model that was sent"
     why = _fault_of_counts(counts)
     if not why and not all(map(_is_finite, (*summed.values(), *round_.common.values()))):

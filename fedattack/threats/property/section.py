@@ -38,8 +38,9 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
-from fedattack.report.section import Lists, Section, Table
+from fedattack.report.section import Lists, Section
 from fedattack.report.words import interval, level, shown
+from fedattack.threats.property.tables import FORMS, PLAINTEXT
 
 _ROUNDS_SEEN = "Rounds that the server has seen"
 _MOST_POSTERIORS = 25
@@ -387,19 +388,6 @@ def _rows(rounds: Sequence[int], columns: Any) -> list[list[str]]:
     return [[str(r), *map(shown, values)] for r, *values in zip(rounds, *columns, strict=True)]
 
 
-def _plaintext(finding: Finding) -> Table:
-    return Table(
-        "What each number that is sent in plaintext tells by itself",
-        "How well one of the numbers that are sent beside the encrypted update separates by itself the clients with "
-        "the property from the others: 1 always, 0.5 no better than a coin, 0 always but the other way round.",
-        ["metric", "area under the ROC curve", f"{level(finding.level)} interval"],
-        [
-            [metric["metric"], shown(metric["auc"], ""), interval(metric["low"], metric["high"], "")]
-            for metric in finding.series["plaintext"]
-        ],
-    )
-
-
 def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
     overlap_of = series.get("overlap", {})
     for keys in (("rounds", "overlap", "low", "high", "accuracy"), ("checked_rounds", "checked_accuracy")):
@@ -456,6 +444,7 @@ SECTION = Section(
         ("distributions", distributions),
         ("stability", stability),
     ),
-    tables=(("plaintext", _plaintext),),
+    tables=(PLAINTEXT,),
+    forms=FORMS,
     lists=_lists,
 )

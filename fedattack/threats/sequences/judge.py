@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedattack.audit.clients import ClientsCase, ClientsJudge
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.readoff import BITS, read_off
+from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_kinds
 from fedattack.base.errors import DataError
+from fedattack.threats.sequences.tables import CLIENTS, SEQUENCES
 
 Floats = NDArray[np.float64]
 Tokens = tuple[int, ...]
-
-# Clients of the first run that the page shows.
-_SHOWN = 20
 
 
 def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
@@ -215,7 +213,7 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
         if not self.asked:
             return no_value("of no client all training examples are known, so that nobody knows its sequences")
         found = read_off("sequence", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
-        return self.hold_against_others("exact", series={"clients": [*self._clients()]}, read_off=found)
+        return self.hold_against_others("exact", series=self.show(CLIENTS), read_off=found)
 
     @measure("rouge1", "Tokens found, ROUGE-1")
     def find_rouge1(self) -> Measurement | None:
@@ -227,49 +225,30 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
         """Score the pairs of neighbouring tokens of the best sequence that was found for each."""
         return self.hold_against_others("rouge2")
 
-    def _clients(self) -> Iterator[dict[str, Any]]:
-        """Describe the clients of the first run."""
-        case = self.asked[0]
+    @rows_of(CLIENTS)
+    def describe_clients(self, case: SequencesCase) -> Iterator[Row]:
+        """Describe the clients of a run."""
         arrays = case.scores.arrays
         fits = {metric: np.diagonal(case.fits(metric)) for metric in case.matches}
-        for place, client in enumerate(case.asked[:_SHOWN]):
-            (node, *_others) = np.arange(len(case.node_clients))[case.columns(client)].tolist()
+        for index, client in enumerate(case.asked):
+            node = case.columns(client)[0]
             yield {
                 "client": client,
-                "sequences": len(case.true[place]),
-                "tokens": sum(map(len, case.true[place])),
-                "found": len(case.found[place]),
-                "exact": float(fits["exact"][place]),
-                "rouge1": float(fits["rouge1"][place]),
-                "rouge2": float(fits["rouge2"][place]),
+                "sequences": len(case.true[index]),
+                "tokens": sum(map(len, case.true[index])),
+                "found": len(case.found[index]),
+                "exact": float(fits["exact"][index]),
+                "rouge1": float(fits["rouge1"][index]),
+                "rouge2": float(fits["rouge2"][index]),
                 "rank": int(arrays["rank"][node].max()),
                 "width": int(arrays["width"][node].max()),
             }
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every sequence that is found or true."""
-        yield Listing(
-            "clients",
-            "one row for each client",
-            ("seed", "client", "sequences", "found", "exact"),
-            self._list_clients(),
-        )
-        yield Listing(
-            "sequences",
-            "one row for each client and sequence that is found or true",
-            ("seed", "client", "tokens", "found", "times trained"),
-            self._list_sequences(),
-        )
-
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            exact = np.diagonal(case.fits("exact"))
-            for place, client in enumerate(case.asked):
-                yield case.seed, client, len(case.true[place]), len(case.found[place]), float(exact[place])
-
-    def _list_sequences(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            for place, client in enumerate(case.asked):
-                found, true = case.found[place], case.true[place]
-                for tokens in sorted({*found, *true}):
-                    yield case.seed, client, " ".join(map(str, tokens)), tokens in found, true.count(tokens)
+    @rows_of(SEQUENCES)
+    def list_sequences(self, case: SequencesCase) -> Iterator[Row]:
+        """List every sequence that is found or true."""
+        for index, client in enumerate(case.asked):
+            found, true = case.found[index], case.true[index]
+            for tokens in sorted({*found, *true}):
+                words = " ".join(map(str, tokens))
+                yield {"client": client, "tokens": words, "found": tokens in found, "trained": true.count(tokens)}

@@ -3,23 +3,8 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.section import Section, Table
-from fedattack.report.words import shown
-
-
-def _clients(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["clients"]:
-        counts = f"{row['sequences']:,}", f"{row['tokens']:,}", f"{row['found']:,}"
-        scores = shown(row["exact"]), shown(row["rouge1"]), shown(row["rouge2"])
-        rows.append([row["client"], *counts, *scores, f"{row['rank']:,} of {row['width']:,}"])
-    return Table(
-        "What was found of each client",
-        "Of the first run, at most 20 clients. ROUGE-1 and ROUGE-2 are F1 scores of tokens and of neighbouring pairs. "
-        "The last column says how much of the layers' inputs the gradient spans: near the whole, nothing is told.",
-        ["client", "sequences", "their tokens", "found", "exact", "ROUGE-1", "ROUGE-2", "span"],
-        rows,
-    )
+from fedattack.report.section import Section
+from fedattack.threats.sequences.tables import CLIENTS
 
 
 def _count_exposed(findings: Sequence[Finding]) -> str:
@@ -40,5 +25,5 @@ SECTION = Section(
         "rouge1": "The best sequence found has the tokens of the true one with a ROUGE-1 of {value}{interval}{chance}.",
         "rouge2": "It has its pairs of neighbouring tokens with a ROUGE-2 of {value}{interval}{chance}.",
     },
-    tables=(("clients", _clients),),
+    tables=(CLIENTS,),
 )

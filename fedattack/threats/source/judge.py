@@ -14,23 +14,24 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from fedattack.audit.finding import Null, in_units, list_words
 from fedattack.audit.intervals import LEVEL
-from fedattack.audit.judge import Judge, entry_of_client, expose_client, list_clients
-from fedattack.audit.listing import Cell, Listing, several
+from fedattack.audit.judge import Judge, entry_of_client, expose_client, rows_of_clients
+from fedattack.audit.listing import several
 from fedattack.audit.measures import Measurement, Rate, measure, no_value, separate
 from fedattack.audit.naming import Holders, best_round, largest_excess, weighted_within, who_is_who
-from fedattack.audit.populations import RatedTargets, rate_populations, rate_surest
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import Significance, least_p
+from fedattack.audit.summaries import part_by_client, part_by_label, rate_populations, rate_surest
+from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.threats.source.case import Answered, Floats, SourceCase
 from fedattack.threats.source.confidence import Confidence, calibrate, measure_reliability, separate_beliefs
 from fedattack.threats.source.counterparts import Compared, compare_with_held_out, compare_with_labels, explain_success
-
-_MOST_EXPOSED = 10
+from fedattack.threats.source.tables import CLIENTS, COMBINING, MOST_EXPOSED, RECORDS
 
 # Kinds of targets beside those of the main measure.
 _SEVERAL = "several clients hold"
@@ -198,38 +199,33 @@ class SourceJudge(Judge[SourceCase]):
             least = least_p(arrangements)
         return Reach(least, size, f"{enough} clients", f"clients={enough}")
 
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every target with the client that was named for it."""
-        yield list_clients(self, self._by_success, "owner named")
-        yield Listing(
-            "records",
-            "one row for each example that was asked about; right is 1/m where m clients are named alike, and empty "
-            "where no client that was seen holds the example",
-            ("seed", "record", "held by", "client named", "confidence", "right"),
-            self._list_answers(),
-        )
+    @rows_of(CLIENTS)
+    def list_clients(self) -> Iterator[Row]:
+        """List the clients, most often named first."""
+        return rows_of_clients(self, self._by_success)
 
-    def _list_answers(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.cases:
-            sure: dict[int, Floats] = {}
-            for part in self._confidence:
-                if part.case is case:
-                    sure |= zip(part.rows.tolist(), part.beliefs, strict=True)
-            by = np.zeros(case.credit.shape, dtype=np.bool_)
-            for held in (case.sole, case.shared):
-                by[held.rows] = held.by
-            for row, (of_row, holds) in enumerate(zip(case.credit, by, strict=True)):
-                places = np.flatnonzero(of_row > 0)
-                right = of_row[holds & ~np.isnan(of_row)]
-                owner = str(case.truth.owners[row])
-                yield (
-                    case.seed,
-                    row,
-                    several(case.truth.shared[row]) if owner == SEVERAL else owner,
-                    several([case.clients[place] for place in places]),
-                    float(sure[row][places[0]]) if row in sure and len(places) == 1 else None,
-                    float(right.sum()) if len(right) else None,
-                )
+    @rows_of(RECORDS)
+    def list_answers(self, case: SourceCase) -> Iterator[Row]:
+        """List every target with the client that was named for it."""
+        beliefs: dict[int, Floats] = {}
+        for part in self._confidence:
+            if part.case is case:
+                beliefs |= zip(part.rows.tolist(), part.beliefs, strict=True)
+        holders = np.zeros(case.credit.shape, dtype=np.bool_)
+        for held in (case.sole, case.shared):
+            holders[held.rows] = held.by
+        for record, (credit, holds) in enumerate(zip(case.credit, holders, strict=True)):
+            columns = np.flatnonzero(credit > 0)
+            right = credit[holds & ~np.isnan(credit)]
+            owner = str(case.truth.owners[record])
+            is_sure = record in beliefs and len(columns) == 1
+            yield {
+                "record": record,
+                "holders": several(case.truth.shared[record]) if owner == SEVERAL else owner,
+                "named": several([case.clients[column] for column in columns]),
+                "confidence": float(beliefs[record][columns[0]]) if is_sure else None,
+                "right": float(right.sum()) if len(right) else None,
+            }
 
     @property
     def _chance(self) -> float:
@@ -339,26 +335,28 @@ class SourceJudge(Judge[SourceCase]):
         """What is measured of each client, most often named first."""
         return sorted((entry for _, entry in self._clients), key=lambda entry: -entry["value"])
 
-    def _series(self) -> dict[str, Any]:
+    @rows_of(COMBINING)
+    def compare_ways(self) -> Iterator[Row]:
+        """Compare the ways to take rounds together."""
         ways = {
             "last round alone": "last_round",
             f"best of {self._choices} rounds, known only afterwards": "best_round",
             "all rounds: mean probability": "all_rounds",
             "all rounds: likelihood": "by_likelihood",
         }
-        combining = []
         for words, way in ways.items():
             pooled = pool_seeds(self.each(attrgetter(way)))
             if pooled is not None:
-                combining.append({"way": words, **pooled.as_entry()})
+                yield {"way": words, **pooled.as_entry()}
+
+    def _series(self) -> dict[str, Any]:
         series = {
             "per_round": self._per_round(),
-            "combining": combining,
             "per_client": self._by_success,
             "reliability": measure_reliability(self._confidence),
-            "most_exposed": self._list_most_exposed(),
             "targets": dict(self._counts),
             "populations": rate_populations(self._list_populations()),
+            **self.show(COMBINING, MOST_EXPOSED),
         }
         sure = [(part.sure, part.right) for part in self._confidence]
         if surest := rate_surest(sure, self.cases[0].seed, self._chance):
@@ -370,10 +368,11 @@ class SourceJudge(Judge[SourceCase]):
             series |= separate(*beliefs)
         return series
 
-    def _list_populations(self) -> Iterator[RatedTargets]:
+    def _list_populations(self) -> Iterator[tuple[Floats, dict[str, NDArray[np.str_]]]]:
         for case in self.cases:
             owners = [case.clients[column] for column in case.owner[case.counted]]
-            yield RatedTargets.by_label(case.truth, case.right, owners, case.labels[case.counted])
+            parts = part_by_label(case.truth, case.labels[case.counted])
+            yield case.right, parts | part_by_client(case.truth, owners)
 
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]
@@ -390,12 +389,13 @@ class SourceJudge(Judge[SourceCase]):
                 column.append(entry[key])
         return by_round
 
-    def _list_most_exposed(self) -> list[dict[str, Any]]:
-        """List the targets of whose owner the attack was most sure, right or wrong."""
-        answers: list[dict[str, Any]] = []
+    @rows_of(MOST_EXPOSED)
+    def list_most_exposed(self) -> list[Row]:
+        """List the targets of whose owner the attack was most sure, right or wrong; the surest first."""
+        answers: list[Row] = []
         for part in self._confidence:
             named, sure = part.named, part.sure
-            for index in np.argsort(-sure, kind="stable")[:_MOST_EXPOSED]:
+            for index in np.argsort(-sure, kind="stable")[: MOST_EXPOSED.most]:
                 answers.append(
                     {
                         "record": int(part.rows[index]),
@@ -404,7 +404,7 @@ class SourceJudge(Judge[SourceCase]):
                         "right": bool(part.right[index] == 1),
                     }
                 )
-        return sorted(answers, key=lambda answer: -answer["posterior"])[:_MOST_EXPOSED]
+        return sorted(answers, key=lambda answer: -answer["posterior"])
 
 
 def say_explanation(explained: Mapping[str, Any], targets: int) -> str:

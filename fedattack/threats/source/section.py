@@ -7,41 +7,17 @@ from typing import Any
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
-from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, Section, Table
-from fedattack.report.words import NOTHING, interval, level, shown
-
-_MOST_EXPOSED = 10
+from fedattack.report.section import PER_CLIENT, PER_ROUND, POPULATIONS, RELIABILITY, Explained, PageTable, Section
+from fedattack.report.words import level, shown
+from fedattack.threats.source.tables import COMBINING, FORMS, MOST_EXPOSED
 
 # Labels and site explain a success if no more than this is left of it, and no more than this share of the gain over
 # guessing.
 _SMALL, _SMALL_SHARE = 0.05, 0.25
 
 
-def _combining(finding: Finding) -> Table:
-    return Table(
-        "Does combining rounds help?",
-        "The same targets, named from one round or from all. A single round has fewer clients to choose from where not "
-        "all take part in it, which its chance says; targets count where their owner was seen.",
-        ["named from", "result", f"{level(finding.level)} interval", "chance", "× chance", "null run", "targets"],
-        list(map(_combining_row, finding.series["combining"])),
-    )
-
-
-def _combining_row(way: Mapping[str, Any]) -> list[str]:
-    chance, null = way["chance"], way["null"]
-    return [
-        way["way"],
-        shown(way["value"]),
-        interval(way["low"], way["high"]),
-        shown(chance),
-        shown(way["value"] / chance, "") if chance else NOTHING,
-        shown(null["value"] if null else None),
-        f"{way['n']:,}",
-    ]
-
-
-def _targets(finding: Finding) -> Table:
-    return Table(
+def _targets(finding: Finding) -> PageTable:
+    return PageTable(
         "Targets",
         "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
         "hold are judged apart. No answer about a client that was never seen can be right or wrong.",
@@ -50,25 +26,11 @@ def _targets(finding: Finding) -> Table:
     )
 
 
-def _show_exposed(finding: Finding) -> Table:
-    listed = finding.series["most_exposed"]
-    rows = []
-    for target in listed[:_MOST_EXPOSED]:
-        right = "yes" if target["right"] else "no"
-        rows.append([str(target["record"]), target["client"], right, shown(target["posterior"])])
-    return Table(
-        f"{finding.label}: most exposed examples",
-        f"Of whose owner the server was most sure, right or wrong; the first {len(rows)} of {len(listed)} listed.",
-        ["record", "client named", "right", "confidence"],
-        rows,
-    )
-
-
-def _show_explanation(finding: Finding) -> Table:
+def _show_explanation(finding: Finding) -> PageTable:
     explained = finding.series["explained"]
     rows = [[part["part"], f"{100 * part['value']:+.1f}"] for part in explained["parts"]]
     rows.append(["together", f"{100 * explained['value']:.1f}"])
-    return Table(
+    return PageTable(
         "What the success is made of",
         "In points of per cent, each part beyond the one before it. Labels: examples of the same label that nobody "
         "holds. Site: examples of the same client on which it did not train; without such examples, site and examples "
@@ -226,8 +188,9 @@ SECTION = Section(
     tables=(
         POPULATIONS,
         ("explained", _show_explanation),
-        ("combining", _combining),
+        COMBINING,
         ("targets", _targets),
-        ("most_exposed", _show_exposed),
+        MOST_EXPOSED,
     ),
+    forms=FORMS,
 )

@@ -10,18 +10,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedattack.audit.clients import ClientsCase, ClientsJudge, reach_of_clients
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.readoff import BITS, bits_of_items, read_off
+from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_kinds
+from fedattack.threats.tokens.tables import CLIENTS, ROWS, TABLES
 
 EVERYTHING = "all rows named"
 
 Floats = NDArray[np.float64]
-
-# Clients of the first run that the page shows.
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -192,8 +190,8 @@ class TokensJudge(ClientsJudge[TokensCase]):
             return no_value("of no client all training examples are known, so that nobody knows which rows it uses")
         # Whoever names all rows misses none: the guess bars the F1 score alone.
         bars = {EVERYTHING: float(np.concatenate([case.guess() for case in self.asked]).mean())}
-        series = {"tables": [*self._tables()], "clients": [*self._clients(self.asked[0])][:_SHOWN]}
         found = read_off("row", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
+        series = self.show(TABLES, CLIENTS)
         return self.hold_against_others("f1", bars=bars, baselines=bars, series=series, read_off=found)
 
     @measure("precision", "Named rows that the client holds")
@@ -211,27 +209,38 @@ class TokensJudge(ClientsJudge[TokensCase]):
         """The table, and what the null is."""
         return f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples"
 
-    def _tables(self) -> Iterator[dict[str, Any]]:
-        """Describe the tables of the first run."""
-        case = self.asked[0]
-        for place, table in enumerate(case.scores.facts["tables"]):
-            _, named, used = case.counts(place)
+    @rows_of(TABLES)
+    def describe_tables(self, case: TokensCase) -> Iterator[Row]:
+        """Describe the tables of a run."""
+        for index, table in enumerate(case.scores.facts["tables"]):
+            _, named, used = case.counts(index)
             yield {
                 "name": table["name"],
                 "rows": table["rows"],
                 "how": ", ".join(table["how"]),
                 "used": float(used.mean()),
                 "named": float(named.mean()),
-                "precision": float(np.diagonal(case.fits("precision", place)).mean()),
-                "recall": float(np.diagonal(case.fits("recall", place)).mean()),
+                "precision": float(np.diagonal(case.fits("precision", index)).mean()),
+                "recall": float(np.diagonal(case.fits("recall", index)).mean()),
             }
 
-    def _clients(self, case: TokensCase) -> Iterator[dict[str, Any]]:
+    @rows_of(CLIENTS)
+    def describe_clients(self, case: TokensCase) -> Iterator[Row]:
         """Describe the clients of a run, by the largest table."""
         common, named, used = case.counts(0)
-        for place, client in enumerate(case.asked):
-            own = int(common[place, place])
-            yield {"client": client, "used": int(used[place]), "named": int(named[place]), "right": own}
+        for index, client in enumerate(case.asked):
+            own = int(common[index, index])
+            yield {"client": client, "used": int(used[index]), "named": int(named[index]), "right": own}
+
+    @rows_of(ROWS)
+    def list_rows(self, case: TokensCase) -> Iterator[Row]:
+        """List every row that is named or used."""
+        for table, name in enumerate(case.names):
+            all_named, all_used = case.named(table), case.used(table)
+            for index, client in enumerate(case.asked):
+                named, used = {*all_named[[index]].indices.tolist()}, {*all_used[[index]].indices.tolist()}
+                for row in sorted(named | used):
+                    yield {"client": client, "table": name, "row": row, "named": row in named, "used": row in used}
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
@@ -248,32 +257,3 @@ class TokensJudge(ClientsJudge[TokensCase]):
                 return None
             kinds.append(_kinds_of(answers))
         return reach_of_clients(kinds, needed, "that use other rows")
-
-    def listings(self) -> Iterator[Listing]:
-        """List the clients, and every row that is named or used."""
-        yield Listing(
-            "clients",
-            "one row for each client, by the table with most rows",
-            ("seed", "client", "used", "named", "right"),
-            self._list_clients(),
-        )
-        yield Listing(
-            "rows",
-            "one row for each client and row of a table that is named or used",
-            ("seed", "client", "table", "row", "named", "used"),
-            self._list_rows(),
-        )
-
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            for row in self._clients(case):
-                yield case.seed, *row.values()
-
-    def _list_rows(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            for table, name in enumerate(case.names):
-                named, used = case.named(table), case.used(table)
-                for place, client in enumerate(case.asked):
-                    of_client = {*named[[place]].indices.tolist()}, {*used[[place]].indices.tolist()}
-                    for row in sorted(of_client[0] | of_client[1]):
-                        yield case.seed, client, name, row, row in of_client[0], row in of_client[1]

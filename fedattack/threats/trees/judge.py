@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge
-from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import BITS, bits_of_items, read_off
 from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of
+from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_examples
 from fedattack.base.errors import DataError
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, find_near, match_rows, share_near
+from fedattack.threats.trees.tables import CLIENTS, COLUMNS
 
 SAME = 1e-6
 """Share of a column's range by which a threshold may be off from a value that it equals: single precision."""
@@ -36,9 +37,6 @@ _MOST_COLUMNS, _MOST_READ = 10_000, 10_000
 _MOST_CELLS = 2**35
 
 _METRICS = ("rows", "values", "columns")
-
-# Clients of the first run that the page shows.
-_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -254,9 +252,8 @@ class TreesJudge(ClientsJudge[TreesCase]):
         """Count the values of which a threshold is close by."""
         if not self.asked:
             return no_value("of no client whose trees were read is any row known")
-        series = {"clients": [*self._clients()], "columns": [*self._columns()]}
         found = read_off("value", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
-        return self.hold_against_others("columns", series=series, read_off=found)
+        return self.hold_against_others("columns", series=self.show(CLIENTS, COLUMNS), read_off=found)
 
     @measure("rows", "Whole rows read off trees")
     def find_rows(self) -> Measurement | None:
@@ -306,42 +303,24 @@ class TreesJudge(ClientsJudge[TreesCase]):
         bars = {name: float(shares[place]) for name, shares in self.guesses.items()}
         return self.hold_against_others(metric, bars=bars, baselines=bars)
 
-    def _clients(self) -> Iterator[dict[str, Any]]:
-        """Describe the clients of the first run."""
-        case = self.asked[0]
-        for place, client in enumerate(case.asked[:_SHOWN]):
-            row: dict[str, Any] = {"client": client, "rows": len(case.tables[place]), "read": len(case.read[place])}
+    @rows_of(CLIENTS)
+    def describe_clients(self, case: TreesCase) -> Iterator[Row]:
+        """Describe the clients of a run."""
+        for index, client in enumerate(case.asked):
+            trees = sum(case.scores.facts["trees"][node] for node in case.columns(client))
+            row = {"client": client, "trees": trees, "rows": len(case.tables[index]), "read": len(case.read[index])}
             for name in _METRICS:
-                row[f"{name}_met"] = float(case.fits(name)[place, place])
-            yield row | {"trees": self._count_trees(case, client)}
+                row[f"{name}_met"] = float(case.fits(name)[index, index])
+            yield row
 
-    @staticmethod
-    def _count_trees(case: TreesCase, client: str) -> int:
-        return sum(case.scores.facts["trees"][place] for place in case.columns(client))
-
-    def _columns(self) -> Iterator[dict[str, Any]]:
-        """Describe the columns of the first run, means over clients."""
-        case = self.asked[0]
+    @rows_of(COLUMNS)
+    def describe_columns(self, case: TreesCase) -> Iterator[Row]:
+        """Describe the columns of a run, means over clients."""
         spans = EXACT * np.ptp(np.concatenate(case.tables), axis=0)
-        for column in range(min(len(spans), _SHOWN)):
+        for column, span in enumerate(spans):
             cuts = [case.cuts[client].get(column, np.zeros(0)) for client in case.asked]
             shares = []
             for own, true in zip(cuts, case.tables, strict=True):
-                shares.append(share_near(true[:, column], own, spans[column]))
+                shares.append(share_near(true[:, column], own, span))
             thresholds = float(np.mean([len(own) for own in cuts]))
             yield {"column": column, "thresholds": thresholds, "met": float(np.mean(shares))}
-
-    def listings(self) -> Iterator[Listing]:
-        """List the clients."""
-        yield Listing(
-            "clients",
-            "one row for each client: shares of its rows, of values of its rows and of its columns that were read",
-            ("seed", "client", "trees", "rows", "values", "columns"),
-            self._list_clients(),
-        )
-
-    def _list_clients(self) -> Iterator[tuple[Cell, ...]]:
-        for case in self.asked:
-            for place, client in enumerate(case.asked):
-                shares = [float(case.fits(name)[place, place]) for name in _METRICS]
-                yield (case.seed, client, self._count_trees(case, client), *shares)

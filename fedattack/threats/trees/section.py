@@ -3,35 +3,9 @@
 from collections.abc import Sequence
 
 from fedattack.audit.finding import Finding
-from fedattack.report.section import Section, Table
+from fedattack.report.section import Section
 from fedattack.report.words import shown
-
-
-def _clients(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["clients"]:
-        counts = f"{row['trees']:,}", f"{row['rows']:,}", f"{row['read']:,}"
-        rows.append([row["client"], *counts, *(shown(row[f"{name}_met"]) for name in ("rows", "values", "columns"))])
-    return Table(
-        "What was read of each client",
-        "Of the first run, at most 20 clients. Rows are whole rows within the tolerance. Values of columns are those "
-        "that stand in a tree as a threshold.",
-        ["client", "trees", "rows that are known", "rows put together", "rows", "values of rows", "values of columns"],
-        rows,
-    )
-
-
-def _columns(finding: Finding) -> Table:
-    rows = []
-    for row in finding.series["columns"]:
-        rows.append([str(row["column"]), f"{row['thresholds']:,.1f}", shown(row["met"])])
-    return Table(
-        "What was read of each column",
-        "Of the first run, at most 20 columns, means over clients: the different thresholds, and the share of a "
-        "client's values that stand among its own.",
-        ["column", "thresholds", "values that are one"],
-        rows,
-    )
+from fedattack.threats.trees.tables import CLIENTS, COLUMNS
 
 
 def _name_exposed(findings: Sequence[Finding]) -> str:
@@ -53,5 +27,5 @@ SECTION = Section(
         "linked": "Who sees the common model alone puts {value}{interval} of its later trees to the client that made "
         "them{chance}.",
     },
-    tables=(("clients", _clients), ("columns", _columns)),
+    tables=(CLIENTS, COLUMNS),
 )

@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import Run, open_runs
 from fedattack.audit.truth import NOBODY, SEVERAL, ClientAttribute, Truth
 from fedattack.record import Record
+from fedattack.record.folder import RunFolder
 from tests.benchmarks.calibration.drawn import share
 from tests.benchmarks.calibration.source import BY_CLIENTS
 from tests.worlds.reference import run_preset
 
-Nothing = Callable[[Evidence, np.random.Generator], Evidence]
+Nothing = Callable[[Run, np.random.Generator], Run]
 """Replaces what is true, or what was scored, so that there is nothing to find."""
 
 
@@ -54,7 +55,7 @@ class World:
         return finding not in self.told.get(null, ())
 
 
-def _dealt(evidence: Evidence, owners_of: Callable[[np.ndarray, Truth], np.ndarray], count: int = 0) -> Evidence:
+def _dealt(evidence: Run, owners_of: Callable[[np.ndarray, Truth], np.ndarray], count: int = 0) -> Run:
     """Say that some clients hold targets that nobody holds; the real owners' targets are left out."""
     truth = _truth_of(evidence)
     nobody = np.flatnonzero(truth.owners == NOBODY)
@@ -64,23 +65,23 @@ def _dealt(evidence: Evidence, owners_of: Callable[[np.ndarray, Truth], np.ndarr
     return replace(evidence, truth=replace(truth, owners=owners, shared={}))
 
 
-def _truth_of(evidence: Evidence) -> Truth:
+def _truth_of(evidence: Run) -> Truth:
     if evidence.truth is None:
         raise AssertionError("the truth was written")
     return evidence.truth
 
 
-def owners_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def owners_at_random(evidence: Run, draw: np.random.Generator) -> Run:
     """Targets that nobody holds, dealt to clients at random."""
     return _dealt(evidence, lambda rows, truth: draw.choice(truth.clients, size=len(rows)))
 
 
-def owners_of_few(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def owners_of_few(evidence: Run, draw: np.random.Generator) -> Run:
     """Twenty of them."""
     return _dealt(evidence, lambda rows, truth: draw.choice(truth.clients, size=len(rows)), count=20)
 
 
-def owners_by_label(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def owners_by_label(evidence: Run, draw: np.random.Generator) -> Run:
     """Targets that nobody holds, dealt as their labels are held: only labels tell."""
     labels = evidence.knowledge.targets.y if evidence.knowledge.targets else np.zeros(0, dtype=int)
 
@@ -91,7 +92,7 @@ def owners_by_label(evidence: Evidence, draw: np.random.Generator) -> Evidence:
     return _dealt(evidence, owners)
 
 
-def models_know_nothing(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def models_know_nothing(evidence: Run, draw: np.random.Generator) -> Run:
     """Each target gets the scores of another one: clients still differ, but not by what they hold."""
     truth = _truth_of(evidence)
     order = draw.permutation(len(truth.owners))
@@ -106,7 +107,7 @@ def models_know_nothing(evidence: Evidence, draw: np.random.Generator) -> Eviden
     return replace(evidence, scores=scores)
 
 
-def property_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def property_at_random(evidence: Run, draw: np.random.Generator) -> Run:
     """As many clients have the property, any of them."""
     truth = _truth_of(evidence)
     if truth.positives is None:
@@ -115,7 +116,7 @@ def property_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidenc
     return replace(evidence, truth=replace(truth, positives=truth.positives[:, order]))
 
 
-def values_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def values_at_random(evidence: Run, draw: np.random.Generator) -> Run:
     """Clients have each other's values of a private attribute."""
     truth = _truth_of(evidence)
     private = {}
@@ -124,7 +125,7 @@ def values_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
     return replace(evidence, truth=replace(truth, private=private))
 
 
-def other_examples(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def other_examples(evidence: Run, draw: np.random.Generator) -> Run:
     """Clients trained on examples of the same labels that nobody holds."""
     truth = _truth_of(evidence)
     if truth.records is None:
@@ -136,7 +137,7 @@ def other_examples(evidence: Evidence, draw: np.random.Generator) -> Evidence:
     return replace(evidence, truth=replace(truth, records=replace(truth.records, x=x)))
 
 
-def as_it_is(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+def as_it_is(evidence: Run, draw: np.random.Generator) -> Run:
     """The run itself is a null."""
     del draw
     return evidence
@@ -189,7 +190,7 @@ WORLDS: dict[str, World] = {
 }
 
 
-def seeds_of(world: World, seeds: Iterator[int]) -> Iterator[Evidence]:
+def seeds_of(world: World, seeds: Iterator[int]) -> Iterator[Run]:
     """Train, attack, and read one run a seed."""
     for seed in seeds:
         with tempfile.TemporaryDirectory() as scratch:
@@ -200,7 +201,7 @@ def seeds_of(world: World, seeds: Iterator[int]) -> Iterator[Evidence]:
                 attack = ATTACKS[name].with_options(options)
                 scores = attack.run(Record(folder / "record"), knowledge, seed=seed, device="cpu")
                 scores.save(folder / "scores" / f"{name}.npz")
-            (evidence,) = read_evidence(folder)
+            (evidence,) = open_runs(RunFolder(folder))
             yield evidence
 
 

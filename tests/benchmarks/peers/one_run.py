@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.claims.canaries.bounds import bound_by_two_samples
-from fedattack.claims.canaries.examples import bound_by_extremes
+from fedattack.claims.canaries.bounds import SampledNull, bound_by_extremes, bound_by_ranks, bound_by_shape
 from fedattack.claims.tester import LEVEL
 from fedattack.privacy.gaussian import epsilon_of
 from tests.benchmarks.peers.getting import JAX_PRIVACY, PeerMissingError, load_file
@@ -31,9 +30,15 @@ FREE, SHAPED = "ours, by guesses", "ours, by shape"
 Floats = NDArray[np.float64]
 Bound = Callable[[Floats, NDArray[np.bool_]], float]
 
+
+def _bound_by_shape(scores: Floats, included: NDArray[np.bool_]) -> float:
+    inside, null = scores[included], SampledNull(scores[~included])
+    return max(0.0, bound_by_shape(inside, null, DELTA), bound_by_ranks(inside, null, DELTA))
+
+
 OURS: dict[str, Bound] = {
     FREE: lambda scores, included: bound_by_extremes(scores, included, DELTA)[0],
-    SHAPED: lambda scores, included: max(0.0, bound_by_two_samples(scores[included], scores[~included], DELTA)),
+    SHAPED: _bound_by_shape,
 }
 
 

@@ -1,4 +1,4 @@
-"""Run all apps of this folder by ``flwr run``, and ask of each whether its claim is true.
+"""Run the app of this folder in all ways by ``flwr run``, and ask of each whether its claim is true.
 
 ``python -m tests.claims.apps OUT [NAME…]`` writes ``OUT/NAME/run`` for each: record, claim, answer and page.
 """
@@ -14,7 +14,7 @@ from tests.claims.apps.cases import CASES, Case
 def check(case: Case, folder: Path, where: Path, *options: str) -> str:
     """Ask the command, as an owner would in the app's folder; returns what it prints."""
     run = folder / "run"
-    words = ("claim", str(run), "--claim", str(run / "claim.toml"), "--mechanism", case.mechanism)
+    words = ("claim", str(run), "--claim", str(run / "claim.toml"), "--mechanism", f"clinics.privacy:{case.mechanism}")
     return fedattack(*words, *case.options, *options, cwd=where).stdout
 
 

@@ -1,21 +1,22 @@
-"""Flower apps that claim differential privacy, each as its owner wrote it: what they claim, and what is the case."""
+"""A Flower app that claims differential privacy, set up in several ways: what is claimed, and what is the case."""
 
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 import torch
 from flwr.app import Context, RecordDict
 
 from fedattack.record import check_record
 from fedattack.runs.simulator import Simulator
-from tests.apps.projects import BEFORE_LEGACY, IMPORT_LEGACY, Project
+from tests.apps.projects import Project
 from tests.worlds.local_grid import LocalGrid
 
 HERE = Path(__file__).parent
@@ -23,68 +24,70 @@ CLIENTS = 10
 FORGETS = 3
 """The partition whose client goes without the mod, in the case ``forgotten``."""
 
-_MESSAGE_API = (
-    ("from flwr.app import ArrayRecord, ConfigRecord, Context", "from fedattack.observe import ObservedStrategy"),
-    ("# Start strategy, run FedAvg for `num_rounds`", 'strategy = ObservedStrategy(strategy, "RECORD")'),
-)
-_LEGACY = (
-    (BEFORE_LEGACY, IMPORT_LEGACY),
+CLINICS = Project(
+    str(HERE / "clinics"),
+    "clinics",
     (
-        'config = ServerConfig(num_rounds=context.run_config["num-server-rounds"])',
-        'strategy = ObservedLegacyStrategy(strategy, "RECORD")',
+        (
+            "from flwr.app import ArrayRecord, Context",
+            "from fedattack.observe import ObservedLegacyStrategy, ObservedStrategy",
+        ),
+        ("# Start strategy, run FedAvg for `num_rounds`", 'strategy = ObservedStrategy(strategy, "RECORD")'),
+        (
+            "# Construct the LegacyContext",
+            'strategy = ObservedLegacyStrategy(strategy, "RECORD", view="aggregate")',
+        ),
     ),
-)
-_SECAGG = (
-    (BEFORE_LEGACY, IMPORT_LEGACY),
-    ("# Construct the LegacyContext", 'strategy = ObservedLegacyStrategy(strategy, "RECORD", view="aggregate")'),
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """An app, what is changed in it, and what its owner claims.
+    """How the app is run, and what its owner claims.
 
     Attributes
     ----------
     name, about
         In a word, and in a sentence.
-    project
-        The app, and the lines that observe it.
-    claim
-        Its file, in the app's folder.
+    privacy
+        The app's setting of this name.
+    mechanism
+        What of the app's ``privacy.py`` is tested.
     verdict
         Of the whole claim.
-    edits
-        File, text and what stands there instead.
+    claim
+        Name of its file; the case's own if empty.
+    config
+        Settings that differ from the app's own.
+    components
+        Names of its ServerApp and its ClientApp.
     options
         Of the command that checks the claim.
     """
 
     name: str
     about: str
-    project: Project
-    claim: str
+    privacy: str
+    mechanism: str
     verdict: str
-    edits: tuple[tuple[str, str, str], ...] = ()
+    claim: str = ""
+    config: Mapping[str, int | float] = field(default_factory=dict)
+    components: str = "app"
     options: tuple[str, ...] = ()
 
     @property
-    def mechanism(self) -> str:
-        """What of it is tested."""
-        return f"{self.project.package}.privacy:{_TESTED.get(self.project, 'mod')}"
-
-    @property
     def claim_file(self) -> Path:
-        return Path(self.project.folder) / self.claim
+        return HERE / "claims" / f"{self.claim or self.name}.toml"
 
     def app(self, folder: Path, record: Path) -> Path:
-        """Copy the app to a folder, change it, and add the lines that observe it."""
-        where = self.project.observed(folder, record)
-        for name, old, new in self.edits:
-            file = where / self.project.package / name
-            text = file.read_text()
-            assert text.count(old) == 1, f"{file}: {old!r}"
-            file.write_text(text.replace(old, new))
+        """Copy the app to a folder, set it up, and add the lines that observe it."""
+        where = CLINICS.observed(folder, record)
+        project = where / "pyproject.toml"
+        declared = tomllib.loads(project.read_text())
+        app = declared["tool"]["flwr"]["app"]
+        app["config"] |= {"privacy": self.privacy, **self.config}
+        app["components"] = {f"{side}app": f"clinics.{side}_app:{self.components}" for side in ("server", "client")}
+        project.write_text(tomli_w.dumps(declared))
         return where
 
     def observe(self, folder: Path) -> Path:
@@ -109,11 +112,10 @@ class Case:
         """
         where = self.app(folder, folder / "run" / "record")
         settings = tomllib.loads((where / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-        package = self.project.package
         np.random.seed(seed)  # noqa: NPY002 - Flower draws from it
         torch.manual_seed(seed)
         with on_path(where):
-            server, client = (import_module(f"{package}.{name}").app for name in ("server_app", "client_app"))
+            server, client = (import_module(f"clinics.{name}").app for name in ("server_app", "client_app"))
             grid = LocalGrid(client, CLIENTS)
             grid.configure(settings)
             server(grid, Context(7, 1, {}, RecordDict(), settings))
@@ -140,54 +142,58 @@ def on_path(where: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
-LOCAL = Project(str(HERE / "local_dp"), "clinics", _MESSAGE_API)
-CENTRAL = Project(str(HERE / "central_dp"), "wards", _MESSAGE_API)
-OPACUS = Project(str(HERE / "opacus_dp"), "practices", _LEGACY)
-SECAGG = Project(str(HERE / "secagg_dp"), "sums", _SECAGG)
-_TESTED = {CENTRAL: "released", OPACUS: "step"}
-
-_HONEST = ("privacy.py", "sensitivity=1e-4, epsilon=10", "sensitivity=2.0, epsilon=1")
-_OPT_IN = (
-    ("client_app.py", "import mod\n", "import opt_in\n"),
-    ("client_app.py", "mods=[mod]", "mods=[opt_in]"),
-)
-
-
-def _clients_clip(file: str) -> tuple[tuple[str, str, str], ...]:
-    server, clients = (f"DifferentialPrivacy{side}SideFixedClipping" for side in ("Server", "Client"))
-    return (file, f"import {server}", f"import {clients}"), (file, f"strategy = {server}", f"strategy = {clients}")
-
-
-_CLIENT_SIDE = (
-    *_clients_clip("server_app.py"),
-    *_clients_clip("privacy.py"),
-    ("client_app.py", "import ClientApp\n", "import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod\n"),
-    ("client_app.py", "ClientApp()", "ClientApp(mods=[fixedclipping_mod])"),
-)
+_EQUAL = {"examples": 120, "more-examples": 0}
+_BY_STEPS = {
+    "num-server-rounds": 3,
+    "hidden": 0,
+    "examples": 128,
+    "more-examples": 0,
+    "batch-size": 32,
+    "learning-rate": 0.05,
+}
+_SUMMED = {
+    "num-server-rounds": 3,
+    "hidden": 0,
+    "examples": 100,
+    "more-examples": 0,
+    "local-epochs": 1,
+    "batch-size": 25,
+    "learning-rate": 0.05,
+    "momentum": 0.0,
+}
 
 _ALL = (
-    Case("platform", "a sensitivity 10,000 times below the clipping norm", LOCAL, "claim.toml", "contradicted"),
-    Case("honest", "the same app, with honest numbers", LOCAL, "honest.toml", "consistent", (_HONEST,)),
-    Case(
-        "forgotten",
-        "honest numbers, and one clinic without the mod",
-        LOCAL,
-        "honest.toml",
-        "contradicted",
-        (_HONEST, *_OPT_IN),
-    ),
-    Case("central", "a server that clips and adds noise", CENTRAL, "claim.toml", "consistent"),
+    Case("platform", "a sensitivity 10,000 times below the clipping norm", "platform", "platform", "contradicted"),
+    Case("honest", "the same app, with honest numbers", "honest", "honest", "consistent"),
+    Case("forgotten", "honest numbers, and one clinic without the mod", "opt-in", "honest", "contradicted", "honest"),
+    Case("central", "a server that clips and adds noise", "central", "released_by_server", "consistent", config=_EQUAL),
     Case(
         "central-clients",
         "clients that clip, and a server that adds noise",
-        CENTRAL,
-        "claim.toml",
+        "central-clients",
+        "released_by_clients",
         "consistent",
-        _CLIENT_SIDE,
-        ("--clipped",),
+        "central",
+        _EQUAL,
+        options=("--clipped",),
     ),
-    Case("opacus", "an engine made anew in each round, and a round's ε claimed", OPACUS, "claim.toml", "contradicted"),
-    Case("opacus-honest", "the same, and the ε of the run claimed", OPACUS, "honest.toml", "consistent"),
-    Case("secagg", "LocalDpMod below the masks of SecAgg+", SECAGG, "claim.toml", "consistent"),
+    Case(
+        "opacus",
+        "an engine made anew in each round, and a round's ε claimed",
+        "opacus",
+        "step",
+        "contradicted",
+        config=_BY_STEPS,
+    ),
+    Case("opacus-honest", "the same, and the ε of the run claimed", "opacus", "step", "consistent", config=_BY_STEPS),
+    Case(
+        "secagg",
+        "LocalDpMod below the masks of SecAgg+",
+        "secagg",
+        "masked",
+        "consistent",
+        config=_SUMMED,
+        components="legacy",
+    ),
 )
 CASES = {case.name: case for case in _ALL}

@@ -10,6 +10,7 @@ from fedattack.claims.canaries import bounds
 from fedattack.privacy.gaussian import epsilon_of
 
 DELTA = 1e-5
+NULL = bounds.KnownNull(5000)
 RUNS = 150
 # An error of 5 % is exceeded by so many runs once in a thousand times by accident.
 MOST = stats.binom.isf(1e-3, RUNS, 0.05)
@@ -21,9 +22,8 @@ def test_bounds_of_clients_are_rarely_above_the_truth(mu, count):
     true, above, found = epsilon_of(mu, DELTA), 0, []
     for _ in range(RUNS):
         scores = rng.normal(mu, 1, count)
-        shift = bounds.shift_from_null(scores, 5000)
-        by_shape = 0.0 if shift is None else epsilon_of(shift, DELTA)
-        found.append(max(by_shape, bounds.bound_by_ranks(scores, 5000, DELTA)))
+        by_shape = bounds.bound_by_shape(scores, NULL, DELTA)
+        found.append(max(by_shape, bounds.bound_by_ranks(scores, NULL, DELTA)))
         above += found[-1] > true
     assert above <= MOST
     assert np.mean(found) > 0.3 * true
@@ -33,18 +33,14 @@ def test_ranks_hold_where_scores_are_no_gaussian():
     """Half of the canaries never took part: the bound is that of who is above, and the shape is refused."""
     rng = np.random.default_rng(0)
     scores = np.where(rng.random(60) < 0.5, rng.normal(12, 1, 60), rng.normal(0, 1, 60))
-    assert bounds.shift_from_null(scores, 5000) is None
-    assert 10 < bounds.bound_by_ranks(scores, 5000, DELTA) < 130
+    assert bounds.bound_by_shape(scores, NULL, DELTA) == -math.inf
+    assert 10 < bounds.bound_by_ranks(scores, NULL, DELTA) < 130
 
 
 def test_a_variance_below_that_of_chance_is_no_shape():
-    assert bounds.shift_from_null(np.linspace(4.99, 5.01, 20), 5000) is None
-    assert bounds.shift_from_null(np.full(20, 5.0), 5000) is None
-    assert bounds.shift_from_null(np.arange(5.0), 5000) is None
-
-
-def test_rounds_share_a_shift():
-    assert bounds.epsilon_per_round(3.0, 9, DELTA) == pytest.approx(epsilon_of(1.0, DELTA))
+    assert NULL.find_shift(np.linspace(4.99, 5.01, 20)) is None
+    assert NULL.find_shift(np.full(20, 5.0)) is None
+    assert NULL.find_shift(np.arange(5.0)) is None
 
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
@@ -105,13 +101,15 @@ def test_bounds_of_examples_are_rarely_above_the_truth(mu):
     for _ in range(RUNS):
         included = rng.random(120) < 0.5
         scores = rng.normal(size=120) + mu * included
-        found.append(bounds.bound_by_two_samples(scores[included], scores[~included], DELTA))
+        inside, null = scores[included], bounds.SampledNull(scores[~included])
+        found.append(max(bounds.bound_by_shape(inside, null, DELTA), bounds.bound_by_ranks(inside, null, DELTA)))
         above += found[-1] > epsilon_of(mu, DELTA)
     assert above <= MOST
     assert np.median(found) > 0.2 * epsilon_of(mu, DELTA)
 
 
 def test_two_samples_without_a_shape_bound_nothing():
-    out = np.random.default_rng(0).exponential(size=100) ** 3
-    assert bounds.bound_by_two_samples(np.arange(100.0), out, DELTA) == -math.inf
-    assert bounds.bound_by_two_samples(np.arange(3.0), np.arange(100.0), DELTA) == -math.inf
+    skewed = bounds.SampledNull(np.random.default_rng(0).exponential(size=100) ** 3)
+    for inside, null in ((np.arange(100.0), skewed), (np.arange(3.0), bounds.SampledNull(np.arange(100.0)))):
+        assert bounds.bound_by_shape(inside, null, DELTA) == -math.inf
+        assert bounds.bound_by_ranks(inside, null, DELTA) == -math.inf

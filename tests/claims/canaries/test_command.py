@@ -7,7 +7,7 @@ import pytest
 
 from fedattack.claims import make_claim
 from fedattack.claims.canaries import Canaries, CanaryResult, write_canaries
-from fedattack.claims.canaries.finding import canary_finding, canary_sentence
+from fedattack.claims.canaries.measure import canary_finding, canary_sentence
 from tests.claims.canaries.worlds import CLIP, DELTA, central_claim, central_run
 
 CANARIES = Canaries(count=20, seed=3, clip=CLIP)

@@ -9,6 +9,7 @@ from fedattack.base.errors import ConfigError, ModelError, NeedsError, RecordErr
 from fedattack.claims import make_claim
 from fedattack.claims.accounting import compute_epsilon
 from fedattack.claims.canaries import Canaries, CanaryExamples, gradients, measure_canaries
+from fedattack.claims.canaries.bounds import KnownNull
 from fedattack.learning import build_model, private_gradient
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -24,6 +25,9 @@ def test_clients_bound_what_is_configured_from_below(tmp_path):
     assert found.accountant == pytest.approx(true)
     assert 0.3 * true < found.bound_run <= true
     assert 0 < found.bound_message <= epsilon_of(1 / 1.5, DELTA)
+    # All rounds give away the same, and their shifts add up in squares.
+    by_shape = KnownNull(2000 - 20).find_shift(np.array(found.scores["in"]))
+    assert found.bound_message == pytest.approx(epsilon_of(by_shape / np.sqrt(5), DELTA))
     assert 0.5 * true < found.estimate < 1.7 * true
     assert (found.kind, found.count, found.confidence) == ("client", 20, 0.95)
     assert len(found.scores["in"]) == len(found.scores["out"]) == 20

@@ -17,7 +17,6 @@ SMALL = {"conv.weight": (16, 3, 5, 5), "conv.bias": (16,), "hidden.weight": (64,
 LAYERS = {"first.weight": (64, 100), "first.bias": (64,), "second.weight": (100, 64), "second.bias": (100,)}
 
 Arrays = dict[str, NDArray[np.float32]]
-Moves = Callable[[str, NDArray[np.float64]], NDArray[np.float64]]
 Noise = Callable[[np.random.Generator, float, tuple[int, ...]], NDArray[np.float64]]
 
 
@@ -39,12 +38,8 @@ class Run:
         Of updates before they are clipped to ``clip``.
     sigma
         Of each client's noise; those in ``others`` have their own, array by array (a pattern that names begin with).
-    seeds
-        Of a client's noise in a round; None for fresh noise.
-    central, weights, server_clips
-        Noise that the server adds to the mean, how it weighs, and whether it clips.
-    moves
-        How far the server moves an array of this name for a noisy mean of updates; None for as far as that.
+    central
+        Noise that the server adds to the mean.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -56,12 +51,7 @@ class Run:
     draw: Noise = gaussian
     others: Mapping[int, Mapping[str, float]] | None = None
     unclipped: Sequence[int] = ()
-    seeds: Callable[[int, int], int] | None = None
     central: float = 0.0
-    central_seed: int | None = None
-    weights: str = "examples"
-    server_clips: bool = False
-    moves: Callable[[], Moves] | None = None
     aggregate: bool = False
     protocol: str = "fedavg"
     counts: Sequence[int] | None = None
@@ -76,7 +66,6 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Record:
     model = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in run.shapes.items()}
     drift = {name: rng.standard_t(3, shape) for name, shape in run.shapes.items()}
     counts = list(run.counts or rng.integers(50, 150, run.clients))
-    moves = run.moves() if run.moves else _as_the_mean
     writer = RecordWriter(
         folder,
         view="aggregate" if run.aggregate else "individual",
@@ -84,9 +73,9 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Record:
         aggregation={"kind": "mean", "weight": "num-examples"} if run.aggregate else None,
     )
     for number in range(1, run.rounds + 1):
-        sent = [_sent(run, rng, model, drift, client, number) for client in range(run.clients)]
+        sent = [_sent(run, rng, model, drift, client) for client in range(run.clients)]
         replies = [Reply(str(100 + c), "ok", sent[c], int(counts[c])) for c in range(run.clients)]
-        after, mean = _after(run, rng, model, sent, counts, moves)
+        after, mean = _after(run, rng, model, sent, counts)
         if run.aggregate:
             replies = [replace(reply, arrays=None) for reply in replies]
         writer.write(Exchange(number, model, replies, aggregate=mean if run.aggregate else None, mean="message"))
@@ -95,13 +84,10 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Record:
     return Record(folder)
 
 
-def _sent(
-    run: Run, rng: np.random.Generator, model: Arrays, drift: Mapping[str, NDArray], client: int, number: int
-) -> Arrays:
+def _sent(run: Run, rng: np.random.Generator, model: Arrays, drift: Mapping[str, NDArray], client: int) -> Arrays:
     update = {name: drift[name] + rng.standard_t(3, shape) for name, shape in run.shapes.items()}
     length = np.sqrt(sum(float((array**2).sum()) for array in update.values()))
-    norm = run.norm if client in run.unclipped or run.server_clips else min(run.norm, run.clip)
-    fresh = rng if run.seeds is None else np.random.default_rng(run.seeds(client, number))
+    norm = run.norm if client in run.unclipped else min(run.norm, run.clip)
     sent = {}
     for name, array in update.items():
         sigma = run.sigma
@@ -109,77 +95,24 @@ def _sent(
             if name.startswith(start):
                 sigma = other
         noisy = array * (norm / length)
-        noisy = noisy + run.draw(fresh, sigma, array.shape) if sigma else noisy
+        noisy = noisy + run.draw(rng, sigma, array.shape) if sigma else noisy
         start = 0.0 if run.protocol == "fedsgd" else model[name]
         sent[name] = (start + noisy).astype(np.float32)
     return sent
 
 
 def _after(
-    run: Run,
-    rng: np.random.Generator,
-    model: Arrays,
-    sent: Sequence[Arrays],
-    counts: Sequence[int],
-    moves: Moves,
+    run: Run, rng: np.random.Generator, model: Arrays, sent: Sequence[Arrays], counts: Sequence[int]
 ) -> tuple[Arrays, Arrays]:
-    weights = [1.0] * run.clients if run.weights == "equal" else [float(count) for count in counts]
-    clipped = []
-    for arrays in sent:
-        factor = 1.0
-        if run.server_clips:
-            length = np.sqrt(sum(float(((arrays[name] - model[name]) ** 2).sum()) for name in arrays))
-            factor = min(1.0, run.clip / length)
-        clipped.append(
-            {name: model[name] + factor * (arrays[name] - model[name]) for name in arrays} if factor < 1 else arrays
-        )
-    mean = mean_of(clipped, weights, "message")
+    """Return the model of the next round, and the mean of the replies."""
+    mean = mean_of(sent, [float(count) for count in counts], "message")
     if run.protocol == "fedsgd":
         return {name: (model[name] - 0.1 * mean[name]).astype(np.float32) for name in mean}, mean
-    if not run.central:
-        return mean, mean
-    fresh = rng if run.central_seed is None else np.random.default_rng(run.central_seed)
     after = {}
     for name, value in mean.items():
-        noisy = value.astype(np.float64) - model[name] + fresh.normal(0, run.central, value.shape)
-        after[name] = (model[name] + moves(name, noisy)).astype(np.float32)
+        noise = rng.normal(0, run.central, value.shape) if run.central else 0.0
+        after[name] = (value + noise).astype(np.float32)
     return after, mean
-
-
-def _as_the_mean(_: str, update: NDArray[np.float64]) -> NDArray[np.float64]:
-    return update
-
-
-def adam(rate: float) -> Callable[[], Moves]:
-    """Return a server that moves as Adam (Reddi et al. 2021), with Flower's defaults but for its learning rate."""
-
-    def new() -> Moves:
-        first: dict[str, NDArray[np.float64]] = {}
-        second: dict[str, NDArray[np.float64]] = {}
-
-        def moved(name: str, update: NDArray[np.float64]) -> NDArray[np.float64]:
-            first[name] = 0.9 * first.get(name, 0.0) + 0.1 * update
-            second[name] = 0.99 * second.get(name, 0.0) + 0.01 * update**2
-            return rate * first[name] / (np.sqrt(second[name]) + 1e-3)
-
-        return moved
-
-    return new
-
-
-def with_momentum(keeps: float, takes: float) -> Callable[[], Moves]:
-    """Return a server that keeps so much of its last movement, and takes so much of the mean."""
-
-    def new() -> Moves:
-        last: dict[str, NDArray[np.float64]] = {}
-
-        def moved(name: str, update: NDArray[np.float64]) -> NDArray[np.float64]:
-            last[name] = keeps * last.get(name, 0.0) + takes * update
-            return last[name]
-
-        return moved
-
-    return new
 
 
 def seen(answer: ClaimAnswer) -> tuple[ClaimFinding, ClaimFinding]:

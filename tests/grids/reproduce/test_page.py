@@ -6,7 +6,7 @@ import pytest
 
 from fedattack.grids.cell import Number
 from fedattack.grids.measure import measure
-from fedattack.grids.reproduce.design import write_table_page
+from fedattack.grids.reproduce.design import make_page
 from fedattack.grids.reproduce.picture import draw_results
 from fedattack.grids.reproduce.spec import Reproduction
 from tests.grids.reproduce.test_spec import SPEC
@@ -68,7 +68,7 @@ def what(tmp_path) -> Reproduction:
 
 
 def test_ours_and_the_papers_stand_side_by_side(what):
-    page = write_table_page(
+    page = make_page(
         what,
         results(
             cell(("us", "digits", 1.0), OURS | {"paper": PAPER, "difference": -0.045}),
@@ -78,8 +78,8 @@ def test_ours_and_the_papers_stand_side_by_side(what):
             missing(("us", "synthetic", 0.1), "needs `fedattack download synthetic`, or --data synthetic=PATH.npz"),
             changes=["rounds=3"],
         ),
-        picture=True,
-    )
+        picture="some.svg",
+    ).to_markdown()
     lines = page.splitlines()
     header = (
         "| who | dataset | alpha | paper, rate (%) | ours, rate (%) | difference | chance | null | n | seeds | min |"
@@ -101,14 +101,14 @@ def test_ours_and_the_papers_stand_side_by_side(what):
 
 
 def test_without_the_papers_numbers_there_are_no_columns_for_them(what):
-    page = write_table_page(what, results(cell(("us", "digits", 1.0), OURS)), picture=False)
+    page = make_page(what, results(cell(("us", "digits", 1.0), OURS))).to_markdown()
     assert "| who | dataset | alpha | ours, rate (%) | chance |" in page
     assert "svg" not in page
 
 
 def test_with_nothing_done_there_is_a_list_alone(what):
     lacking = results(missing(("us", "digits", 1.0), "not reached yet"))
-    page = write_table_page(what, lacking, picture=False)
+    page = make_page(what, lacking).to_markdown()
     assert "| us |" not in page
     assert "- 1 cell (dataset digits; alpha 1): not reached yet" in page
     assert draw_results(what, lacking) == ""

@@ -271,8 +271,11 @@ def test_nothing_done_is_no_page_of_nothing(go, audits, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"changes": ["defence=none"]}, "--set defence=none: the study runs all strengths; choose them with --defence"),
-        ({"changes": ["defence-strength=1"]}, "choose them with --defence"),
+        (
+            {"changes": ["defence=none"]},
+            "--set defence=none: defence belongs to the grid; choose its values with --defence NAME=S1,S2,…",
+        ),
+        ({"changes": ["defence-strength=1"]}, "choose its values with --defence"),
         ({"device": "abacus"}, "unknown device 'abacus'"),
     ],
 )
@@ -298,7 +301,7 @@ def test_the_picture_and_the_page_name_what_they_show(go, tmp_path, monkeypatch)
     assert {"sia.asr", "sia.stru-nn-adaptive", "Learning loss", "Success (%)", "chance", "null"} <= found
     assert {"sparsify", "soteria", "no defence"} <= found
     assert "soteria 0.5: loss 1, success 65.0%" in "".join(root.itertext()), "the numbers in words"
-    text = page.make_page(results, page.make_tables(results)).to_html()
+    text = page.make_page(results).to_html()
     for there in ("In short", "At equal learning loss", "Pareto front", "sia.stru-nn-adaptive", "<svg", "Cost"):
         assert there in text
     assert "src=" not in text.replace("img-src", ""), "self-contained"

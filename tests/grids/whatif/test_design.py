@@ -39,7 +39,7 @@ def test_where_no_attack_can_be_made_again_no_folder_is_left(design, monkeypatch
         raise NeedsError(f"{design.request.out} has no model")
 
     monkeypatch.setattr(Altering, "_write_part", refuse)
-    with pytest.raises(RunError, match="run can be made again: sia: no copy can be made: DIR has no model"):
+    with pytest.raises(RunError, match="run can be made again: sia: cannot run: DIR has no model"):
         what_if(design)
     assert not design.request.out.exists()
 

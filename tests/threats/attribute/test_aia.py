@@ -11,7 +11,9 @@ from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Scores, read_k
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats.attribute.aia import METHODS, beliefs_of, mark_largest, smallest_loss
+from fedattack.threats.attribute.aia import METHODS
+from fedattack.threats.attribute.by_estimates import mark_largest
+from fedattack.threats.attribute.by_loss import beliefs_of, smallest_loss
 from fedattack.threats.attribute.case import lower_bound
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps
 from tests.worlds.attributes import linear, partial_of, tables, values_of, write_attribute_run

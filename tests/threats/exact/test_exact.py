@@ -8,7 +8,9 @@ from fedattack.attacks.first_layer import find_first_layer
 from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
-from fedattack.threats.exact.section import _clients, _name_exposed, _rounds, _rules, _updates
+from fedattack.report.section import show_table
+from fedattack.threats.exact import tables
+from fedattack.threats.exact.section import _name_exposed
 from tests.threats.exact.world import CLIENTS, attacked, judged, table, write_exact_run, write_sums
 
 WORLD = "tests.threats.exact.world"
@@ -29,10 +31,10 @@ def test_all_digits_of_small_batches_are_read_and_the_page_says_so(tmp_path):
     assert "columns" not in found
     assert sum(row["right"] for row in recovered.series["rules"]) == CLIENTS * 8
     assert max(row["error"] for row in recovered.series["rules"]) < 1e-5
-    assert _rules(recovered).rows
-    assert [row[0] for row in _clients(recovered).rows] == list("0123")
-    assert _rounds(recovered).rows == [["1", "100%"]]
-    assert [row[-1] for row in _updates(recovered).rows] == ["–"] * CLIENTS
+    assert show_table(tables.RULES, recovered).rows
+    assert [row[0] for row in show_table(tables.CLIENTS, recovered).rows] == list("0123")
+    assert show_table(tables.ROUNDS, recovered).rows == [["1", "100%"]]
+    assert [row[-1] for row in show_table(tables.UPDATES, recovered).rows] == ["–"] * CLIENTS
     assert _name_exposed([recovered]) == "Of 4 of 4 clients all examples were read off."
 
 
@@ -48,7 +50,7 @@ def test_what_a_neuron_isolates_is_read_of_batches_that_are_too_large(tmp_path):
     """Of 100 digits a client every one that a single neuron tells is named, and no other."""
     folder = write_exact_run(tmp_path, each=100, clients=2, hidden=2000)
     found = judged(folder)
-    assert "more than 64" in _updates(found["recovered"]).rows[0][-1]
+    assert "more than 64" in show_table(tables.UPDATES, found["recovered"]).rows[0][-1]
     assert found["precision"].value == 1
     assert found["recovered"].verdict == LEAK
     from fedattack.attacks import read_knowledge

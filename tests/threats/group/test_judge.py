@@ -9,7 +9,6 @@ from scipy import stats
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import ClientAttribute, Truth, read_truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -19,6 +18,7 @@ from fedattack.threats.group.judge import MAJORITY, PrivateAttributeJudge
 from tests.benchmarks.calibration.drawn import measured
 from tests.benchmarks.calibration.group import NULLS, POWERS
 from tests.benchmarks.calibration.group import judged as judged_in
+from tests.worlds.attacked import audit_folder
 from tests.worlds.private import VALUES, write_private_run
 from tests.worlds.sealed import edit
 

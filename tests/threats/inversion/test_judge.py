@@ -8,7 +8,6 @@ from scipy import stats
 
 from fedattack.attacks import Scores, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import HeldRecords, read_truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -27,6 +26,7 @@ from fedattack.threats.inversion.images import (
 from fedattack.threats.inversion.judge import InversionJudge
 from tests.benchmarks.calibration import inversion as drawn
 from tests.benchmarks.calibration.drawn import measured
+from tests.worlds.attacked import audit_folder
 from tests.worlds.inversion import write_inversion_run
 
 CLIENTS = 8

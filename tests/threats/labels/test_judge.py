@@ -8,8 +8,10 @@ import pytest
 from fedattack.audit.clients import Fits
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import DataError
+from fedattack.report.section import show_table
+from fedattack.threats.labels import tables
 from fedattack.threats.labels.judge import mean_error, share_named, share_right
-from fedattack.threats.labels.section import _clients, _name_exposed, _rules
+from fedattack.threats.labels.section import _name_exposed
 from tests.benchmarks.calibration.labels import World, draw_case
 from tests.threats.labels.world import CLIENTS, attacked, judged, write_digits_run
 from tests.worlds.attacked import judge, rewrite_truth
@@ -56,8 +58,8 @@ def test_labels_of_digits_leak_and_the_page_says_so(tmp_path):
     error = found["mean-error"]
     assert (error.verdict, error.units) == (NOT_APPLICABLE, "examples")
     assert error.value < 0.3 < error.null["value"]
-    assert _rules(right).rows[0][0] == "solved for the mixture of labels"
-    assert [row[0] for row in _clients(right).rows] == list("012345")
+    assert show_table(tables.RULES, right).rows[0][0] == "solved for the mixture of labels"
+    assert [row[0] for row in show_table(tables.CLIENTS, right).rows] == list("012345")
     assert "counted right" in _name_exposed([right])
 
 

@@ -6,13 +6,14 @@ import pytest
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks.departures import make_canaries
 from fedattack.attacks.knowledge import ModelKnowledge
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.opened import open_runs
 from fedattack.audit.truth import read_truth
 from fedattack.audit.untried import lacking
 from fedattack.base.errors import NeedsError
 from fedattack.learning.departures import CanaryWeights, FirstLayers
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.folder import RunFolder
 from tests.threats.membership.contract import SMALL
 from tests.worlds.reference import run_preset
 
@@ -89,7 +90,7 @@ def test_members_are_found_and_nobody_else(tmp_path, changes):
     # A neuron whose target is not there is moved by nothing; behind sums what moves it is rounding.
     assert (values[asked & held] > 1e-3).mean() > 0.97
     assert (values[asked & ~held] < 1e-3).mean() > 0.99
-    found = {item.metric: item for item in judge_attacks(read_evidence(tmp_path), setting={}, provenance={})}
+    found = {item.metric: item for item in judge_attacks(open_runs(RunFolder(tmp_path)), setting={}, provenance={})}
     assert found["tpr-at-1pct-fpr"].verdict == "leak"
     assert found["tpr-at-1pct-fpr"].value > 0.95
     assert found["tpr-at-1pct-fpr"].null["value"] < 0.1

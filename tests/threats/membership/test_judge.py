@@ -15,7 +15,6 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledg
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.reach import Prepared
 from fedattack.audit.roc import tpr_at
-from fedattack.audit.run import audit_folder
 from fedattack.audit.significance import DRAWS, correct_findings
 from fedattack.audit.truth import NOBODY, SEVERAL, Privacy, Truth, read_truth
 from fedattack.base.errors import DataError
@@ -26,6 +25,7 @@ from fedattack.threats.membership import blind, judge
 from fedattack.threats.membership.case import AggregateCase, MembershipCase, pair_owners
 from fedattack.threats.membership.judge import AggregateMembershipJudge, MembershipJudge
 from tests.benchmarks.calibration import membership as calibration
+from tests.worlds.attacked import audit_folder
 from tests.worlds.federation import write_run, write_sums_run
 
 K = 5

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import ATTACKS, read_knowledge
-from fedattack.audit.run import audit_folder
 from fedattack.record import Record
 from fedattack.report import read_findings, validate_findings, write_report
 from fedattack.threats.membership.section import SECTION, roc
@@ -15,6 +14,7 @@ from tests.report import example
 from tests.report.test_figures import parsed, texts
 from tests.report.test_html import Page
 from tests.threats.property.test_section import lines
+from tests.worlds.attacked import audit_folder
 from tests.worlds.federation import write_run
 
 CURVE = {
@@ -47,7 +47,7 @@ def test_the_curve_is_drawn_on_logarithmic_axes_and_all_of_it_is_in_the_table():
 
 
 def test_tables_hold_each_method_and_what_targets_there_were():
-    tables = dict(SECTION.tables)
+    tables = dict(SECTION.tabulates)
     methods = [{"method": "FedMIA", "tpr_1pct": ESTIMATE, "tpr_01pct": ESTIMATE, "auc": ESTIMATE}]
     table = tables["membership_methods"](finding(membership_methods=methods))
     assert table.rows == [["FedMIA", "50.0%", "25.0–75.0%", "50.0%", "25.0–75.0%", "0.500 (0.250 to 0.750)"]]

@@ -8,9 +8,10 @@ import pytest
 from fedattack.attacks import read_knowledge
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.base.errors import DataError
-from fedattack.threats.plaintext import case
+from fedattack.report.section import show_table
+from fedattack.threats.plaintext import case, tables
 from fedattack.threats.plaintext.exchange import Nearest
-from fedattack.threats.plaintext.section import _apart, _beside, _explain, _vectors
+from fedattack.threats.plaintext.section import _explain
 from fedattack.threats.plaintext.values import likeness
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
 from tests.worlds.attacked import rewrite_truth
@@ -54,8 +55,8 @@ def test_the_page_says_what_is_an_example(tmp_path):
     assert _explain([finding]).words == [
         "px#: 18 of 18 vectors beside the model are a training example of the client that sent them."
     ]
-    assert _vectors(finding).rows == [["px#", "18", "100%", "18 of 18"]]
-    told = {row[0]: row[2:] for row in _beside(finding).rows}
+    assert show_table(tables.VECTORS, finding).rows == [["px#", "18", "100%", "18 of 18"]]
+    told = {row[0]: row[2:] for row in show_table(tables.BESIDE, finding).rows}
     assert told["px#"] == [f"{SIZE} numbers", "18, of 6 clients", "6", "none", "yes, each client"]
     assert told["loss"] == ["number", "18, of 6 clients", "18", "none", "no, it changes"]
     assert told["num-examples"] == ["number", "18, of 6 clients", "1", "none", "no, all send the same"]
@@ -87,7 +88,7 @@ def test_a_clients_own_words_are_never_called_none(tmp_path):
         "The list words is the same in all rounds, and names each client.",
         "The text note has 18 different values in 18 replies of 6 clients.",
     ]
-    assert ["words", "train", "2 texts"] in [row[:3] for row in _beside(finding).rows]
+    assert ["words", "train", "2 texts"] in [row[:3] for row in show_table(tables.BESIDE, finding).rows]
     only_numbers = replace(finding, series={"beside": [rows_of(finding)["days", "train"]]})
     (words,) = _explain([only_numbers]).words
     assert words == "Beside the model stands days; that none of it tells anything was not shown."
@@ -171,7 +172,7 @@ def test_values_by_example_and_names_of_sites_are_told_without_a_test(tmp_path):
     assert (finding.verdict, finding.p) == (NO_EVIDENCE, None)
     rows = rows_of(finding)
     assert (rows["losses", "train"]["by_example"], rows["losses", "train"]["numbers"]) == (CLIENTS * ROUNDS, EACH)
-    told = {name: _apart(row) for (name, _), row in rows.items()}
+    told = {name: tables.say_apart(row) for (name, _), row in rows.items()}
     assert told == {
         "num-examples": "no, all send the same",
         "losses": "no, it changes",

@@ -8,25 +8,15 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.attacks.sketch import Sketch
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
-from fedattack.record.sketch import SketchPlan
 from fedattack.threats.property import detectors
-from fedattack.threats.property.detectors import (
-    STEPS,
-    Detector,
-    DetectorSetting,
-    bytes_needed,
-    can_be_linear,
-    divide,
-    fit_detectors,
-    sketch_width,
-    steps_within,
-)
+from fedattack.threats.property.detectors import Detector, can_be_linear, fit_detectors
+from fedattack.threats.property.memory import STEPS, bytes_needed, sketch_width, steps_within
 from fedattack.threats.property.properties import Property, questions
+from fedattack.threats.property.setting import DetectorSetting, divide
 from tests.worlds.federation import ONE_STEP, SMALL, blobs, odd_record
 
 PROPERTIES = ("membership", "inversion", "ascent")
@@ -250,35 +240,6 @@ def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
     assert accuracy(found, setting) == pytest.approx(found.accuracy, abs=0.03)
 
 
-@pytest.mark.parametrize("asked", PROPERTIES)
-@pytest.mark.parametrize("model", [SMALL, DROPPING], ids=["plain", "dropout"])
-@pytest.mark.slow
-def test_a_detector_of_recorded_sketches_is_nearly_as_good(asked, model):
-    """It is one of sketches, of half as many numbers, along the path of several steps with weight decay."""
-    usual = make(asked, model=model, training=THREE_STEPS, auxiliary=1_000)
-    shadow = ShadowModel(model.build(), usual.auxiliary.x[0], mean_loss(model.loss))
-    sketch = Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names)
-    setting = replace(usual, sketch=sketch)
-    start = start_of(model)
-    expected, found = (fit(each, start=start, check=True) for each in (usual, setting))
-    assert found.weights.shape == (sketch.width,)
-    assert found.accuracy > expected.accuracy - 0.05
-    assert found.checked == pytest.approx(found.accuracy, abs=0.07)
-
-
-@pytest.mark.parametrize("mode", ["linear", "exact"])
-@pytest.mark.slow
-def test_sketches_that_are_not_in_memory_make_the_same_detector(mode):
-    """Those of gradients are computed again in each pass, and those of updates as far as they are not kept."""
-    usual = make("membership", mode, auxiliary=100)
-    shadow = ShadowModel(SMALL.build(), usual.auxiliary.x[0], mean_loss(SMALL.loss))
-    usual = replace(usual, sketch=Sketch(SketchPlan(shadow.sizes, shadow.size // 2, 3), shadow.names))
-    little = replace(usual, memory=45e3)
-    assert steps_within(little.memory, usual.sketch.width) == STEPS
-    assert bytes_needed(little, usual.sketch.width, random=False) > little.memory
-    same_but_for_rounding(*(fit(setting, check=mode == "linear") for setting in (usual, little)))
-
-
 def test_sketches_are_for_large_models_whose_updates_do_not_fit():
     setting = make("membership", "exact", auxiliary=200)
     assert [sketch_width(setting, size) for size in (22_000, 644_000, 8_000_000)] == [0, 0, 0]
@@ -317,8 +278,9 @@ import sys
 import numpy as np, torch
 from fedattack.learning import LocalSGD
 from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.threats.property.detectors import DetectorSetting, fit_detectors
+from fedattack.threats.property.detectors import fit_detectors
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.setting import DetectorSetting
 
 def taken(name):
     status = open("/proc/self/status").read().splitlines()

@@ -12,8 +12,9 @@ from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, ModelError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from fedattack.threats.property.detectors import DetectorSetting, fit_detectors
+from fedattack.threats.property.detectors import fit_detectors
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.setting import DetectorSetting
 from tests.worlds.federation import ONE_STEP, WEIGHTED_MEAN, write_property_run
 
 PROLIN = ATTACKS["prolin"]
@@ -421,7 +422,7 @@ def test_aggregates_of_another_kind_are_refused(inversion, tmp_path, aggregation
 def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findings(inversion, found, tmp_path):
     write_property_run(tmp_path, view="individual")
     each = Record(tmp_path / "record")
-    with pytest.raises(NeedsError, match=r"view aggregate.* has the view individual; `fedattack project` makes one"):
+    with pytest.raises(NeedsError, match=r"it is about sums .*; `fedattack project` makes such a record"):
         attack(tmp_path, record=each)
     projected = attack(tmp_path, record=project_record(each, tmp_path / "projected"))
     assert projected.facts == found.facts

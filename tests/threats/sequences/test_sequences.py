@@ -13,10 +13,12 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Record
+from fedattack.report.section import show_table
+from fedattack.threats.sequences import tables
 from fedattack.threats.sequences.judge import _match_parts, bits_of_sequences
 from fedattack.threats.sequences.layers import InputReader, choose_entries
 from fedattack.threats.sequences.search import Puzzle, build_forward, search_whole
-from fedattack.threats.sequences.section import _clients, _count_exposed
+from fedattack.threats.sequences.section import _count_exposed
 from fedattack.threats.sequences.spans import Span, span_of
 from tests.threats.sequences.world import LONGEST, TRUSTED, attacked, judged, known, texts, write_texts_run
 from tests.worlds.attacked import judge, rewrite_truth
@@ -32,7 +34,7 @@ def test_sequences_of_transformers_are_found_exactly(kind, tmp_path):
         assert found[metric].value == 1.0
     assert (found["exact"].headline, found["exact"].verdict, found["exact"].n) == (True, LEAK, 5)
     assert found["exact"].p == pytest.approx(1 / 120, abs=2e-3)
-    assert len(_clients(found["exact"]).rows) == 5
+    assert len(show_table(tables.CLIENTS, found["exact"]).rows) == 5
     assert _count_exposed([found["exact"]]) == "Of 5 of 5 clients every sequence is found, token by token."
 
 

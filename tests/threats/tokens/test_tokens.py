@@ -15,8 +15,10 @@ from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.structured import pack
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
+from fedattack.report.section import show_table
+from fedattack.threats.tokens import tables
 from fedattack.threats.tokens.judge import TokensJudge
-from fedattack.threats.tokens.section import _clients, _count_exposed, _tables
+from fedattack.threats.tokens.section import _count_exposed
 from tests.threats.tokens.world import (
     CLIENTS,
     EMBEDDED,
@@ -43,9 +45,9 @@ def test_words_of_digits_are_named_exactly(known, protocol, tmp_path):
     assert (found["f1"].headline, found["f1"].verdict, found["f1"].n) == (True, LEAK, CLIENTS)
     assert found["f1"].p == pytest.approx(1 / 720, abs=1e-3)
     assert found["f1"].chance < 0.9
-    (row,) = _tables(found["f1"]).rows
+    (row,) = show_table(tables.TABLES, found["f1"]).rows
     assert row[4:] == ["100%", "100%", "stood still"]
-    assert len(_clients(found["f1"]).rows) == CLIENTS
+    assert len(show_table(tables.CLIENTS, found["f1"]).rows) == CLIENTS
     assert _count_exposed([found["f1"]]) == "Of 6 of 6 clients exactly the rows that they use are named."
 
 

@@ -12,14 +12,15 @@ import pytest
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
-from fedattack.threats.trees import trees
+from fedattack.report.section import show_table
+from fedattack.threats.trees import tables, trees
 from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import enclose_leaves, list_cuts, list_leaves
 from fedattack.threats.trees.linking import link_trees
 from fedattack.threats.trees.matching import match_rows
 from fedattack.threats.trees.planting import plant_trees
 from fedattack.threats.trees.reconstruct import SentStep, find_penalties, reconstruct, share_out
-from fedattack.threats.trees.section import _clients, _columns, _name_exposed
+from fedattack.threats.trees.section import _name_exposed
 from tests.threats.trees.world import (
     CLIENTS,
     EACH,
@@ -115,8 +116,8 @@ def test_thresholds_of_diabetes_leak_and_the_page_says_so(tmp_path):
     linked = found["linked"]
     assert linked.n == CLIENTS * (ROUNDS - 1)
     assert 0 <= linked.value <= 1
-    assert [row[0] for row in _clients(columns).rows] == list("01234")
-    assert len(_columns(columns).rows) == 10
+    assert [row[0] for row in show_table(tables.CLIENTS, columns).rows] == list("01234")
+    assert len(show_table(tables.COLUMNS, columns).rows) == 10
     assert "stand in its trees as thresholds" in _name_exposed([columns])
 
 

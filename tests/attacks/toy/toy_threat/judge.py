@@ -1,10 +1,27 @@
 """The judge: was the client with the most examples named?"""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fedattack.audit.judge import Case, Judge
 from fedattack.audit.measures import Measurement, Rate, measure
 from fedattack.audit.significance import significance_of
+from fedattack.audit.table import Row, rows_of
+from toy_threat.tables import NAMED
+
+
+def count_examples(case: Case) -> dict[str, int]:
+    """Count the examples of each client."""
+    sizes = case.truth.counts.sum(axis=1)
+    if "toy" in case.truth.answers:
+        sizes = case.truth.answers["toy"]["sizes"]
+    return dict(zip(case.truth.clients, sizes.tolist(), strict=True))
+
+
+def name_loudest(case: Case) -> str:
+    """Name the client whose updates are the largest."""
+    return case.node_clients[int(np.argmax(case.scores.arrays["norms"]))]
 
 
 class ToyJudge(Judge[Case]):
@@ -15,16 +32,12 @@ class ToyJudge(Judge[Case]):
     @measure("named", "Largest client named", headline=True)
     def name_largest(self) -> Measurement:
         """State it."""
-        hits, shares, named = [], [], []
+        hits, shares = [], []
         for case in self.cases:
-            sizes = case.truth.counts.sum(axis=1)
-            if "toy" in case.truth.answers:
-                sizes = case.truth.answers["toy"]["sizes"]
-            held = dict(zip(case.truth.clients, sizes.tolist(), strict=True))
-            loudest = case.node_clients[int(np.argmax(case.scores.arrays["norms"]))]
+            held = count_examples(case)
+            loudest = name_loudest(case)
             hits.append(float(held[loudest] == max(held.values())))
             shares.append(sum(size == max(held.values()) for size in held.values()) / len(held))
-            named.append({"client": loudest, "records": held[loudest]})
 
         def guess(rng: np.random.Generator, count: int) -> np.ndarray:
             return (rng.random((count, len(shares))) < shares).sum(axis=1)
@@ -35,6 +48,13 @@ class ToyJudge(Judge[Case]):
             "one answer a seed",
             test=significance_of(sum(hits), guess, self.rng(), how, arrangements=ways),
             chance=float(np.mean(shares)),
-            series={"named": named},
+            series=self.show(NAMED),
             by_seed=rate.by_seed,
         )
+
+    @rows_of(NAMED)
+    def list_named(self) -> Iterator[Row]:
+        """List which client was named in each seed."""
+        for case in self.cases:
+            loudest = name_loudest(case)
+            yield {"client": loudest, "records": count_examples(case)[loudest]}

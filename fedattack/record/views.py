@@ -1,0 +1,103 @@
+"""How a record is seen: under which names, with which arrays, without whom. What is on disk stays as it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.record.arrays import StoredArrays
+from fedattack.record.format import Arrays, Parameter
+from fedattack.record.index import IndexedLine
+
+
+@dataclass(frozen=True, eq=False)
+class RecordView:
+    """What is changed of a record between the disk and who reads it; nothing by default.
+
+    Attributes
+    ----------
+    new_names
+        Names under which arrays are shown, by those on disk, where they differ.
+    chosen
+        Names on disk of the arrays that are shown; all, if it is empty.
+    frozen
+        By the names to show, arrays that are in every model beside those on disk, because nobody changes them.
+    order
+        The names of all arrays as the model has them, where some are frozen.
+    factors
+        By node, of replies that are differences: a reply is the factor times (local model − received). Other nodes'
+        replies have no arrays then. ``None`` where replies are taken as they are.
+    unseen
+        Nodes of which nothing is shown.
+    exchanges
+        By the number of a round its exchanges, each a line, where a server of sums singled replies out; none elsewhere.
+    """
+
+    new_names: Mapping[str, str] = field(default_factory=dict)
+    chosen: frozenset[str] = frozenset()
+    frozen: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    factors: Mapping[str, float] | None = None
+    unseen: frozenset[str] = frozenset()
+    exchanges: Mapping[int, Sequence[IndexedLine]] = field(default_factory=dict)
+
+    def parameters(self, stored: Sequence[Parameter]) -> tuple[Parameter, ...]:
+        """Return the table of parameters to show, given that on disk."""
+        shown = [entry.rename(self._rename(entry.name)) for entry in stored if self._shows(entry.name)]
+        if not self.frozen:
+            return tuple(shown)
+        # The model's own order; what it does not know stands last, as it came.
+        shown += [Parameter.of(name, array) for name, array in self.frozen.items()]
+        place = {name: index for index, name in enumerate(self.order)}
+        return tuple(sorted(shown, key=lambda entry: place.get(entry.name, len(place))))
+
+    def show_model(self, stored: Arrays | None, parameters: Sequence[Parameter]) -> Arrays | None:
+        """Return a model as it is to be seen, whose arrays on disk are ``stored``; ``parameters`` order its arrays."""
+        return self._show(stored, parameters, zero=False)
+
+    def show_change(self, stored: Arrays | None, parameters: Sequence[Parameter]) -> Arrays | None:
+        """Return a gradient or a difference likewise: of what is frozen it is zero."""
+        return self._show(stored, parameters, zero=True)
+
+    def _show(self, stored: Arrays | None, parameters: Sequence[Parameter], *, zero: bool) -> Arrays | None:
+        if stored is None:
+            return None
+        on_disk = {self._rename(name): name for name in stored if self._shows(name)}
+        if not self.frozen:
+            return StoredArrays(stored.__getitem__, on_disk)
+        there, frozen = stored, self.frozen
+
+        def read(name: str) -> NDArray[Any]:
+            if name in on_disk:
+                return there[on_disk[name]]
+            if zero:
+                return np.zeros_like(frozen[name])
+            # Callers may change what they get.
+            return frozen[name].copy()
+
+        names = dict.fromkeys([*(parameter.name for parameter in parameters), *on_disk])
+        return StoredArrays(read, {name: name for name in names if name in on_disk or name in frozen})
+
+    def _rename(self, name: str) -> str:
+        return self.new_names.get(name, name)
+
+    def _shows(self, name: str) -> bool:
+        return not self.chosen or name in self.chosen
+
+
+def move(received: Arrays, differences: Arrays, factor: float) -> Arrays:
+    """Return the model ``received``, moved as far as a reply tells: a factor times what the local model differs by."""
+
+    def read(name: str) -> NDArray[Any]:
+        before = received[name]
+        if name not in differences:
+            return before
+        # In double precision, so that only the last step rounds; counts, such as batches seen, are whole numbers.
+        after = before.astype(np.float64) + differences[name].astype(np.float64) / factor
+        if before.dtype.kind != "f":
+            after = np.rint(after)
+        return after.astype(before.dtype)
+
+    return StoredArrays(read, {name: name for name in dict.fromkeys([*received, *differences])})

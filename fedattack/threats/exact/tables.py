@@ -1,0 +1,78 @@
+"""Tables of examples that were read off: the rules, the clients, the rounds, whole batches, and every example."""
+
+from fedattack.audit import kinds
+from fedattack.audit.numbers import NOTHING
+from fedattack.audit.table import Column, Row, Table, in_file
+
+
+def _say_error(row: Row) -> str:
+    return f"{row['error']:.0e}" if row["right"] else NOTHING
+
+
+def _say_why(row: Row) -> str:
+    return row["why"] or NOTHING
+
+
+RULES = Table(
+    "rules",
+    (
+        Column("rule", "rule", kinds.choice("two neurons", "known values", "whole batch")),
+        Column("named", "read off", kinds.COUNT, about="Examples that were read off."),
+        Column("right", "of these training examples", kinds.COUNT, about="How many of them are training examples."),
+        Column("error", "largest error", kinds.number(0), _say_error, about="Of these, as a part of the span."),
+    ),
+    title="How examples were told from mixtures",
+    caption="Over all runs. The largest error of those that are right is a part of the feature's span.",
+    over_runs=True,
+    about="How examples were told from mixtures, over all runs.",
+)
+
+CLIENTS = Table(
+    "clients",
+    (
+        Column("client", "client", kinds.TEXT),
+        Column("examples", "examples", kinds.whole(1)),
+        Column("read", "read off exactly", kinds.COUNT, file="read off", about="How many were read off exactly."),
+    ),
+    title="What was read off of each client",
+    caption="Of the first run, at most 20 clients.",
+    most=20,
+    file="one row for each client",
+    about="Clients of the first run.",
+)
+
+ROUNDS = Table(
+    "rounds",
+    (
+        Column("round", "after round", kinds.whole()),
+        Column("share", "read off", kinds.SHARE),
+    ),
+    title="After how many rounds",
+    caption="Of the first run: the part of all examples that was read off by then.",
+    about="Of the first run: which part of all examples was read off by a round.",
+)
+
+UPDATES = Table(
+    "updates",
+    (
+        Column("round", "round", kinds.whole()),
+        Column("client", "client", kinds.TEXT),
+        Column("batch", "examples", kinds.COUNT, about="Examples; 0 where nobody knows how many."),
+        Column("found", "found", kinds.COUNT),
+        Column("why", "why not", kinds.TEXT, _say_why, about="Why it was not taken apart; empty if it was."),
+    ),
+    title="Whole batches",
+    caption="Of the first run, at most 20 updates: whether the batch was taken apart, and why not.",
+    most=20,
+    about="Updates of the first run: whether the whole batch was taken apart, and why not.",
+)
+
+EXAMPLES = Table(
+    "examples",
+    in_file(
+        *("client", "group", "round", "rule", "holder", "error"),
+        holder="trained on by",
+        error="largest error, of the span",
+    ),
+    file="one row for each example that was read off, whose it is said to be, and whose it is",
+)

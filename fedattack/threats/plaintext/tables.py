@@ -1,0 +1,128 @@
+"""Tables of plaintext: what stands beside the model, which vectors are examples, and the clients that sent them."""
+
+from fedattack.audit import kinds
+from fedattack.audit.numbers import count_words, shown
+from fedattack.audit.table import Column, Row, Table, in_file
+
+TEXTS = "list of texts"
+"""A kind of values, as the attack names it."""
+
+# Kinds of values that are no list.
+_SCALARS = ("number", "text", "bytes", "yes or no")
+
+
+def _say_kind(row: Row) -> str:
+    if row["kind"] == TEXTS:
+        return f"{row['numbers']:,} texts"
+    if row["kind"] in _SCALARS:
+        return str(row["kind"])
+    return f"{row['numbers']:,} numbers"
+
+
+def _say_replies(row: Row) -> str:
+    return f"{row['replies']:,}, of {count_words(row['clients'], 'client')}"
+
+
+def _say_by_example(row: Row) -> str:
+    return f"{row['by_example']:,} of {row['replies']:,}" if row["by_example"] else "none"
+
+
+def say_apart(row: Row) -> str:
+    """Say whether a value tells clients apart over rounds."""
+    if row["clients"] < 2:
+        return "one client sends it"
+    if row["values"] == 1:
+        return "no, all send the same"
+    if not row["constant"]:
+        return "no, it changes"
+    if row["replies"] == row["clients"]:
+        return "not known: each sent it once"
+    if row["apart"] == row["clients"]:
+        return "yes, each client"
+    return f"into {row['apart']:,} groups"
+
+
+BESIDE = Table(
+    "beside",
+    (
+        Column("name", "name", kinds.TEXT),
+        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
+        Column("kind", "kind", kinds.TEXT, _say_kind),
+        Column("numbers", kind=kinds.COUNT, about="How many numbers a reply has of it."),
+        Column("replies", "replies", kinds.whole(1), _say_replies),
+        Column("values", "different values", kinds.whole(1), about="How many different values there are."),
+        Column(
+            "by_example",
+            "one value an example",
+            kinds.COUNT,
+            _say_by_example,
+            about="Replies in which it has a value for each example.",
+        ),
+        Column("clients", kind=kinds.whole(1)),
+        Column("constant", kind=kinds.YES_OR_NO, about="Whether each client always sent the same."),
+        Column(
+            "apart",
+            "tells clients apart",
+            kinds.COUNT,
+            say_apart,
+            about="Into how many groups it parts the clients, where it is constant.",
+        ),
+    ),
+    title="What stands in plaintext beside the model",
+    caption="Of the first run, and not tested. Names that differ in running numbers alone have # in their place. A "
+    "list that is as long as the client's examples are many holds a value for each. What is the same in all replies of "
+    "a client, and differs between clients, tells them apart whenever they take part, whatever hides their models.",
+    about="Each name in plaintext, or all that differ in running numbers alone, of the first run.",
+)
+
+UNREAD = Table(
+    "unread",
+    (
+        Column("name", kind=kinds.TEXT),
+        Column("type", kind=kinds.TEXT, about="Of the message that is replied to."),
+        Column("shape", kind=kinds.TEXT, about="Of the first one."),
+    ),
+    about="Arrays beside the model that the first run's record names and does not hold.",
+)
+
+
+def _say_own(row: Row) -> str:
+    return shown(row["own"] / row["vectors"])
+
+
+def _say_equal(row: Row) -> str:
+    return f"{row['equal']:,} of {row['vectors']:,}"
+
+
+VECTORS = Table(
+    "vectors",
+    (
+        Column("name", "name", kinds.TEXT),
+        Column("vectors", "vectors", kinds.whole(1)),
+        Column("own", "nearest to an own example", kinds.number(0), _say_own, about="How many; ties count in part."),
+        Column(
+            "equal",
+            "are an own training example",
+            kinds.COUNT,
+            _say_equal,
+            about="How many are such an example, but for scale, offset and rounding.",
+        ),
+    ),
+    title="Which of these numbers are training examples",
+    caption="Lists and families of numbers that are as long as an example. Each is compared with all known examples, "
+    "whatever its scale and offset. It is one if it equals the example but for these and for rounding.",
+    over_runs=True,
+    about="By name, the vectors that are as long as an example, of all runs.",
+)
+
+CLIENTS = Table(
+    "clients",
+    in_file("client", "name", "vectors", "own", own="nearest to an own example"),
+    file="one row for each client that sends as many numbers as an example has, of the name that tells most",
+)
+
+EACH_VECTOR = Table(
+    "vectors",
+    in_file("client", "name", "holders", "own", "likeness", holders="nearest to an example of"),
+    file="one row for each vector that is as long as an example",
+)

@@ -1,1 +1,0 @@
-"""wards: a Flower app."""

@@ -1,0 +1,1 @@
+"""clinics: a Flower app with one kind of differential privacy or another."""

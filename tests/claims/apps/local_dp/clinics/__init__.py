@@ -1,1 +1,0 @@
-"""clinics: a Flower app."""

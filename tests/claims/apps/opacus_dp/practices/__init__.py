@@ -1,1 +1,0 @@
-"""practices: a Flower app."""

@@ -1,1 +1,0 @@
-"""sums: a Flower app."""

@@ -1,0 +1,71 @@
+"""Views of a record: each shows it otherwise, in whatever order they are made, and what is on disk stays as it is."""
+
+import numpy as np
+import pytest
+
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record.means import mean_of
+
+CONTROL = "control"
+FROZEN = {"back.w": np.linspace(-1, 1, 3, dtype=np.float32)}
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Two clients send a model and a control variate; the server averages both."""
+    draw = np.random.default_rng(0)
+    common = {"0": draw.normal(size=4).astype(np.float32), CONTROL: np.zeros(2, dtype=np.float32)}
+    writer = RecordWriter(tmp_path / "r")
+    for number in (1, 2, 3):
+        replies = []
+        for client in range(2):
+            sent = {name: array + draw.normal(size=array.shape).astype(np.float32) for name, array in common.items()}
+            replies.append(Reply(f"n{client}", "ok", sent, 10 + client))
+        writer.write(Exchange(number, common, replies, mean="message"))
+        common = mean_of([reply.arrays for reply in replies], [10, 11], "message")
+    writer.close(final=common)
+    found = Record(tmp_path / "r")
+    assert found.rounds[1].source["source"] == "mean"
+    return found
+
+
+VIEWS = {
+    "rename": lambda record: record.rename({"0": "head.w"}),
+    "read_as": lambda record: record.read_as(["0"], None),
+    "complete": lambda record: record.complete(FROZEN, ["back.w", "head.w"]),
+    "without": lambda record: record.without(["n0"]),
+}
+
+
+@pytest.mark.parametrize("order", [[*VIEWS], [*VIEWS][::-1], ["complete", "rename", "without", "read_as"]])
+def test_views_of_views_are_the_same_in_any_order(record, order):
+    seen = record
+    for name in order:
+        seen = VIEWS[name](seen)
+    assert [parameter.name for parameter in seen.parameters] == ["back.w", "head.w"]
+    assert seen.nodes == ("n1",)
+    for item, whole in zip(seen, record, strict=True):
+        assert list(item.common) == list(item.after) == ["back.w", "head.w"]
+        np.testing.assert_array_equal(item.common["head.w"], whole.common["0"])
+        np.testing.assert_array_equal(item.common["back.w"], FROZEN["back.w"])
+        (reply,) = item.observations
+        np.testing.assert_array_equal(reply.arrays["head.w"], whole.observations[1].arrays["0"])
+    assert record.nodes == ("n0", "n1")
+    assert list(record.final) == ["0", CONTROL]
+
+
+def test_a_mean_is_found_where_some_of_its_arrays_are_read_alone(record):
+    chosen = record.read_as(["0"], None)
+    for item, whole in zip(chosen, record, strict=True):
+        assert list(item.common) == ["0"]
+        np.testing.assert_array_equal(item.common["0"], whole.common["0"])
+
+
+def test_frozen_weights_stay_where_they_are_where_clients_send_differences(record):
+    seen = record.read_as(["0"], {"n0": 2.0}).rename({"0": "head.w"}).complete(FROZEN, ["back.w", "head.w"])
+    for item, whole in zip(seen, record, strict=True):
+        first, other = item.observations
+        np.testing.assert_array_equal(first.arrays["back.w"], FROZEN["back.w"])
+        moved = whole.common["0"].astype(np.float64) + whole.observations[0].arrays["0"].astype(np.float64) / 2
+        np.testing.assert_array_equal(first.arrays["head.w"], moved.astype(np.float32))
+        assert other.arrays is None
