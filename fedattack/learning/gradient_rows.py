@@ -35,7 +35,8 @@ class GradientRows:
     x, y
         (n, *shape), (n,): examples and labels.
     generator
-        Makes the generator of dropout masks, which are those of :meth:`fedattack.learning.shadows.ShadowModel.record_gradients`.
+        Makes the generator of dropout masks. They are those of
+        :meth:`fedattack.learning.shadows.ShadowModel.record_gradients`.
     room
         Bytes for what is kept from pass to pass. What does not fit is computed again in each.
     scratch
