@@ -1,6 +1,7 @@
 """Which module imports which, read from the files."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 Graph = dict[str, set[str]]
@@ -28,18 +29,23 @@ def modules_of_product(root: Path) -> dict[str, Path]:
     return {name: file for name, file in modules.items() if name not in ("fedattack", "fedattack.__main__")}
 
 
-def imported(file: Path) -> set[str]:
+def imported(file: Path) -> frozenset[str]:
     """What a file imports: at its top, for types, in functions, and by ``import_module`` of a name that it spells."""
+    return _imported_by(file.read_text())
+
+
+@cache
+def _imported_by(text: str) -> frozenset[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative import"
+            assert node.level == 0, f"relative import of {node.module}"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             names |= {str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant)}
-    return names
+    return frozenset(names)
 
 
 def imports_of(modules: dict[str, Path], registry: str = "", *, around: bool = True) -> Graph:

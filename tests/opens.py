@@ -32,7 +32,12 @@ def count_opens(folder: Path, words: Sequence[str]) -> Counter[str]:
         log.touch()
         command = [sys.executable, "-m", "tests.opens", str(log), *words]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        opened = [Path(line) for line in log.read_text().splitlines()]
+        return read_opens(log, folder)
+
+
+def read_opens(log: Path, folder: Path) -> Counter[str]:
+    """Count how often a log names each file of a folder, by its path there."""
+    opened = [Path(line) for line in log.read_text().splitlines()]
     return Counter(str(path.relative_to(folder)) for path in opened if path.is_relative_to(folder))
 
 

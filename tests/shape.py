@@ -136,7 +136,7 @@ def seconds_of(*words: str, times: int = 5) -> float:
     return median(taken)
 
 
-FRAME = ("judge.py", "case.py", "section.py", "options.py", "__init__.py", "series.json", "remedies.toml")
+FRAME = ("judge.py", "case.py", "section.py", "options.py", "__init__.py", "tables.py", "remedies.toml")
 """Files of a threat that are not its attack."""
 
 DECIDED = {

@@ -434,7 +434,7 @@ def test_a_projected_record_is_attacked_with_declared_knowledge(call, tmp_path):
     run = write_property_run(tmp_path / "single", rounds=6, view="individual")
     code, _, err = call("attack", "prolin", run)
     assert code == 2
-    assert "view aggregate" in err
+    assert "it is about sums of updates" in err
     assert "fedattack project" in err
     assert call("project", run / "record", tmp_path / "sums" / "record")[0] == 0
     shutil.copyfile(run / "knowledge" / "auxiliary.npz", tmp_path / "auxiliary.npz")

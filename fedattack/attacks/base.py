@@ -2,15 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NotRequired, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import Field, StringConstraints
 
 from fedattack.attacks.form import Name
 from fedattack.attacks.knowledge import Knowledge
@@ -22,11 +21,11 @@ from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.reasons import Reason, join_reasons
-from fedattack.base.stored import check_arrays, read_arrays, split
-from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, validate
+from fedattack.base.stored import ANY_KIND, OPTIONAL, Axes, check_arrays, read_arrays, split
+from fedattack.base.untrusted import MAX_INFLATED, validate
 from fedattack.record import Record
 from fedattack.record.format import Arrays
-from fedattack.record.marks import MarkEntry, RecordMark, explain_statement
+from fedattack.record.marks import RecordMark, explain_statement
 
 F = TypeVar("F")
 
@@ -65,7 +64,7 @@ class Seen:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
     """What an attack found: raw scores and decisions as arrays, and words about how it got there.
 
@@ -83,40 +82,54 @@ class Scores:
         Processor time that the attack took on this machine; 0 where nobody measured it.
     record
         Of which record they are, and in which state it was; ``None`` where nobody says.
-    found
-        Arrays and facts as the attack states them; ``None`` until somebody asks :meth:`as_found`.
     """
 
-    attack: str
-    arrays: Mapping[str, NDArray[Any]]
-    facts: Mapping[str, Any]
-    notes: tuple[str, ...] = field(default=())
-    seconds: float = 0.0
-    record: RecordMark | None = None
-    found: Any = field(default=None, compare=False, repr=False)
+    attack: Name
+    arrays: Annotated[Mapping[str, NDArray[Any]], Axes(rest=True, nan=True, kinds=ANY_KIND)]
+    facts: Mapping[Name, Any]
+    notes: tuple[Annotated[str, StringConstraints(max_length=100_000)], ...] = ()
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    record: Annotated[RecordMark | None, OPTIONAL] = None
 
-    def as_found(self, form: type[F]) -> F:
+    @classmethod
+    def of(
+        cls,
+        attack: str,
+        found: Any,
+        notes: Sequence[str] = (),
+        seconds: float = 0.0,
+        record: RecordMark | None = None,
+    ) -> "Scores":
+        """Make the scores of what an attack found, an object of its :attr:`Attack.found`."""
+        facts, arrays = split(found)
+        scores = cls(attack, arrays, facts, tuple(notes), seconds, record)
+        object.__setattr__(scores, "_found", found)
+        return scores
+
+    def as_found(self, form: type[F], where: object = "") -> F:
         """Return what the attack found as it states it: arrays and facts in one object, which is made once.
+
+        ``where`` is what an error names.
 
         Raises
         ------
         DataError
             If arrays or facts are of another form.
         """
-        if not isinstance(self.found, form):
-            made = check_arrays(form, self.arrays, f"scores of {self.attack}", DataError, _AGAIN, json=self.facts)
-            object.__setattr__(self, "found", made)
-        found: F = self.found
-        return found
+        # No field of the dataclass: a changed copy of these scores makes its own.
+        made = getattr(self, "_found", None)
+        if not isinstance(made, form):
+            name = where or f"scores of {self.attack}"
+            made = check_arrays(form, self.arrays, name, DataError, _AGAIN, entry=self.facts)
+            object.__setattr__(self, "_found", made)
+        return made
 
     def save(self, path: Path) -> None:
         """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
-        about = {"attack": self.attack, "facts": self.facts, "notes": self.notes, "seconds": self.seconds}
-        if self.record is not None:
-            about["record"] = vars(self.record)
+        about, arrays = split(self)
         text = json.dumps(about, allow_nan=False)
         make_private(path.parent)
-        write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
+        write_npz(path, {_ABOUT: np.array(text), **arrays}, compress=True)
 
     @classmethod
     def load(cls, path: Path) -> "Scores":
@@ -127,35 +140,15 @@ class Scores:
         DataError
             If the file is missing or is no such file.
         """
-        arrays = read_npz(path, DataError, _AGAIN, "facts", inflated=MAX_INFLATED)
-        arrays |= read_npz(path, DataError, _AGAIN, most=IN_MEMORY, inflated=MAX_INFLATED)
-        try:
-            value = parse_json(str(arrays.pop("facts")))
-        except ValueError as cause:
-            raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
-        saved = validate(_SAVED, value, str(path), DataError, _AGAIN)
-        mark = None
-        if "record" in saved:
-            mark = RecordMark(**saved["record"])
-        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]), saved["seconds"], mark)
+        return read_arrays(cls, path, DataError, _AGAIN, text=_ABOUT, most=IN_MEMORY, inflated=MAX_INFLATED)
 
 
 IN_MEMORY = 16 * 2**20
 """Bytes of an array of scores that is read into memory; larger ones stay on disk."""
 
 _AGAIN = "run `fedattack attack` again"
-
-
-@with_config(ConfigDict(extra="forbid", strict=True))
-class _Saved(TypedDict):
-    attack: Name
-    facts: dict[Name, Any]
-    notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
-    seconds: Annotated[float, Field(ge=0)]
-    record: NotRequired[MarkEntry]
-
-
-_SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
+# The array that holds the text of all that is no array.
+_ABOUT = "facts"
 
 
 class Attack(ABC):
@@ -209,39 +202,21 @@ class Attack(ABC):
 
     def load_scores(self, path: Path) -> Scores:
         """Read scores of this attack; a DataError if they are another attack's, or of another form."""
-        if not hasattr(self, "found"):
-            return self._load_by_form(path)
-        about: dict[str, Any] = {}
-
-        def take_facts(value: Any) -> Any:
-            about.update(validate(_SAVED, value, str(path), DataError, _AGAIN))
-            if about["attack"] != self.name:
-                raise DataError(f"{path} holds scores of {short(about['attack'], 60)!r}, not of {self.name}; {_AGAIN}")
-            return about["facts"]
-
-        found = read_arrays(
-            self.found, path, DataError, _AGAIN, text="facts", inside=take_facts, most=IN_MEMORY, inflated=MAX_INFLATED
-        )
-        facts, arrays = split(found)
-        for array in arrays.values():
-            let_go(array)
-        mark = None
-        if "record" in about:
-            mark = RecordMark(**about["record"])
-        return Scores(self.name, arrays, facts, tuple(about["notes"]), about["seconds"], mark, found)
-
-    def _load_by_form(self, path: Path) -> Scores:
-        """TRANSITION: goes when all attacks have ``found``."""
         scores = Scores.load(path)
         if scores.attack != self.name:
             raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
-        form: Any = self.form  # type: ignore[attr-defined]
-        facts = validate(form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
-        if fault := form.fault(facts, scores.arrays):
-            raise DataError(f"{path}: {fault}; {_AGAIN}")
+        if not hasattr(self, "found"):
+            # TRANSITION: goes when all attacks have ``found``.
+            form: Any = self.form  # type: ignore[attr-defined]
+            facts = validate(form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
+            if fault := form.fault(facts, scores.arrays):
+                raise DataError(f"{path}: {fault}; {_AGAIN}")
+            scores = replace(scores, facts={**scores.facts, **facts})
+        else:
+            scores.as_found(self.found, path)
         for array in scores.arrays.values():
             let_go(array)
-        return replace(scores, facts={**scores.facts, **facts})
+        return scores
 
     def with_options(self, choices: Mapping[str, str]) -> Self:
         """Return this attack with ``choices`` among its options; a ConfigError if one is unknown or cannot be taken."""
@@ -305,8 +280,7 @@ class Attack(ABC):
         if isinstance(found, Scores):
             # TRANSITION
             return replace(found, notes=(*notes, *found.notes), seconds=seconds, record=mark)
-        facts, arrays = split(found)
-        return Scores(self.name, arrays, facts, (*notes, *seen.notes), seconds, mark, found)
+        return Scores.of(self.name, found, [*notes, *seen.notes], seconds, mark)
 
     def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:
         """Say why the attack cannot be made of a record by whoever knows this; nothing if it can.

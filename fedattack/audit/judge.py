@@ -79,7 +79,7 @@ class Case:
 
     @property
     def holders(self) -> Sequence[str]:
-        """Names of the clients that :func:`list_clients` may be about."""
+        """Names of the clients that :func:`rows_of_clients` may be about."""
         return self.truth.clients
 
     def columns(self, client: str) -> list[int]:
@@ -370,7 +370,7 @@ def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str,
 
 
 def rows_of_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield the rows of a :func:`clients_table`, of entries that name clients as :meth:`Judge.title_of` does."""
+    """Yield rows of a :func:`fedattack.audit.table.clients_table`; entries name clients as :meth:`Judge.title_of`."""
     whose = {}
     for case in judge.cases:
         for name in case.holders:

@@ -367,10 +367,13 @@ class _GivenArrays:
 
 
 class _ArraysRead:
-    """The arrays of a file that are a dataclass's; what is wrong raises what ``refuse`` makes."""
+    """The arrays of a file, but for its ``text``, that are a dataclass's; ``refuse`` makes the error of a fault."""
 
-    def __init__(self, file: NpzFile | _GivenArrays, most: float, refuse: Callable[[str], Exception]) -> None:
+    def __init__(
+        self, file: NpzFile | _GivenArrays, text: str, most: float, refuse: Callable[[str], Exception]
+    ) -> None:
         self._file = file
+        self._names = tuple(name for name in file.names if name != text)
         self._most = most
         self._refuse = refuse
         self._seen: dict[str, tuple[_StoredField, tuple[Any, ...]]] = {}
@@ -387,7 +390,7 @@ class _ArraysRead:
                 self.look(field.inner, values[field.name], known, f"{before}{field.name}_")
             if field.axes is None:
                 continue
-            names = field.find(self._file.names, before)
+            names = field.find(self._names, before)
             if not names and not field.array.may_lack:
                 raise self._refuse(f"there is no array {before}{field.axes.prefix}…")
             for name in names:
@@ -465,7 +468,7 @@ def read_arrays(
             where = f"{path}: {text}"
             part = inside(_parse_array(file.read(text), where, error, hint))
             values = validate(_keys_adapter_of(cls), part, where, error, hint)
-        arrays = _ArraysRead(file, most, lambda wrong: error(f"{path}: {wrong}; {hint}"))
+        arrays = _ArraysRead(file, text, most, lambda wrong: error(f"{path}: {wrong}; {hint}"))
         arrays.look(cls, values, sizes or {})
         arrays.read()
     made: T = arrays.join(cls, values)
@@ -479,16 +482,17 @@ def check_arrays(
     error: Error,
     hint: str,
     *,
-    json: Mapping[str, Any] | None = None,
+    entry: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> T:
-    """Make a dataclass of arrays in memory, and of the JSON of all else; refuses the same as :func:`read_arrays`."""
+    """Make a dataclass of arrays that are in memory, and of an ``entry``, the JSON of all else, as it was parsed.
+
+    Refuses the same as :func:`read_arrays`.
+    """
     given = _GivenArrays(arrays)
     _check_there(given, _list_needed(cls), where, error, hint)
-    values: dict[str, Any] = {}
-    if json is not None:
-        values = validate(_keys_adapter_of(cls), dict(json), str(where), error, hint)
-    checked = _ArraysRead(given, np.inf, lambda wrong: error(f"{where}: {wrong}; {hint}"))
+    values: dict[str, Any] = validate(_keys_adapter_of(cls), entry or {}, str(where), error, hint)
+    checked = _ArraysRead(given, "", np.inf, lambda wrong: error(f"{where}: {wrong}; {hint}"))
     checked.look(cls, values, sizes or {})
     checked.read()
     made: T = checked.join(cls, values)

@@ -19,6 +19,9 @@ PASSES = 4
 _MERGED = {"cpu": 512, "cuda": 2**14}
 """Rows that are put together once all are kept."""
 
+_COMPUTED = {"cpu": _DRAWN, "cuda": 32 * _DRAWN}
+"""Rows that are computed in one go where all of them are kept, as far as there is memory for what makes them."""
+
 
 class GradientRows:
     """Gradients (n, size) of examples at one point, within a bound of memory.
@@ -32,7 +35,8 @@ class GradientRows:
     x, y
         (n, *shape), (n,): examples and labels.
     generator
-        Makes the generator of dropout masks, which are those of :meth:`ShadowModel.record_gradients`.
+        Makes the generator of dropout masks. They are those of
+        :meth:`fedattack.learning.shadows.ShadowModel.record_gradients`.
     room
         Bytes for what is kept from pass to pass. What does not fit is computed again in each.
     scratch
@@ -65,7 +69,12 @@ class GradientRows:
         self._all_fit = room >= 4 * numbers_kept(model, large) * len(x)
         self.multiplied = large if self._all_fit else small
         at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, large))
-        self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
+        fitting = int(max(1, scratch // at_once))
+        self.computed = _DRAWN
+        if self._all_fit:
+            most = min(fitting, size_on(start, _COMPUTED))
+            self.computed = max(1, most // _DRAWN) * _DRAWN
+        self.chunk = min(self.computed, fitting)
         self._merged: list[tuple[slice, LayerBlock]] = []
         # where all rows fit, their columns are written into one matrix for each run of them
         self._columns: list[tuple[slice, Tensor]] = []
@@ -82,14 +91,14 @@ class GradientRows:
             yield from self._merged
             return
         generator = self.generator()
-        for first in range(0, len(self), _DRAWN):
+        for first in range(0, len(self), self.computed):
             if first in self._kept:
                 blocks, state = self._kept[first]
                 generator.set_state(state)
                 yield from blocks
                 continue
             made: list[tuple[slice, LayerBlock]] = []
-            for where, block in self._compute(first, min(first + _DRAWN, len(self)), generator):
+            for where, block in self._compute(first, min(first + self.computed, len(self)), generator):
                 self.room -= block.bytes
                 # Where one was too large, none of those after it is kept either.
                 if self.room >= 0:
@@ -115,9 +124,12 @@ class GradientRows:
             self._merged.append((rows, whole.of(rows)))
 
     def _compute(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
-        """Compute the rows of examples whose masks are drawn together."""
+        """Compute the rows of some examples; the masks of at most :data:`_DRAWN` are drawn together."""
         shadow = self.model.shadow
-        masks = shadow.draw_masks((last - first, 1), generator)
+        drawn = [shadow.draw_masks((min(_DRAWN, last - at), 1), generator) for at in range(first, last, _DRAWN)]
+        masks = drawn[0]
+        if len(drawn) > 1:
+            masks = tuple(map(torch.cat, zip(*drawn, strict=True)))
         for begin in range(first, last, self.chunk):
             rows = slice(begin, min(begin + self.chunk, last))
             own = tuple(mask[begin - first : rows.stop - first] for mask in masks)

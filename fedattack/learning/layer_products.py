@@ -59,7 +59,10 @@ class Layer:
         """Return what goes into each position, (n, positions, inputs)."""
         module = self.module
         if isinstance(module, nn.Conv2d):
-            images, padding = inputs.flatten(0, 1), tuple(map(int, module.padding))
+            images = inputs.flatten(0, 1)
+            if images.device.type != "cpu":
+                return lay_out_windows(images, module)
+            padding = tuple(map(int, module.padding))
             return nn.functional.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
         return inputs.reshape(len(inputs), self.positions, self.inputs)
 
@@ -69,6 +72,20 @@ class Layer:
             # Without a copy where channels lie last.
             return deltas.flatten(0, 1).permute(0, 2, 3, 1).flatten(1, 2)
         return deltas.reshape(len(deltas), self.positions, self.outputs)
+
+
+def lay_out_windows(images: Tensor, module: nn.Conv2d) -> Tensor:
+    """Return what goes into each position of a convolution, (n, positions, inputs), by one copy of all images.
+
+    On a GPU :func:`torch.nn.functional.unfold` starts a kernel for each image, which takes longer than the copy.
+    """
+    high, wide = map(int, module.padding)
+    windows = nn.functional.pad(images, (wide, wide, high, high))
+    for axis in (2, 3):
+        kernel, dilation, stride = (sizes[axis - 2] for sizes in (module.kernel_size, module.dilation, module.stride))
+        # The window becomes the last axis, of which a dilated kernel sees some entries.
+        windows = windows.unfold(axis, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
+    return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 def columns_at(columns: Sequence[tuple[slice, Tensor]], where: slice) -> Tensor:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NotRequired
+from typing import Annotated
 
-from pydantic import ConfigDict, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import ConfigDict, with_config
 
 from fedattack.base.errors import DataError, FedAttackError
+from fedattack.base.stored import OPTIONAL, AsJson, form_of
 from fedattack.base.untrusted import MAX_INFLATED, parse_json, read_npz, read_sealed, validate
 from fedattack.record.folder import HOLDINGS, KNOWLEDGE, Part
 from fedattack.record.reader import Record
@@ -29,8 +29,8 @@ class RecordMark:
         The seal of its last line, or its ``id`` if it has none.
     """
 
-    id: str
-    head: str
+    id: RecordId
+    head: RecordId | Sha256
 
     @classmethod
     def of(cls, record: Record) -> "RecordMark":
@@ -39,27 +39,22 @@ class RecordMark:
         return cls(record.id, record.manifest["head"] or record.index.end)
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
-class MarkEntry(TypedDict):
-    """A mark as scores have it."""
-
-    id: RecordId
-    head: RecordId | Sha256
-
-
 # What else stands in these files is read, and held against its form, where it is used.
 @with_config(ConfigDict(extra="ignore", strict=True))
-class _Statement(TypedDict):
-    record: NotRequired[RecordId]
+@dataclass(frozen=True)
+class _Statement:
+    """Of which record knowledge or truth is."""
+
+    record: Annotated[str, AsJson(RecordId), OPTIONAL] = ""
 
 
 @with_config(ConfigDict(extra="ignore", strict=True))
-class _ScoresStatement(TypedDict):
-    record: NotRequired[MarkEntry]
+@dataclass(frozen=True)
+class _ScoresStatement:
+    """Of which record scores are."""
 
+    record: Annotated[RecordMark | None, OPTIONAL] = None
 
-_STATEMENT: TypeAdapter[_Statement] = TypeAdapter(_Statement)
-_SCORES_STATEMENT: TypeAdapter[_ScoresStatement] = TypeAdapter(_ScoresStatement)
 
 _HINT = "put the file back as it was written"
 
@@ -117,7 +112,7 @@ def _read_statement(file: Path) -> str:
     if not file.exists():
         return ""
     try:
-        return read_sealed(file, _STATEMENT, DataError, _HINT).get("record", "")
+        return read_sealed(file, form_of(_Statement), DataError, _HINT).record
     except FedAttackError:
         return ""
 
@@ -126,12 +121,9 @@ def _read_mark(file: Path) -> RecordMark | None:
     try:
         arrays = read_npz(file, DataError, _HINT, "facts", inflated=MAX_INFLATED)
         about = parse_json(str(arrays["facts"]))
-        entry = validate(_SCORES_STATEMENT, about, str(file), DataError, _HINT).get("record")
+        return validate(form_of(_ScoresStatement), about, str(file), DataError, _HINT).record
     except (FedAttackError, ValueError):
         return None
-    if entry is None:
-        return None
-    return RecordMark(**entry)
 
 
 def _shorten(identity: str) -> str:

@@ -38,9 +38,14 @@ from tests.apps.worlds import TRAINING, attack_all, pose_all, witness, write_rec
 
 @pytest.fixture
 def part(tmp_path) -> Part:
-    write_record(tmp_path / "record", ["100", "101", "102"], rounds=1)
-    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
-    part = Part(tmp_path, "")
+    return write_witnessed(tmp_path)
+
+
+def write_witnessed(folder) -> Part:
+    """Write a run of three clients that was witnessed; one of them holds few examples."""
+    write_record(folder / "record", ["100", "101", "102"], rounds=1)
+    write_study(folder, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(folder, "")
     small = witness("0", rows((0, 6)), rows((300, 340)), training=replace(TRAINING, epochs=1.0, momentum=0.0))
     for each in (small, *World.witnesses(10**6)[1:]):
         write_witness(witness_of(part), each)

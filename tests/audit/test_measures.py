@@ -8,7 +8,7 @@ import pytest
 from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.finding import LEAK, NOT_APPLICABLE
 from fedattack.audit.intervals import rate_interval, these_runs
-from fedattack.audit.judge import Case, Judge, entry_of_client, expose_client, list_clients
+from fedattack.audit.judge import Case, Judge, entry_of_client, expose_client, rows_of_clients
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, Sides, measure, no_value
 from fedattack.audit.roc import area, area_value
 from fedattack.audit.significance import Significance
@@ -115,5 +115,5 @@ def test_the_most_exposed_client_is_named_and_its_choice_is_paid_for():
     worst = expose_client(entry | {"null": None}, 4, "Named, most exposed client", " of all", chance=0.1, test=SURE)
     assert (worst.label, worst.chosen_among) == ("Named, most exposed client (1 (seed 0))", 4)
     assert worst.reason == "chosen after the fact among all clients of all"
-    (row,) = list_clients(judge_of(), [entry], "named").rows
-    assert row[:4] == (0, "1", 3, 0.5)
+    (row,) = rows_of_clients(judge_of(), [entry])
+    assert (row["seed"], row["client"], row["n"], row["value"]) == (0, "1", 3, 0.5)

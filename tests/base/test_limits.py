@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
+from fedattack.attacks import Scores
 from fedattack.attacks.answers import Answers, ShadowLosses
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.audit import truth
@@ -21,7 +22,7 @@ from fedattack.witness.seen import Witness
 
 LIMITS = Path(__file__).parent / "limits.txt"
 STORED = (
-    *(Witness, Answers, ShadowLosses, CanaryExamples, Knowledge, truth.Truth, truth.Privacy, truth.Attributes),
+    *(Scores, Witness, Answers, ShadowLosses, CanaryExamples, Knowledge, truth.Truth, truth.Privacy, truth.Attributes),
     *(truth.HeldRecords, truth._PrivateFile, truth._AccuracyNote),
 )
 _PARTS = ("schema", "items_schema", "keys_schema", "values_schema")

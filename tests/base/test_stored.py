@@ -13,7 +13,17 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 
 from fedattack.base.errors import DataError
 from fedattack.base.files import write_npz, write_sealed
-from fedattack.base.stored import OPTIONAL, AsJson, Axes, OptionalKey, form_of, keys_of, read_arrays, split
+from fedattack.base.stored import (
+    OPTIONAL,
+    AsJson,
+    Axes,
+    OptionalKey,
+    check_arrays,
+    form_of,
+    keys_of,
+    read_arrays,
+    split,
+)
 from fedattack.base.untrusted import parse_json, read_sealed, validate
 
 HINT = "write it again"
@@ -258,3 +268,13 @@ def test_scores_in_an_envelope(tmp_path):
     again = read_arrays(Scored, tmp_path / "it.npz", DataError, HINT, text="facts", inside=inside, most=8)
     assert (again.clients, again.rounds, again.losses.dtype) == (("a", "b"), (1, 2), np.float32)
     assert not again.losses.flags.owndata
+
+
+def test_arrays_in_memory_are_held_against_the_form():
+    entry, arrays = split(FOUND)
+    found = check_arrays(Found, arrays, "it", DataError, HINT, entry=entry, sizes={"columns": 2})
+    assert (found.clients, found.columns, found.trained.total) == (("a", "b"), (0, 4), 7)
+    with pytest.raises(DataError, match=r"it: columns: expected whole numbers \(3,\), got int64 \(2,\)"):
+        check_arrays(Found, arrays, "it", DataError, HINT, entry=entry, sizes={"columns": 3})
+    with pytest.raises(DataError, match=r"it: trained\.total is missing"):
+        check_arrays(Found, arrays, "it", DataError, HINT, entry=entry | {"trained": {}})

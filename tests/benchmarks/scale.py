@@ -328,6 +328,7 @@ def watched(
             peak = max(peak, together(process))
             if time.monotonic() > ends:
                 end(process)
+                process.communicate()
                 raise
 
 
@@ -347,7 +348,6 @@ def end(process: psutil.Popen) -> None:
     for each in (*started, process):
         with suppress(psutil.Error):
             each.kill()
-    process.communicate()
 
 
 def line_of(row: Row, found: dict[str, object]) -> str:

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedattack.learning import gradient_rows
 from fedattack.learning.gradient_rows import GradientRows
 from fedattack.learning.layer_model import LayerModel
+from fedattack.learning.layer_products import lay_out_windows
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import build_model
 from fedattack.learning.rows import Centred, Whole, group_means
@@ -223,6 +225,25 @@ def test_no_more_is_kept_than_there_is_room_for():
     # all are kept, and put together
     assert len(list(rows.blocks())) == len(rows._merged) == 1
     assert not rows._kept
+
+
+@pytest.mark.parametrize("name", ["network", "lenet", "convolutions"])
+def test_rows_that_are_computed_in_one_go_are_the_same(name, monkeypatch):
+    shadow, start, x, y = made(name)
+    model = LayerModel(shadow, start, x[:3], y[:3])
+    apart = taken_together(GradientRows(model, start, x, y, masks, room=1e9, scratch=1e9))
+    monkeypatch.setitem(gradient_rows._COMPUTED, "cpu", 4096)
+    rows = GradientRows(model, start, x, y, masks, room=1e9, scratch=1e9)
+    assert rows.chunk > COUNT
+    torch.testing.assert_close(taken_together(rows), apart, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 2)])
+@pytest.mark.parametrize("sizes", [{}, {"stride": (2, 3), "padding": (2, 1)}, {"dilation": (2, 3), "padding": (0, 1)}])
+def test_windows_are_laid_out_as_unfold_does(kernel, sizes):
+    module, images = nn.Conv2d(3, 4, kernel, **sizes), torch.randn(5, 3, 12, 11)
+    expected = nn.functional.unfold(images, kernel, **sizes).mT
+    torch.testing.assert_close(lay_out_windows(images, module), expected, rtol=0, atol=0)
 
 
 def test_rows_less_the_mean_of_their_group():

@@ -283,7 +283,7 @@ def test_a_claim_that_cannot_be_shown_leaves_no_page_of_another_one(folder, shee
     def fail(sheet):
         raise KeyError("nothing of the kind")
 
-    monkeypatch.setattr("fedattack.report.claim.render_claim", fail)
+    monkeypatch.setattr("fedattack.report.html.render_claim", fail)
     unmade = {}
     html = write_page(folder, read_findings(folder), read_run(folder), unmade=unmade).read_text()
     assert [*unmade] == ["the page of the privacy claim"]

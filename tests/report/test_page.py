@@ -3,9 +3,9 @@
 import re
 
 from fedattack.report.page import Page, Passage
-from fedattack.report.section import Table
+from fedattack.report.section import PageTable
 
-TABLE = Table("Cells", "In brackets: intervals.", ["what", "value"], [["noise", "25% | 30%"]])
+TABLE = PageTable("Cells", "In brackets: intervals.", ["what", "value"], [["noise", "25% | 30%"]])
 PAGE = Page(
     kind="Trade-off study",
     title="What defences *cost*",

@@ -22,7 +22,7 @@ from fedattack.claims.canaries.file import CANARIES, EXAMPLES, Canaries, CanaryE
 from fedattack.claims.canaries.gradients import Gradients
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
-from fedattack.claims.finding import CANARIES as NAME
+from fedattack.claims.finding import CANARIES as FINDING
 from fedattack.claims.finding import UNCHECKED, ClaimFinding, choose_scope, judge_lower_bound, scope_of
 from fedattack.claims.tester import LEVEL
 from fedattack.privacy import Epsilon
@@ -213,7 +213,7 @@ def canary_finding(claim: Claim, result: CanaryResult) -> ClaimFinding:
         verdict, reason = judge_lower_bound(claim, value, shown)
     message = None if result.bound_message is None else Epsilon(result.bound_message, math.inf)
     return ClaimFinding(
-        name=NAME,
+        name=FINDING,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=value,

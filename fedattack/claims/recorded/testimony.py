@@ -52,7 +52,7 @@ class Expected:
         """Whether noise of at most this scale is less than the claimed one; people round σ."""
         return self.scale is not None and bound * (1 + TOLERANCE) < self.scale
 
-    def would_be_missed(self, bound: float) -> bool:
+    def would_be_noticed(self, bound: float) -> bool:
         """Whether noise that is missing would be noticed in an array with room for so much."""
         return self.scale is not None and bound < CLEAR * self.scale
 
@@ -215,7 +215,7 @@ class Testimony:
         """Hold the noise of one update, or of one mean, against what is expected of it."""
         bound, where = update.bound, update.where
         party.bounds.append((bound, where))
-        party.noticed |= {name for name, array in update.items() if expected.would_be_missed(array.bound)}
+        party.noticed |= {name for name, array in update.items() if expected.would_be_noticed(array.bound)}
         carrier = "update" if party.node else "mean"
         test = self.test("noise", f"the noise in each array of each {carrier} is no less than claimed")
         test.checked += 1

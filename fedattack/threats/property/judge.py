@@ -28,6 +28,7 @@ from fedattack.audit.roc import area
 from fedattack.audit.significance import Draw, Significance, exchange_clients, least_p, significance_of
 from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, rows_of
+from fedattack.base.reasons import Reason
 from fedattack.threats.property.case import Flags, Floats, PropertyCase, count_arrangements
 from fedattack.threats.property.prolin import METHODS
 from fedattack.threats.property.tables import CLIENTS
@@ -135,8 +136,8 @@ class PropertyJudge(Judge[PropertyCase]):
         at_chance = all(self.each(lambda case: case.at_chance[case.asked_of].all()))
         if part.metric == "plaintext" or not at_chance or finding.verdict not in (LEAK, NO_EVIDENCE):
             return finding
-        reason = "the detector is at chance in every round, so nothing is claimed"
-        return replace(finding, verdict=NO_EVIDENCE, reason=reason)
+        ground = Reason("the detector is at chance in every round, so nothing is claimed")
+        return replace(finding, verdict=NO_EVIDENCE, reason="", grounds=(ground,))
 
     @measure("f1", "F1 score", headline=True)
     def name_clients(self) -> Measurement:
