@@ -121,7 +121,7 @@ def test_models_without_the_layer_are_refused_in_one_line(name, why, tmp_path):
     with pytest.raises(NeedsError, match=why):
         find_first_layer(known(name))
     folder = write_exact_run(tmp_path, spec=f"{WORLD}:{name}", each=2)
-    with pytest.raises(NeedsError, match=f"attack exact: .*{why}"):
+    with pytest.raises(NeedsError, match=f"attack exact cannot be made of .*{why}"):
         attacked(folder, trusted=[f"{WORLD}:{name}"])
 
 
