@@ -214,7 +214,8 @@ class Attack(ABC):
         about: dict[str, Any] = {}
 
         def take_facts(value: Any) -> Any:
-            about.update(validate(_SAVED, value, str(path), DataError, _AGAIN))
+            saved = validate(_SAVED, value, str(path), DataError, _AGAIN)
+            about.update(saved)
             if about["attack"] != self.name:
                 raise DataError(f"{path} holds scores of {short(about['attack'], 60)!r}, not of {self.name}; {_AGAIN}")
             return about["facts"]

@@ -122,9 +122,9 @@ class FirstLayerReading(Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where the model's first layer is none that gives examples away."""
-        found, known = self.needs.unfit(record, knowledge), knowledge.model
-        if known is None or isinstance(known.spec, Asked) or found:
-            return found
+        reasons, known = self.needs.unfit(record, knowledge), knowledge.model
+        if known is None or isinstance(known.spec, Asked) or reasons:
+            return reasons
         try:
             layer = find_first_layer(known)
         except FedAttackError as cause:
@@ -303,18 +303,18 @@ class _UpdateReader:
 
     def _divide(self, update: _FirstLayerUpdate, number: int, *, is_active: bool) -> Candidates:
         """Return the quotients of neurons, and of differences of neighbours where they differ by their bias alone."""
-        found = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
+        candidates = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
         bins = find_bins(update.start)
         if update.one_way:
             # Mixtures agree, too: two of these neurons are no more than one.
-            found = replace(found, neurons=np.full(len(found.x), -1))
+            candidates = replace(candidates, neurons=np.full(len(candidates.x), -1))
         if not bins:
-            return found
+            return candidates
         rows, moved, rounding = subtract_neighbours(update.moved, update.rounding, bins)
         between = divide(moved, update.start[rows], rounding, number, self.known, is_active=is_active)
         # What moves all neurons from some place on makes them agree, and is a mixture.
-        found = found.take(~np.isin(found.neurons, rows))
-        return join([found, replace(between, neurons=rows[between.neurons])], self.layer.inputs)
+        candidates = candidates.take(~np.isin(candidates.neurons, rows))
+        return join([candidates, replace(between, neurons=rows[between.neurons])], self.layer.inputs)
 
     def _count_steps(self, update: _FirstLayerUpdate) -> int:
         """Return how many steps are in an update; several where that is not known."""

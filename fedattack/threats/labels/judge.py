@@ -160,8 +160,8 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         series = self.show(RULES, CLIENTS)
         # Where clients hold one label each, a guess may meet all counts of a client: none is certain.
         exact = [case.is_exact for case in self.asked]
-        found = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
-        return self.hold_against_others("right", bars=bars, baselines=bars, series=series, read_off=found)
+        of_clients = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
+        return self.hold_against_others("right", bars=bars, baselines=bars, series=series, read_off=of_clients)
 
     @measure("present", "Labels that are there and named")
     def find_present(self) -> Measurement | None:
@@ -207,10 +207,11 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         """Compare the rules on the same updates."""
         for rule in self.asked[0].found.rules:
             cases = [case for case in self.asked if rule in case.found.rules]
-            of_rule = {"rule": rule}
+            shares = {}
             for name in ("right", "present"):
-                of_rule[name] = float(np.concatenate([np.diagonal(case.fits(name, rule)) for case in cases]).mean())
-            yield of_rule | {"error": float(np.concatenate([self._errors(case, rule) for case in cases]).mean())}
+                shares[name] = float(np.concatenate([np.diagonal(case.fits(name, rule)) for case in cases]).mean())
+            error = float(np.concatenate([self._errors(case, rule) for case in cases]).mean())
+            yield {"rule": rule, **shares, "error": error}
 
     @rows_of(CLIENTS)
     def describe_clients(self, case: LabelsCase) -> Iterator[Row]:

@@ -110,27 +110,27 @@ class LabelCounting(Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where a model is no classifier that ends in a linear layer, one output a label."""
-        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        reasons, known = self.needs.unfit(record, knowledge), knowledge.model
         if known is None or isinstance(known.spec, Asked):
-            return found
+            return reasons
         if known.loss != "cross-entropy" or known.classes < 2:
-            found.append(
+            reasons.append(
                 f"it reads gradients of a cross-entropy, and the clients' loss is {known.loss} of {known.classes} "
                 "outputs"
             )
-            return found
+            return reasons
         try:
             last = find_last_layer(known.build())
         except FedAttackError as cause:
-            return [*found, str(cause)]
+            return [*reasons, str(cause)]
         if last.weight in (knowledge.frozen or {}):
-            found.append(f"it reads how the last layer moves, and {last.weight} is frozen")
+            reasons.append(f"it reads how the last layer moves, and {last.weight} is frozen")
         if last.classes != known.classes:
-            found.append(
+            reasons.append(
                 f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "
                 f"here has {last.classes}"
             )
-        return found
+        return reasons
 
     def attack(self, seen: Seen) -> CountedLabels:
         """Count by each rule in every update, and keep the rules that most updates allow."""

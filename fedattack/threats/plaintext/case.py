@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,7 @@ class PlaintextCase(Case):
         return rows, owners
 
     @cached_property
-    def vectors(self) -> list[tuple[str, str, NDArray[np.float64]]]:
+    def vectors(self) -> list[tuple[str, str, NDArray[Any]]]:
         """For each vector the client that sent it, its name, and its numbers."""
         vectors, start = [], 0
         for described, node in zip(self.found.vectors, self.found.whose.tolist(), strict=True):

@@ -102,16 +102,16 @@ class SpanCheck(Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where a model has no two blocks of attention."""
-        found, known, targets = self.needs.unfit(record, knowledge), knowledge.model, knowledge.targets
+        reasons, known, targets = self.needs.unfit(record, knowledge), knowledge.model, knowledge.targets
         if known is None or targets is None or isinstance(known.spec, Asked):
-            return found
+            return reasons
         try:
             model = known.build()
             trained = {name for name, _ in model.named_parameters()} - {*(knowledge.frozen or {})}
             _find_layers(model, InputReader.of(model, targets.x), trained)
         except FedAttackError as cause:
-            return [*found, str(cause)]
-        return found
+            return [*reasons, str(cause)]
+        return reasons
 
     def attack(self, seen: Seen) -> ReadSequences:
         """Check the inputs of two layers in each update."""

@@ -107,10 +107,10 @@ class TreesOfTables(Attack, Plants):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where replies are no bytes."""
-        found = self.needs.unfit(record, knowledge)
+        reasons = self.needs.unfit(record, knowledge)
         if not len(record) or may_hold_trees(record):
-            return found
-        return [*found, _NO_TREES]
+            return reasons
+        return [*reasons, _NO_TREES]
 
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
         """Put trees in a reply's place that split by so many of a client's own values of each column."""
