@@ -92,20 +92,11 @@ class ClientsCase(Case):
     Raises
     ------
     DataError
-        If the scores name what they do not list, or the truth's answers are damaged.
+        If the truth's answers are damaged.
     """
 
     ANSWERS: ClassVar[str] = ""
     """What the truth's answers are called."""
-    PLACES: ClassVar[Mapping[str, str]] = {}
-    """By the name of an array of the scores the fact in whose list its numbers are places."""
-
-    def __post_init__(self) -> None:
-        for name, fact in self.PLACES.items():
-            if self.scores.arrays[name].max(initial=-1) >= len(self.scores.facts[fact]):
-                raise DataError(
-                    f"seed {self.seed}: {name} of the scores names {fact} that they do not list; attack again"
-                )
 
     @cached_property
     def answers(self) -> Mapping[str, NDArray[Any]] | None:

@@ -201,7 +201,7 @@ def test_a_control_that_fails_in_a_way_that_nobody_foresaw_is_told_and_none(tree
     if where == "plant":
         monkeypatch.setattr(ATTACKS["trees"], "plant", fail)
     else:
-        monkeypatch.setattr(type(ATTACKS["trees"]), "_run", fail)
+        monkeypatch.setattr(type(ATTACKS["trees"]), "attack", fail)
     faults = []
     assert control(None, trees, [[]], Watch(), faults) == {}
     assert faults[0].startswith(

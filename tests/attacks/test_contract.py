@@ -268,7 +268,8 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
             attack.run(record, known)
         return
     scores = attack.run(record, known, device="cpu", seed=5)
-    assert not attack.form.fault(scores.facts, scores.arrays)
+    scores.save(tmp_path / "scores.npz")
+    attack.load_scores(tmp_path / "scores.npz")
     whole = run(attack, folder, seed=5)
     # Of few clients FedMIA has too few others to compare with.
     assert scores.arrays.keys() <= whole.arrays.keys()

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from fedattack.attacks import read_knowledge
+from fedattack.base.stored import Axes
 from fedattack.record import Record
 from fedattack.record.project import rewrite_record
 from tests.attacks.test_contract import case  # noqa: F401 - a fixture
@@ -87,17 +88,28 @@ def kinds():
         yield name, lambda reply, count=count: replace(reply, num_examples=count)
 
 
+def axes_by_name(attack) -> dict[str, tuple[str, ...]]:
+    """Return the names of axes by the name of an array, or by what names begin with and an asterisk."""
+    if not hasattr(attack, "found"):
+        return {name: form.axes for name, form in attack.form.arrays.items()}
+    axes = {}
+    for name, hint in get_type_hints(attack.found, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, Axes):
+                axes[f"{mark.prefix}*" if mark.prefix else mark.called or name] = mark.names
+    return axes
+
+
 def about_others(attack, scores, names: set[str]) -> dict[str, np.ndarray]:
     """Return the arrays of scores that have an axis of clients or nodes, without some of these."""
     found = {}
     for name, array in scores.arrays.items():
-        for key, form in attack.form.arrays.items():
+        for key, axes in axes_by_name(attack).items():
             matches = name == key or (key.endswith("*") and name.startswith(key[:-1]))
-            for axis in {"clients", "nodes"} & {*form.axes}:
+            for axis in {"clients", "nodes"} & {*axes}:
                 if matches:
-                    listed = scores.facts[attack.form.named_by[axis]]
-                    places = [place for place, one in enumerate(listed) if one not in names]
-                    found[name] = np.take(array, places, axis=form.axes.index(axis))
+                    indices = [index for index, one in enumerate(scores.facts[axis]) if one not in names]
+                    found[name] = np.take(array, indices, axis=axes.index(axis))
     # How likely each client is before anything was seen depends on how many there are.
     found.pop("log_prior", None)
     return found
@@ -125,7 +137,8 @@ def test_one_hostile_reply_takes_nothing_from_the_others(case, tmp_path):  # noq
     for number, (kind, change) in enumerate(kinds()):
         changed = change_one(record, tmp_path / str(number), node, change)
         scores = attack.run(changed, known, device="cpu")
-        assert not attack.form.fault(scores.facts, scores.arrays), kind
+        scores.save(tmp_path / "scores.npz")
+        attack.load_scores(tmp_path / "scores.npz")
         assert listed_clients(scores) >= listed_clients(alone) - {node, client}, kind
         named = any(f"client {node}" in note or f"client {client}" in note for note in scores.notes)
         got = about_others(attack, scores, {node, client})

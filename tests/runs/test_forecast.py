@@ -173,6 +173,7 @@ def labels(clients, seed):
         "classes": clients + 1,
         "rules": ["solved"],
         "rounds": [1],
+        "drawn": False,
         "targets": "",
     }
     arrays = {"counts": counts[None].astype(float), "prior": np.full(clients + 1, 1 / (clients + 1))}
@@ -188,6 +189,7 @@ def tokens(clients, seed):
     facts = {
         "clients": [f"node{place}" for place in range(clients)],
         "tables": [{"name": "words", "rows": 50, "how": ["single replies"]}],
+        "rounds": [1],
         "targets": "",
     }
     none = np.zeros(clients, dtype=np.int64)

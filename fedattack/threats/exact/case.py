@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from fedattack.audit.clients import ClientsCase
 from fedattack.audit.readoff import BITS, bits_beside
 from fedattack.audit.truth import SEVERAL, has_examples
 from fedattack.base.structured import fields
+from fedattack.threats.exact.exact import ReadOffExamples
 
 TOLERANCE = 1e-3
 """How far each number of an example that counts as read off may be from it, as a part of its feature's span."""
@@ -52,13 +53,17 @@ class ExactCase(ClientsCase):
     """One seed's examples that were read off, beside its truth."""
 
     ANSWERS = "exact"
-    PLACES: ClassVar[Mapping[str, str]] = {"whose": "clients", "rules": "rules", "first": "updates"}
+
+    @property
+    def found(self) -> ReadOffExamples:
+        """What was read off, of all clients."""
+        return self.scores.as_found(ReadOffExamples)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect examples as wide as those that were read off."""
         if answers.keys() != {"x", "owners"} or not has_examples(answers):
             return "expected finite x (n, inputs) and owners (n,), as fedattack.attacks.held_examples gives them"
-        inputs = self.scores.arrays["examples"].shape[1]
+        inputs = self.found.examples.shape[1]
         if answers["x"].shape[1] != inputs:
             return f"its examples have {answers['x'].shape[1]} inputs, and the scores {inputs}"
         return ""
@@ -76,8 +81,8 @@ class ExactCase(ClientsCase):
         return self.list_seen({*self.answers["owners"].tolist()})
 
     @cached_property
-    def held(self) -> tuple[Floats, NDArray[np.int64]]:
-        """The examples of the clients that are asked about, and whose each is, an index into these."""
+    def examples(self) -> tuple[Floats, NDArray[np.int64]]:
+        """The examples of the clients that are asked about, and whose each is, an index into the clients."""
         whose = np.array([self.places.get(owner, -1) for owner in self.known["owners"].tolist()], dtype=np.int64)
         return self.known["x"][whose >= 0].astype(np.float64), whose[whose >= 0]
 
@@ -95,21 +100,20 @@ class ExactCase(ClientsCase):
     @cached_property
     def known_examples(self) -> KnownHolders:
         """All known examples: of the clients that are asked about, of others, and of nobody."""
-        x, whose = self.held
-        parts, holders = [x, self.evaluation, self.auxiliary], [whose]
-        holders.append(np.full(len(self.evaluation) + len(self.auxiliary), NOBODY))
+        x, whose = self.examples
+        of_nobody = np.full(len(self.evaluation) + len(self.auxiliary), NOBODY)
         others, of_others = self._list_targets_of_others()
         rows: dict[bytes, int] = {}
         first: list[int] = []
         numbers = []
         # Equal examples are one; 0 and −0 are equal.
-        every = np.concatenate([*parts, others]).astype(np.float32) + np.float32(0)
-        for place, example in enumerate(every):
+        every = np.concatenate([x, self.evaluation, self.auxiliary, others]).astype(np.float32) + np.float32(0)
+        for index, example in enumerate(every):
             number = rows.setdefault(example.tobytes(), len(first))
             if number == len(first):
-                first.append(place)
+                first.append(index)
             numbers.append(number)
-        entries = np.stack([np.array(numbers, dtype=np.int64), np.concatenate([*holders, of_others])])
+        entries = np.stack([np.array(numbers, dtype=np.int64), np.concatenate([whose, of_nobody, of_others])])
         entries = np.unique(entries, axis=1)
         return KnownHolders(every[first].astype(np.float64), entries[0], entries[1])
 
@@ -134,25 +138,25 @@ class ExactCase(ClientsCase):
         The first is an index into the clients that are asked about, or −1 where it may be any client's: of sums. The
         second is a row of :attr:`known_examples`.
         """
-        found, whose = self.found
-        nearest, apart = self.compare(found, self.known_examples.x)
+        read, whose = self.read
+        nearest, apart = self.compare(read, self.known_examples.x)
         if self.is_sum:
-            whose = np.full(len(found), ANY)
+            whose = np.full(len(read), ANY)
         is_met = apart.max(axis=1, initial=0) <= TOLERANCE
         return sorted({*zip(whose[is_met].tolist(), nearest[is_met].tolist(), strict=True)})
 
     @cached_property
     def right_of(self) -> NDArray[np.int64]:
         """(clients,): how many different examples of each client were read off."""
-        return np.bincount(self.held[1][self.is_read], minlength=len(self.asked))
+        return np.bincount(self.examples[1][self.is_read], minlength=len(self.asked))
 
     @cached_property
     def certain_of(self) -> NDArray[np.int64]:
         """(clients,): how many of these are certain: right to all digits, and like no example of anybody else."""
         known, counts = self.known_examples, np.zeros(len(self.asked), dtype=np.int64)
-        found, whose = self.found
+        all_read, whose = self.read
         for client in range(len(self.asked)):
-            read = found if self.is_sum else found[whose == client]
+            read = all_read if self.is_sum else all_read[whose == client]
             own = np.isin(np.arange(len(known.x)), known.rows[known.holders == client])
             nearest, apart = self.compare(read, known.x[own])
             exact = np.unique(nearest[apart.max(axis=1, initial=0) <= PRECISE])
@@ -166,7 +170,7 @@ class ExactCase(ClientsCase):
 
     def _flatten(self, x: NDArray[Any] | None) -> Floats:
         """Return examples as (n, inputs); none where they are of another form."""
-        inputs = self.held[0].shape[1]
+        inputs = self.examples[0].shape[1]
         if x is None or fields(x) or not len(x) or x[0].size != inputs:
             return np.zeros((0, inputs))
         return np.asarray(x.reshape(len(x), -1), dtype=np.float64)
@@ -180,30 +184,26 @@ class ExactCase(ClientsCase):
     @cached_property
     def spans(self) -> Floats:
         """(inputs,): largest less smallest value of each feature among what clients hold; of images of all pixels."""
-        x = self.held[0]
+        x = self.examples[0]
         spans = np.ptp(x, axis=0)
         widest = max(float(np.ptp(x)), 1e-12)
         return np.full(len(spans), widest) if self.is_image else np.where(spans > 0, spans, widest)
 
     @cached_property
-    def found(self) -> tuple[Floats, NDArray[np.int64]]:
-        """What was read off (n, inputs), and whose it is said to be, an index into the clients asked about or −1."""
-        x = self.scores.arrays["examples"].astype(np.float64)
+    def _said_of(self) -> NDArray[np.int64]:
+        """(found,): whose each example is said to be, an index into the clients that are asked about, or −1."""
         # The last one is whom −1 means: nobody.
-        places = np.array([*(self.places.get(client, -1) for client in self.node_clients), -1])
-        of_asked = places[self.scores.arrays["whose"]]
-        if self.is_sum:
-            return x, of_asked
-        return x[of_asked >= 0], of_asked[of_asked >= 0]
+        indices = np.array([*(self.places.get(client, -1) for client in self.node_clients), -1])
+        return np.asarray(indices[self.found.whose])
 
-    def named(self, array: str) -> NDArray[Any]:
-        """Return an array of the scores for what :attr:`found` holds."""
-        values: NDArray[Any] = self.scores.arrays[array]
-        if self.is_sum:
-            return values
-        asked = np.array([client in self.asked for client in self.node_clients], dtype=np.bool_)
-        named: NDArray[Any] = values[asked[self.scores.arrays["whose"]]]
-        return named
+    def take_asked(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return what of (found, …) is of examples of clients that are asked about, (read, …); of sums all."""
+        return values if self.is_sum else values[self._said_of >= 0]
+
+    @cached_property
+    def read(self) -> tuple[Floats, NDArray[np.int64]]:
+        """What was read off (read, inputs), and whose it is said to be, an index into the clients asked about or −1."""
+        return self.take_asked(self.found.examples).astype(np.float64), self.take_asked(self._said_of)
 
     def compare(self, x: Floats, others: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return for each example (n, inputs) the nearest of others, and how far apart their numbers are (n, inputs).
@@ -213,48 +213,49 @@ class ExactCase(ClientsCase):
         if not len(others):
             return np.full(len(x), -1), np.full(x.shape, np.inf)
         scaled, of_others = x / self.spans, others / self.spans
+        # |a − b|² = |a|² − 2ab + |b|², of which |a|² is the same for all others.
         lengths = np.square(of_others).sum(axis=1)
         nearest = np.zeros(len(x), dtype=np.int64)
         for first in range(0, len(x), _AT_ONCE):
-            part = slice(first, first + _AT_ONCE)
-            nearest[part] = (lengths - 2 * scaled[part] @ of_others.T).argmin(axis=1)
+            block = slice(first, first + _AT_ONCE)
+            nearest[block] = (lengths - 2 * scaled[block] @ of_others.T).argmin(axis=1)
         return nearest, np.abs(scaled - of_others[nearest])
 
     @cached_property
     def apart(self) -> Floats:
-        """(held, inputs): how far what clients hold is from the nearest that was read off of them."""
-        x, whose = self.held
-        found, of_found = self.found
+        """(examples, inputs): how far what clients hold is from the nearest that was read off of them."""
+        x, whose = self.examples
+        read, of_read = self.read
         if self.is_sum:
-            return self.compare(x, found)[1]
+            return self.compare(x, read)[1]
         apart = np.full(x.shape, np.inf)
         for client in range(len(self.asked)):
             own = whose == client
-            apart[own] = self.compare(x[own], found[of_found == client])[1]
+            apart[own] = self.compare(x[own], read[of_read == client])[1]
         return apart
 
     @cached_property
     def is_read(self) -> Flags:
-        """(held,): whether an example is among those that were read off."""
+        """(examples,): whether an example is among those that were read off."""
         return np.asarray(self.apart.max(axis=1, initial=0) <= TOLERANCE)
 
     @cached_property
     def others_read(self) -> Flags:
         """(evaluation,): whether an example that nobody trained on is among those that were read off."""
-        return np.asarray(self.compare(self.evaluation, self.found[0])[1].max(axis=1, initial=0) <= TOLERANCE)
+        return np.asarray(self.compare(self.evaluation, self.read[0])[1].max(axis=1, initial=0) <= TOLERANCE)
 
     @cached_property
     def truly_of(self) -> NDArray[np.int64]:
-        """(found,): whose example each that was read off is, an index into the clients asked about; −1 for nobody's."""
-        found, of_found = self.found
-        x, whose = self.held
-        holders = np.full(len(found), -1)
+        """(read,): whose example each that was read off is, an index into the clients asked about; −1 for nobody's."""
+        read, of_read = self.read
+        x, whose = self.examples
+        holders = np.full(len(read), -1)
         if self.is_sum:
-            nearest, apart = self.compare(found, x)
+            nearest, apart = self.compare(read, x)
             return np.where(apart.max(axis=1, initial=0) <= TOLERANCE, whose[nearest], -1)
         for client in range(len(self.asked)):
-            own = of_found == client
-            _, apart = self.compare(found[own], x[whose == client])
+            own = of_read == client
+            _, apart = self.compare(read[own], x[whose == client])
             holders[own] = np.where(apart.max(axis=1, initial=0) <= TOLERANCE, client, -1)
         return holders
 
@@ -262,20 +263,21 @@ class ExactCase(ClientsCase):
     def traced(self) -> Floats:
         """(clients, clients): of sums how many examples that are traced to one (rows) are another one's (columns)."""
         table = np.zeros((len(self.asked),) * 2)
-        known = (self.found[1] >= 0) & (self.truly_of >= 0)
-        np.add.at(table, (self.found[1][known], self.truly_of[known]), 1)
+        said_of = self.read[1]
+        known = (said_of >= 0) & (self.truly_of >= 0)
+        np.add.at(table, (said_of[known], self.truly_of[known]), 1)
         return table
 
     @cached_property
     def is_grouped(self) -> Flags:
-        """(found,): whether the attacker says that an example is of the same client as another one."""
-        groups = self.named("groups")
+        """(read,): whether the attacker says that an example is of the same client as another one."""
+        groups = self.take_asked(self.found.groups)
         return np.asarray(np.bincount(groups, minlength=1)[groups] > 1)
 
     @cached_property
     def is_linked(self) -> Flags:
-        """(found,): whether an example is said to be of the same client as others, and all of them truly are."""
-        groups = self.named("groups")
+        """(read,): whether an example is said to be of the same client as others, and all of them truly are."""
+        groups = self.take_asked(self.found.groups)
         linked = self.is_grouped.copy()
         for group in np.unique(groups[linked]):
             members = groups == group

@@ -6,17 +6,17 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import Field
 
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.first_layer import FirstLayer, find_first_layer, find_own_neurons
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
+from fedattack.base.stored import Axes
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
@@ -43,7 +43,20 @@ _ROUNDINGS = 4.0
 _SAME = 1e-3
 
 
-class _UpdateFacts(TypedDict):
+@dataclass(frozen=True)
+class ReadUpdate:
+    """An update that was looked at.
+
+    Attributes
+    ----------
+    round, client
+        The number of its round, and its node; ``all`` for a sum.
+    batch
+        How many examples it is of; 0 where that is not known.
+    found, why
+        How many examples its batch was taken apart into, and why into none.
+    """
+
     round: Number
     client: Name
     batch: Number
@@ -51,38 +64,57 @@ class _UpdateFacts(TypedDict):
     why: Name
 
 
-class _ExactFacts(TypedDict):
-    clients: list[Name]
-    rules: Annotated[list[Name], Field(min_length=1)]
+@dataclass(frozen=True, eq=False)
+class ReadOffExamples:
+    """Examples that were read off a first layer.
+
+    Attributes
+    ----------
+    clients
+        Nodes of the record.
+    rules
+        :data:`RULES`.
+    layer
+        The name of the layer's weights.
+    updates
+        Those that were looked at.
+    targets
+        The fingerprint of the targets that the attacker knows.
+    examples
+        (found, inputs): what was read off.
+    errors
+        (found,): how far an entry may be off.
+    told_by
+        (found,): the rule that told an example from a mixture.
+    whose
+        (found,): whose an example is, an index into the clients, or −1 where a sum does not tell.
+    groups
+        (found,): a number that examples of sums share if they are of one client.
+    first
+        (found,): the first update that gave an example.
+    seen
+        (clients,): of which clients an update was looked at.
+    """
+
+    clients: tuple[Name, ...]
+    rules: Annotated[tuple[Name, ...], Field(min_length=1)]
     layer: Name
-    updates: Annotated[list[_UpdateFacts], Field(min_length=1)]
+    updates: Annotated[tuple[ReadUpdate, ...], Field(min_length=1)]
     targets: Name
+    examples: Annotated[NDArray[np.floating], Axes("found", "inputs")]
+    errors: Annotated[NDArray[np.floating], Axes("found", low=0)]
+    told_by: Annotated[NDArray[np.int64], Axes("found", low=0, high=len(RULES) - 1, called="rules", into="rules")]
+    whose: Annotated[NDArray[np.int64], Axes("found", low=-1, into="clients")]
+    groups: Annotated[NDArray[np.int64], Axes("found", low=0)]
+    first: Annotated[NDArray[np.int64], Axes("found", low=0, into="updates")]
+    seen: Annotated[NDArray[np.bool_], Axes("clients")]
 
 
 class FirstLayerReading(Attack):
-    """Which training examples the first fully connected layer gives away, number by number.
-
-    Scores hold one entry for each example that was read off: ``examples`` (found, inputs); ``errors`` (found,), how far
-    an entry may be off; ``rules`` (found,), how it was told from a mixture, an index into the fact of that name;
-    ``whose`` (found,), an index into the clients, or −1 where a sum does not tell; ``groups`` (found,), a number that
-    examples of sums share if they are of one client; and ``first`` (found,), the first update that gave it, an index
-    into the updates. ``seen`` (clients,) says of which clients an update was looked at.
-    """
+    """Which training examples the first fully connected layer gives away, number by number."""
 
     options = ExactOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_ExactFacts),
-        {
-            "examples": ArrayForm("f", ("found", "inputs")),
-            "errors": ArrayForm("f", ("found",), low=0),
-            "rules": ArrayForm("i", ("found",), low=0, high=len(RULES) - 1),
-            "whose": ArrayForm("i", ("found",), low=-1),
-            "groups": ArrayForm("i", ("found",), low=0),
-            "first": ArrayForm("i", ("found",), low=0),
-            "seen": ArrayForm("b", ("clients",)),
-        },
-        {"clients": "clients"},
-    )
+    found = ReadOffExamples
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture",
         "which values features have, where it has examples of its own",
@@ -90,9 +122,9 @@ class FirstLayerReading(Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where the model's first layer is none that gives examples away."""
-        found, known = self.needs.unfit(record, knowledge), knowledge.model
-        if known is None or isinstance(known.spec, Asked) or found:
-            return found
+        reasons, known = self.needs.unfit(record, knowledge), knowledge.model
+        if known is None or isinstance(known.spec, Asked) or reasons:
+            return reasons
         try:
             layer = find_first_layer(known)
         except FedAttackError as cause:
@@ -102,34 +134,21 @@ class FirstLayerReading(Attack):
             return [f"it reads how the first layer moves, and {frozen[0]} is frozen"]
         return []
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.model is None:
+    def attack(self, seen: Seen) -> ReadOffExamples:
+        """Read one update after the other, and put together what each gives."""
+        if seen.knowledge.model is None:
             raise AssertionError("checked by run")
-        check_model(knowledge.model.build(), record)
-        layer = find_first_layer(knowledge.model)
-        notes: list[str] = []
-        reader = _UpdateReader(self.options, layer, knowledge, record, read_known_values(knowledge, layer.inputs), seed)
-        for done, update in enumerate(reader.read_updates(notes)):
+        check_model(seen.knowledge.model.build(), seen.record)
+        reader = _UpdateReader(self.options, find_first_layer(seen.knowledge.model), seen)
+        for done, update in enumerate(reader.read_updates(seen.notes)):
             reader.look(update)
-            progress(done, done + 1)
-        if not reader.facts:
+            seen.progress(done, done + 1)
+        if not reader.updates:
             raise NeedsError(
-                f"attack {self.name} needs updates of a first layer, and {record.path} holds none that can be used"
-                f"{why_left_out(notes)}"
+                f"attack {self.name} needs updates of a first layer, and {seen.record.path} holds none that can be used"
+                f"{why_left_out(seen.notes)}"
             )
-        arrays = reader.gather()
-        return Scores(
-            attack=self.name,
-            arrays=arrays,
-            facts={
-                "clients": list(record.nodes),
-                "rules": list(RULES),
-                "layer": layer.weight,
-                "updates": reader.facts,
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
-        )
+        return reader.gather(seen.knowledge.asked())
 
 
 @dataclass(frozen=True)
@@ -149,7 +168,7 @@ class _FirstLayerUpdate:
 
 @dataclass
 class _FoundExamples:
-    """Examples that were read off a client's updates, or off sums; ``x``, ``errors`` and ``rules`` as in the scores."""
+    """Examples that were read off a client's updates, or off sums; see :class:`ReadOffExamples`."""
 
     x: Floats
     errors: Floats
@@ -160,31 +179,25 @@ class _FoundExamples:
     def keep_sure(self) -> "_FoundExamples":
         """Leave out what nothing confirms."""
         sure = np.array(self.sure, dtype=np.bool_)
-        seen = [self.seen[place] for place in np.flatnonzero(sure)]
+        seen = [self.seen[row] for row in np.flatnonzero(sure)]
         return _FoundExamples(self.x[sure], self.errors[sure], self.rules[sure], seen, [True] * len(seen))
 
 
 class _UpdateReader:
     """What is read of a record, update by update."""
 
-    def __init__(
-        self,
-        options: ExactOptions,
-        layer: FirstLayer,
-        knowledge: Knowledge,
-        record: Record,
-        known: KnownValues,
-        seed: int,
-    ) -> None:
-        self.options, self.layer, self.record, self.known = options, layer, record, known
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, options: ExactOptions, layer: FirstLayer, seen: Seen) -> None:
+        record, knowledge = seen.record, seen.knowledge
+        self.options, self.layer, self.record = options, layer, record
+        self.known = read_known_values(knowledge, layer.inputs)
+        self.rng = np.random.default_rng(seen.seed)
         self.training = knowledge.training
         self.weighing = Weighing.of(record.manifest["aggregation"])
         self.tells_apart = _tells_apart(knowledge.model)
         self.is_sum = record.view == "aggregate"
-        self.nodes = {node: place for place, node in enumerate(record.nodes)}
+        self.nodes = {node: index for index, node in enumerate(record.nodes)}
         self.seen = np.zeros(len(self.nodes), dtype=np.bool_)
-        self.facts: list[_UpdateFacts] = []
+        self.updates: list[ReadUpdate] = []
         self.participants: list[tuple[str, ...]] = []
         self.candidates: dict[int, list[Candidates]] = {}
         self.batches: dict[int, list[tuple[int, TakenApart, int]]] = {}
@@ -236,8 +249,8 @@ class _UpdateReader:
         for reply, start, rows, count in zip(replies, starts, find_own_neurons(starts), counts, strict=True):
             share = count / sum(counts)
             if rows.any() and moved[rows].any():
-                part = moved[rows] / share, rounding[rows] / share
-                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *part, is_sum=False)
+                own = moved[rows] / share, rounding[rows] / share
+                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *own, is_sum=False)
 
     def _read(self, start: Arrays | None, sent: Arrays | None, round_: Round) -> tuple[Floats, Floats, Floats] | str:
         """Return start, movement and rounding of the first layer, or why they cannot be read."""
@@ -271,7 +284,7 @@ class _UpdateReader:
 
     def look(self, update: _FirstLayerUpdate) -> None:
         """Read one update."""
-        number = len(self.facts)
+        number = len(self.updates)
         whose, client = -1, "all"
         if not update.is_sum:
             client = update.nodes[0]
@@ -279,37 +292,29 @@ class _UpdateReader:
         steps = self._count_steps(update)
         is_active = self.layer.is_relu and steps == 1
         if self.numbers <= _MOST_NUMBERS:
-            found = self._divide(update, number, is_active=is_active)
-            self.candidates.setdefault(whose, []).append(found)
-            self.numbers += found.x.size
+            candidates = self._divide(update, number, is_active=is_active)
+            self.candidates.setdefault(whose, []).append(candidates)
+            self.numbers += candidates.x.size
         apart = self._take_apart(update, steps)
         self.batches.setdefault(whose, []).append((number, apart, steps))
         self.seen[[self.nodes[node] for node in update.nodes]] = True
         self.participants.append(update.nodes)
-        self.facts.append(
-            {
-                "round": update.number,
-                "client": client,
-                "batch": update.batch,
-                "found": len(apart.examples),
-                "why": apart.why,
-            }
-        )
+        self.updates.append(ReadUpdate(update.number, client, update.batch, len(apart.examples), apart.why))
 
     def _divide(self, update: _FirstLayerUpdate, number: int, *, is_active: bool) -> Candidates:
         """Return the quotients of neurons, and of differences of neighbours where they differ by their bias alone."""
-        found = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
+        candidates = divide(update.moved, update.start, update.rounding, number, self.known, is_active=is_active)
         bins = find_bins(update.start)
         if update.one_way:
             # Mixtures agree, too: two of these neurons are no more than one.
-            found = replace(found, neurons=np.full(len(found.x), -1))
+            candidates = replace(candidates, neurons=np.full(len(candidates.x), -1))
         if not bins:
-            return found
+            return candidates
         rows, moved, rounding = subtract_neighbours(update.moved, update.rounding, bins)
         between = divide(moved, update.start[rows], rounding, number, self.known, is_active=is_active)
         # What moves all neurons from some place on makes them agree, and is a mixture.
-        found = found.take(~np.isin(found.neurons, rows))
-        return join([found, replace(between, neurons=rows[between.neurons])], self.layer.inputs)
+        candidates = candidates.take(~np.isin(candidates.neurons, rows))
+        return join([candidates, replace(between, neurons=rows[between.neurons])], self.layer.inputs)
 
     def _count_steps(self, update: _FirstLayerUpdate) -> int:
         """Return how many steps are in an update; several where that is not known."""
@@ -342,22 +347,38 @@ class _UpdateReader:
             rng=self.rng,
         )
 
-    def gather(self) -> dict[str, NDArray[np.generic]]:
+    def gather(self, targets: str) -> ReadOffExamples:
         """Put together what was read of all updates."""
-        parts, count = [], 0
+        read: list[_FoundExamples] = []
+        of_whom, all_groups, firsts = list[NDArray[np.int64]](), list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+        count = 0
         for client in sorted(self.candidates):
             found = self._gather_of(client)
-            first = np.array([min(seen) for seen in found.seen], dtype=np.int64)
+            # Before linking, which adds the other sums in which an example is.
+            firsts.append(np.array([min(seen) for seen in found.seen], dtype=np.int64))
             whose = np.full(len(found.x), client)
             groups = np.arange(len(found.x))
             if client < 0:
                 groups = self._link(found)
                 whose = self._trace(found, groups)
-            parts.append((found.x, found.errors, found.rules, whose, groups + count, first))
+            read.append(found)
+            of_whom.append(whose)
+            all_groups.append(groups + count)
             count += len(found.x)
-        names = ("examples", "errors", "rules", "whose", "groups", "first")
-        arrays = {name: np.concatenate(columns) for name, columns in zip(names, zip(*parts, strict=True), strict=True)}
-        return arrays | {"examples": arrays["examples"].astype(np.float32), "seen": self.seen}
+        return ReadOffExamples(
+            clients=tuple(self.record.nodes),
+            rules=RULES,
+            layer=self.layer.weight,
+            updates=tuple(self.updates),
+            targets=targets,
+            examples=np.concatenate([found.x for found in read]).astype(np.float32),
+            errors=np.concatenate([found.errors for found in read]),
+            told_by=np.concatenate([found.rules for found in read]),
+            whose=np.concatenate(of_whom),
+            groups=np.concatenate(all_groups),
+            first=np.concatenate(firsts),
+            seen=self.seen,
+        )
 
     def _gather_of(self, client: int) -> _FoundExamples:
         """Put together what was read of one client, or of sums: each example once."""

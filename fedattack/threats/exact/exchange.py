@@ -40,8 +40,8 @@ class MetExamples:
     holders
         (entries,): of all known examples, each with each of its holders; see
         :attr:`~fedattack.threats.exact.case.KnownHolders.holders`.
-    places
-        (named,): for each example that was read off its entries, all one behind the other.
+    entries
+        (named,): for each example that was read off its indices into the holders, all one behind the other.
     starts
         (met,): where those of each begin.
     said
@@ -49,7 +49,7 @@ class MetExamples:
     """
 
     holders: Rows
-    places: Rows
+    entries: Rows
     starts: Rows
     said: Rows
 
@@ -59,15 +59,15 @@ class MetExamples:
         known = case.known_examples
         entries_of = [np.flatnonzero(known.rows == row) for _, row in case.met]
         sizes = np.array([len(entries) for entries in entries_of], dtype=np.int64)
-        places = np.concatenate([np.zeros(0, dtype=np.int64), *entries_of])
+        named = np.concatenate([np.zeros(0, dtype=np.int64), *entries_of])
         said = np.repeat(np.array([whose for whose, _ in case.met], dtype=np.int64), sizes)
-        kept = np.unique(places)
+        kept = np.unique(named)
         others = np.setdiff1d(np.arange(len(known.rows)), kept)
         most = max(_FEWEST, _FOR_EACH * len(kept))
         if len(others) > most:
             others = rng.choice(others, most, replace=False)
         entries = np.concatenate([kept, others])
-        return cls(known.holders[entries], np.searchsorted(kept, places), np.cumsum(sizes) - sizes, said)
+        return cls(known.holders[entries], np.searchsorted(kept, named), np.cumsum(sizes) - sizes, said)
 
     def count_own(self, holders: Rows) -> Floats:
         """Count the examples that only the client holds of which they are said to be, (count,), by (count, named)."""
@@ -80,7 +80,7 @@ class MetExamples:
         """Count them in so many exchanges of who holds what, (count,)."""
         if not len(self.starts):
             return np.zeros(count)
-        exchanged = exchange_within(np.zeros(len(self.holders), dtype=np.int64), rng, count, self.places)
+        exchanged = exchange_within(np.zeros(len(self.holders), dtype=np.int64), rng, count, self.entries)
         return self.count_own(self.holders[exchanged])
 
 
@@ -98,7 +98,7 @@ class MetOfRuns:
     @property
     def observed(self) -> float:
         """How many of them are held by whom they are said to be of alone."""
-        return float(sum(run.count_own(run.holders[run.places][None])[0] for run in self.runs))
+        return float(sum(run.count_own(run.holders[run.entries][None])[0] for run in self.runs))
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """Count them in so many exchanges within each run, (count,)."""
@@ -119,9 +119,9 @@ class LinkedExamples:
     Attributes
     ----------
     groups
-        (found,): numbers of groups, ascending.
+        (read,): numbers of groups, ascending.
     holders
-        (found,): whose each example is, an index into the clients, or −1 if it is no known client's.
+        (read,): whose each example is, an index into the clients, or −1 if it is no known client's.
     """
 
     groups: Rows
@@ -130,7 +130,7 @@ class LinkedExamples:
     @classmethod
     def of(cls, case: ExactCase) -> "LinkedExamples":
         """Order what was read off by its groups."""
-        groups = case.named("groups")
+        groups = case.take_asked(case.found.groups)
         order = np.argsort(groups, kind="stable")
         return cls(groups[order], case.truly_of[order])
 

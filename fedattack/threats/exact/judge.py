@@ -71,7 +71,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
 
     def _guess(self) -> float:
         """Return which part of the examples is among the attacker's own."""
-        shares = [case.compare(case.held[0], case.auxiliary)[1].max(axis=1) <= TOLERANCE for case in self.asked]
+        shares = [case.compare(case.examples[0], case.auxiliary)[1].max(axis=1) <= TOLERANCE for case in self.asked]
         return float(np.concatenate(shares).mean())
 
     @cached_property
@@ -113,7 +113,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
         credit = []
         for case in self._sums:
             real = case.truly_of >= 0
-            credit.append((case.found[1] == case.truly_of)[real])
+            credit.append((case.read[1] == case.truly_of)[real])
         rate = Rate.of(credit)
         fits = Fits([case.traced for case in self._sums])
         exchanged = fits.draw(self.rng(_SHUFFLING), self.shuffles) * sum(fits.sizes) / rate.n
@@ -173,7 +173,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
         if not cases or len(cases) < len(self.asked):
             return None
         values = [score(case.apart) for case in cases]
-        guesses = [score(case.compare(case.held[0], case.auxiliary)[1]) for case in cases]
+        guesses = [score(case.compare(case.examples[0], case.auxiliary)[1]) for case in cases]
         every = np.concatenate(values)
         interval = UNKNOWN
         if len(every) > 1:
@@ -193,52 +193,51 @@ class ExactJudge(ClientsJudge[ExactCase]):
     def count_by_rule(self) -> Iterator[Row]:
         """Count by rule what was read off, what of it is an example, and the largest error of these."""
         for index, rule in enumerate(RULES):
-            named = right = 0
+            read = right = 0
             errors = [0.0]
             for case in self.asked:
-                own = case.named("rules") == index
+                own = case.take_asked(case.found.told_by) == index
                 real = own & (case.truly_of >= 0)
-                named, right = named + int(own.sum()), right + int(real.sum())
-                errors += case.compare(case.found[0][real], case.held[0])[1].max(axis=1).tolist()
-            yield {"rule": rule, "named": named, "right": right, "error": float(max(errors))}
+                read, right = read + int(own.sum()), right + int(real.sum())
+                errors += case.compare(case.read[0][real], case.examples[0])[1].max(axis=1).tolist()
+            yield {"rule": rule, "named": read, "right": right, "error": float(max(errors))}
 
     @rows_of(tables.CLIENTS)
     def describe_clients(self, case: ExactCase) -> Iterator[Row]:
         """Describe the clients of a run."""
         for index, client in enumerate(case.asked):
-            own = case.held[1] == index
+            own = case.examples[1] == index
             yield {"client": client, "examples": int(own.sum()), "read": int(case.is_read[own].sum())}
 
     @rows_of(tables.ROUNDS)
     def follow_rounds(self, case: ExactCase) -> Iterator[Row]:
         """Say after which round of a run how many examples were read off."""
-        updates = case.scores.facts["updates"]
-        numbers = np.array([update["round"] for update in updates])[case.named("first")]
-        for round_ in sorted({update["round"] for update in updates}):
-            known = case.found[0][numbers <= round_]
-            apart = case.compare(case.held[0], known)[1].max(axis=1)
-            yield {"round": int(round_), "share": float((apart <= TOLERANCE).mean())}
+        rounds = np.array([update.round for update in case.found.updates])
+        numbers = rounds[case.take_asked(case.found.first)]
+        for round_ in sorted({*rounds.tolist()}):
+            known = case.read[0][numbers <= round_]
+            apart = case.compare(case.examples[0], known)[1].max(axis=1)
+            yield {"round": round_, "share": float((apart <= TOLERANCE).mean())}
 
     @rows_of(tables.UPDATES)
     def describe_updates(self, case: ExactCase) -> Iterator[Row]:
         """Say of each update whether a whole batch was taken apart, and why not."""
-        for update in case.scores.facts["updates"]:
-            client = update["client"]
-            name = case.truth.nodes.get(client, client)
-            yield {key: update[key] for key in ("round", "batch", "found", "why")} | {"client": name}
+        for update in case.found.updates:
+            yield vars(update) | {"client": case.truth.nodes.get(update.client, update.client)}
 
     @rows_of(tables.EXAMPLES)
     def list_examples(self, case: ExactCase) -> Iterator[Row]:
         """List every example that was read off."""
-        x, whose = case.found
-        errors = case.compare(x, case.held[0])[1].max(axis=1, initial=0)
-        rules, first, groups = case.named("rules"), case.named("first"), case.named("groups")
+        x, whose = case.read
+        errors = case.compare(x, case.examples[0])[1].max(axis=1, initial=0)
+        found = case.found
+        told_by, first, groups = map(case.take_asked, (found.told_by, found.first, found.groups))
         for index, (client, holder) in enumerate(zip(whose.tolist(), case.truly_of.tolist(), strict=True)):
             yield {
                 "client": case.asked[client] if client >= 0 else "all clients",
                 "group": int(groups[index]),
-                "round": case.scores.facts["updates"][int(first[index])]["round"],
-                "rule": RULES[int(rules[index])],
+                "round": found.updates[int(first[index])].round,
+                "rule": RULES[int(told_by[index])],
                 "holder": case.asked[holder] if holder >= 0 else "nobody",
                 "error": float(errors[index]),
             }

@@ -16,6 +16,7 @@ from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, rows_of
 from fedattack.base.errors import DataError
+from fedattack.threats.labels.labels import CountedLabels
 from fedattack.threats.labels.rules import round_counts
 from fedattack.threats.labels.tables import CLIENTS, COUNTS, RULES
 
@@ -26,12 +27,12 @@ PRIOR = "auxiliary labels"
 
 
 def share_right(counted: Floats, true: Floats) -> float:
-    """Return the part of the true labels (classes,) that counts of as many have in common with them."""
+    """Return which share of the true labels (classes,) counts of as many have in common with them."""
     return float(np.minimum(counted, true).sum() / true.sum())
 
 
 def share_named(counted: Floats, true: Floats) -> float:
-    """Return the part of the labels that are there which are counted at least once."""
+    """Return which share of the labels that are there is counted at least once."""
     return float(((counted >= 0.5) & (true > 0)).sum() / (true > 0).sum())
 
 
@@ -54,20 +55,23 @@ class LabelsCase(ClientsCase):
     """
 
     def __post_init__(self) -> None:
-        counted, true = self.scores.facts["classes"], self.truth.counts.shape[1]
-        if self.scores.arrays["counts"].shape[2] != counted:
-            raise DataError(f"seed {self.seed}: the scores do not count {counted} labels, as they say; attack again")
+        counted, true = self.found.classes, self.truth.counts.shape[1]
         if true > counted:
             raise DataError(
                 f"seed {self.seed}: the truth counts {true} labels, and the scores {counted}; attack again with the "
                 "model of this run"
             )
 
+    @property
+    def found(self) -> CountedLabels:
+        """The counts of labels."""
+        return self.scores.as_found(CountedLabels)
+
     @cached_property
     def asked(self) -> list[str]:
         """The clients of which something was seen, and of which it is known what they hold, in their order."""
         holders = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
-        seen = ~np.isnan(self.scores.arrays["counts"]).any(axis=(0, 2))
+        seen = ~np.isnan(self.found.counts).any(axis=(0, 2))
         names = []
         for client in self.clients:
             if holders.get(client, 0) and seen[self.columns(client)].any():
@@ -78,19 +82,19 @@ class LabelsCase(ClientsCase):
     def true(self) -> Floats:
         """(clients, classes): what each client that is asked about holds."""
         rows = [self.truth.clients.index(client) for client in self.asked]
-        counts = np.zeros((len(rows), self.scores.facts["classes"]))
+        counts = np.zeros((len(rows), self.found.classes))
         counts[:, : self.truth.counts.shape[1]] = self.truth.counts[rows]
         return counts
 
     def counted(self, rule: str) -> Floats:
         """Return (clients, classes): what a rule counted; of a client with several nodes the mean."""
-        counts = self.scores.arrays["counts"][self.scores.facts["rules"].index(rule)]
+        counts = self.found.counts[self.found.rules.index(rule)]
         return np.stack([np.nanmean(counts[self.columns(client)], axis=0) for client in self.asked])
 
     @property
     def rule(self) -> str:
         """The rule that counts."""
-        return str(self.scores.facts["rules"][0])
+        return self.found.rules[0]
 
     def fits(self, metric: str, rule: str = "") -> Floats:
         """Compare what a rule counted of a client with what each one holds.
@@ -116,16 +120,16 @@ class LabelsCase(ClientsCase):
         The guess are the shares of the attacker's own examples, in whole numbers.
         """
         right: NDArray[np.bool_] = (self.counted(self.rule) == self.true).all(axis=1)
-        prior = self.scores.arrays["prior"]
-        for place, true in enumerate(self.true):
-            of_others = np.delete(self.true, place, axis=0)
+        prior = self.found.prior
+        for client, true in enumerate(self.true):
+            of_others = np.delete(self.true, client, axis=0)
             guessed = round_counts(prior / prior.sum(), int(true.sum()))
-            right[place] &= not (guessed == true).all() and not (of_others == true).all(axis=1).any()
+            right[client] &= not (guessed == true).all() and not (of_others == true).all(axis=1).any()
         return right
 
     def guess(self, score: Score) -> Floats:
         """Return (clients,): the same for whoever takes the labels of the attacker's own examples for a client's."""
-        prior = self.scores.arrays["prior"]
+        prior = self.found.prior
         return np.array([score(prior * true.sum(), true) for true in self.true])
 
 
@@ -156,8 +160,8 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         series = self.show(RULES, CLIENTS)
         # Where clients hold one label each, a guess may meet all counts of a client: none is certain.
         exact = [case.is_exact for case in self.asked]
-        found = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
-        return self.hold_against_others("right", bars=bars, baselines=bars, series=series, read_off=found)
+        of_clients = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
+        return self.hold_against_others("right", bars=bars, baselines=bars, series=series, read_off=of_clients)
 
     @measure("present", "Labels that are there and named")
     def find_present(self) -> Measurement | None:
@@ -201,12 +205,13 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
     @rows_of(RULES)
     def compare_rules(self) -> Iterator[Row]:
         """Compare the rules on the same updates."""
-        for rule in self.asked[0].scores.facts["rules"]:
-            cases = [case for case in self.asked if rule in case.scores.facts["rules"]]
-            of_rule = {"rule": rule}
+        for rule in self.asked[0].found.rules:
+            cases = [case for case in self.asked if rule in case.found.rules]
+            shares = {}
             for name in ("right", "present"):
-                of_rule[name] = float(np.concatenate([np.diagonal(case.fits(name, rule)) for case in cases]).mean())
-            yield of_rule | {"error": float(np.concatenate([self._errors(case, rule) for case in cases]).mean())}
+                shares[name] = float(np.concatenate([np.diagonal(case.fits(name, rule)) for case in cases]).mean())
+            error = float(np.concatenate([self._errors(case, rule) for case in cases]).mean())
+            yield {"rule": rule, **shares, "error": error}
 
     @rows_of(CLIENTS)
     def describe_clients(self, case: LabelsCase) -> Iterator[Row]:
@@ -228,7 +233,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
     @rows_of(COUNTS)
     def list_counts(self, case: LabelsCase) -> Iterator[Row]:
         """List every count of a label that is there or counted, beside the truth."""
-        for rule in case.scores.facts["rules"]:
+        for rule in case.found.rules:
             counted = case.counted(rule)
             for index, client in enumerate(case.asked):
                 for label in np.flatnonzero((counted[index] > 0) | (case.true[index] > 0)).tolist():
@@ -240,7 +245,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         """Count the ways to exchange clients whose shares of labels differ."""
         kinds = []
         for run in runs:
-            held = run.truth.counts[run.truth.counts.sum(axis=1) > 0]
-            shares = held / held.sum(axis=1, keepdims=True)
+            counts = run.truth.counts[run.truth.counts.sum(axis=1) > 0]
+            shares = counts / counts.sum(axis=1, keepdims=True)
             kinds.append(np.unique(shares, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
         return reach_of_clients(kinds, needed, "that hold labels in other shares")

@@ -7,17 +7,17 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from torch import nn
-from typing_extensions import TypedDict
 
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError, short
+from fedattack.base.stored import Axes
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
@@ -50,21 +50,49 @@ _MOST_ROWS = 1_500
 _POINTS = 5
 
 
-class _LabelFacts(TypedDict):
-    clients: list[Name]
-    rules: Annotated[list[Name], Field(min_length=1, max_length=len(RULES))]
+@dataclass(frozen=True, eq=False)
+class CountedLabels:
+    """How many examples of each label clients hold, by each rule.
+
+    Attributes
+    ----------
+    clients
+        Nodes of the record.
+    rules
+        Those of :data:`RULES` that could be applied, the best first.
+    classes
+        How many labels there are.
+    rounds, targets
+        Numbers of the rounds that were looked at, and the fingerprint of the targets that the attacker knows.
+    drawn
+        Whether the attacker has no labelled examples of its own.
+    counts
+        (rules, clients, classes): whole numbers that add up to the client's example count, or NaN for a client of which
+        nothing was seen.
+    prior
+        (classes,): shares of the labels among the attacker's own examples; all alike where it has none.
+    """
+
+    clients: tuple[Name, ...]
+    rules: Annotated[tuple[Name, ...], Field(min_length=1, max_length=len(RULES))]
     classes: Annotated[int, Field(ge=2)]
-    rounds: list[Number]
+    rounds: tuple[Number, ...]
     drawn: bool
     targets: Name
+    counts: Annotated[NDArray[np.floating], Axes("rules", "clients", "classes", low=0, high=MOST_EXAMPLES, nan=True)]
+    prior: Annotated[NDArray[np.floating], Axes("classes", low=0, high=1)]
+
+    def fault(self) -> str:
+        """Expect as many labels in the arrays as there are classes."""
+        if len(self.prior) == self.classes:
+            return ""
+        return f"expected counts of {self.classes} labels, got {len(self.prior)}"
 
 
 class LabelCounting(Attack):
     """How many examples of each label a client holds, by four rules.
 
-    Scores hold ``counts`` (rules, clients, classes), whole numbers that add up to the client's example count, or NaN
-    for a client of which nothing was seen. ``prior`` (classes,) are the shares of the labels among the attacker's own
-    examples; all alike where it has none. The rules are, as far as what they need is known:
+    The rules are, as far as what they need is known:
 
     - ``solved``: the mixture of labels that gives this gradient;
     - ``llg-plus``: LLG with impact and offset, from the attacker's examples (LLG+) or from drawn inputs (LLG*);
@@ -73,14 +101,7 @@ class LabelCounting(Attack):
     """
 
     options = LabelsOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_LabelFacts),
-        {
-            "counts": ArrayForm("f", ("rules", "clients", "classes"), low=0, high=MOST_EXAMPLES, nan=True),
-            "prior": ArrayForm("f", ("classes",), low=0, high=1),
-        },
-        {"rules": "rules", "clients": "clients"},
-    )
+    found = CountedLabels
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "for scales, how clients train",
@@ -89,99 +110,95 @@ class LabelCounting(Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where a model is no classifier that ends in a linear layer, one output a label."""
-        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        reasons, known = self.needs.unfit(record, knowledge), knowledge.model
         if known is None or isinstance(known.spec, Asked):
-            return found
+            return reasons
         if known.loss != "cross-entropy" or known.classes < 2:
-            found.append(
+            reasons.append(
                 f"it reads gradients of a cross-entropy, and the clients' loss is {known.loss} of {known.classes} "
                 "outputs"
             )
-            return found
+            return reasons
         try:
             last = find_last_layer(known.build())
         except FedAttackError as cause:
-            return [*found, str(cause)]
+            return [*reasons, str(cause)]
         if last.weight in (knowledge.frozen or {}):
-            found.append(f"it reads how the last layer moves, and {last.weight} is frozen")
+            reasons.append(f"it reads how the last layer moves, and {last.weight} is frozen")
         if last.classes != known.classes:
-            found.append(
+            reasons.append(
                 f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "
                 f"here has {last.classes}"
             )
-        return found
+        return reasons
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.model is None:
+    def attack(self, seen: Seen) -> CountedLabels:
+        """Count by each rule in every update, and keep the rules that most updates allow."""
+        record, notes = seen.record, seen.notes
+        if seen.knowledge.model is None:
             raise AssertionError("checked by run")
-        model = knowledge.model.build()
+        model = seen.knowledge.model.build()
         check_model(model, record)
-        last = find_last_layer(model)
-        notes: list[str] = []
-        estimator = _Estimator.of(model, last, knowledge, record, seed, notes)
+        estimator = _Estimator.of(model, find_last_layer(model), seen)
         chosen = spread_replies(record, self.options.replies)
         updates: list[_Update] = []
-        found: list[dict[str, Floats]] = []
+        counted: list[dict[str, Floats]] = []
         for done, round_ in enumerate(record):
             for update in _read_updates(round_, chosen.get(round_.seq, set()), model, notes):
                 shares = estimator.count(update)
                 if shares:
                     updates.append(update)
-                    found.append(shares)
-            progress(done + 1, len(record))
-        if not found:
+                    counted.append(shares)
+            seen.progress(done + 1, len(record))
+        if not counted:
             raise NeedsError(
                 f"attack {self.name} needs updates of a last layer with example counts, and {record.path} holds none "
                 f"that can be used{why_left_out(notes)}"
             )
-        rules = _choose_rules(found)
-        kept = [row for row, shares in enumerate(found) if {*rules} <= shares.keys()]
-        for row in sorted({*range(len(found))} - {*kept}):
+        rules = _choose_rules(counted)
+        kept = [row for row, shares in enumerate(counted) if {*rules} <= shares.keys()]
+        for row in sorted({*range(len(counted))} - {*kept}):
             whose = ", ".join(updates[row].sizes)
             notes.append(f"round {updates[row].number}, client {short(whose, 60)} left out: rules cannot be applied")
-        updates, found = [updates[row] for row in kept], [found[row] for row in kept]
-        return self._scores(record, knowledge, updates, found, rules, estimator, notes)
-
-    def _scores(
-        self,
-        record: Record,
-        knowledge: Knowledge,
-        updates: Sequence["_Update"],
-        found: Sequence[Mapping[str, Floats]],
-        rules: Sequence[str],
-        estimator: "_Estimator",
-        notes: list[str],
-    ) -> Scores:
-        nodes = list(record.nodes)
-        sizes = _list_sizes(updates, nodes)
-        weights = np.zeros((len(updates), len(nodes)))
-        for row, update in enumerate(updates):
-            for node, share in estimator.weigh(update).items():
-                weights[row, nodes.index(node)] = share
-        counts = np.full((len(rules), len(nodes), estimator.last.classes), np.nan)
-        for place, rule in enumerate(rules):
-            shares = separate(weights, np.stack([each[rule] for each in found]))
-            for column in np.flatnonzero(sizes):
-                counts[place, column] = round_counts(shares[column], int(sizes[column]))
-        seen = weights[:, sizes > 0]
-        if record.view == "aggregate" and (rank := int(np.linalg.matrix_rank(seen))) < seen.shape[1]:
-            notes.append(
-                f"the sums tell {rank} of {seen.shape[1]} clients apart: those that always appear together get the "
-                "same shares"
-            )
-        return Scores(
-            attack=self.name,
-            arrays={"counts": counts, "prior": estimator.prior},
-            facts={
-                "clients": nodes,
-                "rules": list(rules),
-                "classes": estimator.last.classes,
-                "rounds": sorted({update.number for update in updates}),
-                "drawn": estimator.labels is None,
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+        updates, counted = [updates[row] for row in kept], [counted[row] for row in kept]
+        return CountedLabels(
+            clients=tuple(record.nodes),
+            rules=rules,
+            classes=estimator.last.classes,
+            rounds=tuple(sorted({update.number for update in updates})),
+            drawn=estimator.labels is None,
+            targets=seen.knowledge.asked(),
+            counts=_count_of_clients(seen, updates, counted, rules, estimator),
+            prior=estimator.prior,
         )
+
+
+def _count_of_clients(
+    seen: Seen,
+    updates: Sequence["_Update"],
+    counted: Sequence[Mapping[str, Floats]],
+    rules: Sequence[str],
+    estimator: "_Estimator",
+) -> Floats:
+    """Separate the shares of labels in updates by client, and return counts (rules, clients, classes)."""
+    nodes = list(seen.record.nodes)
+    sizes = _list_sizes(updates, nodes)
+    weights = np.zeros((len(updates), len(nodes)))
+    for row, update in enumerate(updates):
+        for node, share in estimator.weigh(update).items():
+            weights[row, nodes.index(node)] = share
+    counts = np.full((len(rules), len(nodes), estimator.last.classes), np.nan)
+    for index, rule in enumerate(rules):
+        shares = separate(weights, np.stack([of_update[rule] for of_update in counted]))
+        for client in np.flatnonzero(sizes):
+            counts[index, client] = round_counts(shares[client], int(sizes[client]))
+    taking_part = weights[:, sizes > 0]
+    if seen.record.view == "aggregate" and (rank := int(np.linalg.matrix_rank(taking_part))) < taking_part.shape[1]:
+        seen.notes.append(
+            f"the sums tell {rank} of {taking_part.shape[1]} clients apart: those that always appear together get the "
+            "same shares"
+        )
+    return counts
 
 
 @dataclass(frozen=True)
@@ -212,12 +229,11 @@ class _Estimator:
     gradients: bool  # Whether clients send gradients.
 
     @classmethod
-    def of(
-        cls, model: nn.Module, last: LastLayer, knowledge: Knowledge, record: Record, seed: int, notes: list[str]
-    ) -> "_Estimator":
+    def of(cls, model: nn.Module, last: LastLayer, seen: Seen) -> "_Estimator":
         """Choose the attacker's examples, or draw inputs where it has none."""
-        auxiliary, gradients = knowledge.auxiliary, record.protocol == "fedsgd"
-        rng = np.random.default_rng(seed)
+        knowledge, notes = seen.knowledge, seen.notes
+        auxiliary, gradients = knowledge.auxiliary, seen.record.protocol == "fedsgd"
+        rng = np.random.default_rng(seen.seed)
         prior = np.full(last.classes, 1 / last.classes)
         x, labels = None, None
         has_labels = auxiliary is not None and auxiliary.y.dtype.kind == "i" and len(auxiliary) > 0
@@ -237,12 +253,12 @@ class _Estimator:
         return cls(model, last, x, labels, prior, training, gradients)
 
     def weigh(self, update: _Update) -> dict[str, float]:
-        """Say by node which part of an update is whose: by examples, and by the length of its training."""
-        parts = {}
+        """Say by node which share of an update is whose: by examples, and by the length of its training."""
+        weights = {}
         for node, size in update.sizes.items():
-            parts[node] = size * (1.0 if self.training is None else self.training.reach(size))
-        total = sum(parts.values())
-        return {node: part / total for node, part in parts.items()}
+            weights[node] = size * (1.0 if self.training is None else self.training.reach(size))
+        total = sum(weights.values())
+        return {node: weight / total for node, weight in weights.items()}
 
     def count(self, update: _Update) -> dict[str, Floats]:
         """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero."""
@@ -265,14 +281,14 @@ class _Estimator:
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
             # Of more examples there is no time to compare all gradients.
             if self.labels is None or len(give_labels(self.labels, len(self.labels), len(sums))[0]) > _MOST_ROWS:
-                found = mean_shares(path, gradient, shares["llg"])
+                solved = mean_shares(path, gradient, shares["llg"])
             else:
-                found = solve_shares(path, self.labels, gradient)
+                solved = solve_shares(path, self.labels, gradient)
             if self.training is not None and self.training.epochs > 1:
                 # By a second pass clients know their own examples better than models between start and end know
                 # others. LLG asks no model; its errors are of another kind.
-                found = (found + shares["llg"]) / 2
-            shares["solved"] = found
+                solved = (solved + shares["llg"]) / 2
+            shares["solved"] = solved
         return shares
 
     def _gradient(self, update: _Update) -> tuple[Floats, bool]:
@@ -285,6 +301,7 @@ class _Estimator:
         reach = 0.0
         for size in update.sizes.values():
             reach += size / update.examples * self.training.reach(size)
+        # Weight decay moves clients, too, in proportion to the weights on the way, for which their middle stands.
         decay = self.training.weight_decay * (start + end) / 2
         return (start - end) / (self.training.lr * reach) - decay, True
 
@@ -298,10 +315,10 @@ class _Estimator:
         path = []
         for share in np.linspace(0, (steps - 1) / steps, min(steps, _POINTS)):
             state = interpolate(update.start, update.sent, float(share)) if share else dict(update.start)
-            seen = compute_outputs(self.model, self.last, state, self.x)
-            if seen is None or not is_finite([seen.softmax, seen.inputs]):
+            outputs = compute_outputs(self.model, self.last, state, self.x)
+            if outputs is None or not is_finite([outputs.softmax, outputs.inputs]):
                 return []
-            path.append(seen)
+            path.append(outputs)
         return path
 
 
@@ -323,9 +340,9 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
                 notes.append(f"{where}: numbers are not finite")
 
 
-def _choose_rules(found: Sequence[Mapping[str, Floats]]) -> tuple[str, ...]:
+def _choose_rules(counted: Sequence[Mapping[str, Floats]]) -> tuple[str, ...]:
     """Return the rules that can be applied to most updates; of as many the more rules."""
-    counts = Counter(tuple(rule for rule in RULES if rule in shares) for shares in found)
+    counts = Counter(tuple(rule for rule in RULES if rule in shares) for shares in counted)
     return max(counts, key=lambda rules: (counts[rules], len(rules)))
 
 
@@ -336,7 +353,7 @@ def _list_sizes(updates: Sequence[_Update], nodes: Sequence[str]) -> NDArray[np.
         for node, size in update.sizes.items():
             said.setdefault(node, []).append(size)
     sizes = np.zeros(len(nodes), dtype=np.int64)
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         if node in said:
-            sizes[place] = round(float(np.median(said[node])))
+            sizes[index] = round(float(np.median(said[node])))
     return sizes

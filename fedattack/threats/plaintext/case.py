@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from fedattack.audit.judge import Case
 from fedattack.audit.truth import NOBODY, SEVERAL, has_examples
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite
+from fedattack.threats.plaintext.plaintext import PlainValues
 from fedattack.threats.plaintext.values import likeness, parts_of
 
 THREAT = "plaintext"
@@ -45,12 +47,15 @@ class KnownExamples:
 class PlaintextCase(Case):
     """One seed's plaintext beside its truth."""
 
-    NODES = "nodes"
+    @property
+    def found(self) -> PlainValues:
+        """What replies hold."""
+        return self.scores.as_found(PlainValues)
 
     @cached_property
     def node_clients(self) -> list[str]:
         """The client behind each node; one that only evaluates may be nobody's in the truth, and goes by its node."""
-        return [self.truth.nodes.get(node, f"node {node}") for node in self.scores.facts[self.NODES]]
+        return [self.truth.nodes.get(node, f"node {node}") for node in self.found.nodes]
 
     @cached_property
     def examples(self) -> KnownExamples | None:
@@ -92,18 +97,14 @@ class PlaintextCase(Case):
         return rows, owners
 
     @cached_property
-    def vectors(self) -> list[tuple[str, str, NDArray[np.float64]]]:
+    def vectors(self) -> list[tuple[str, str, NDArray[Any]]]:
         """For each vector the client that sent it, its name, and its numbers."""
-        entries, numbers = self.scores.facts["vectors"], self.scores.arrays["numbers"]
-        whose = self.scores.arrays["whose"]
-        ends = np.cumsum([entry["length"] for entry in entries], dtype=np.int64)
-        total = ends[-1] if len(ends) else 0
-        if len(numbers) != total or (whose >= len(self.node_clients)).any():
-            raise DataError(f"seed {self.seed}: the vectors of the scores do not fit their numbers; attack again")
-        found = []
-        for entry, end, node in zip(entries, ends.tolist(), whose.tolist(), strict=True):
-            found.append((self.node_clients[node], entry["name"], numbers[end - entry["length"] : end]))
-        return found
+        vectors, start = [], 0
+        for described, node in zip(self.found.vectors, self.found.whose.tolist(), strict=True):
+            end = start + described.length
+            vectors.append((self.node_clients[node], described.name, self.found.numbers[start:end]))
+            start = end
+        return vectors
 
     @cached_property
     def candidates(self) -> list[Candidate]:
@@ -121,14 +122,14 @@ class PlaintextCase(Case):
         left = dict(counts)
         if counts.total() > most:
             left = dict.fromkeys(counts, max(1, most // len(counts)))
-        found = []
+        candidates = []
         for client, name, vector in self.vectors:
             parts = parts_of(vector, size)[: left[client]]
             left[client] -= len(parts)
             for part in parts:
                 if np.ptp(part) > 0:
-                    found.append((client, name, part))
-        return found
+                    candidates.append((client, name, part))
+        return candidates
 
     @cached_property
     def senders(self) -> list[str]:
@@ -141,12 +142,12 @@ class PlaintextCase(Case):
         """For each candidate its client, its name, whose example is nearest with shares, and how alike they are."""
         if self.examples is None:
             return []
-        owners, found = self.examples.owners, []
+        owners, nearest = self.examples.owners, []
         for (client, name, _), row in self._compare(self.candidates):
             best = float(row.max())
             holders = sorted({*owners[row >= best - _ROUNDING].tolist()})
-            found.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
-        return found
+            nearest.append((client, name, dict.fromkeys(holders, 1 / len(holders)), best))
+        return nearest
 
     def _compare(self, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, NDArray[np.float32]]]:
         """Yield each candidate, and how alike it is to each example (examples,); some are compared at once."""
@@ -171,32 +172,32 @@ class PlaintextCase(Case):
         for candidate, (client, _, holders, best) in zip(self.candidates, self.nearest, strict=True):
             if best >= equal and client in holders:
                 own_vectors.append(candidate)
-        places = {client: place for place, client in enumerate(self.senders)}
-        owners = np.array([places.get(owner, -1) for owner in self.examples.owners.tolist()])
+        indices = {client: index for index, client in enumerate(self.senders)}
+        owners = np.array([indices.get(owner, -1) for owner in self.examples.owners.tolist()])
         seen: set[tuple[int, bytes]] = set()
         for (client, _, part), row in self._compare(own_vectors):
-            place = places[client]
-            rows = np.flatnonzero(owners == place)
+            sender = indices[client]
+            rows = np.flatnonzero(owners == sender)
             nearest = rows[row[rows].argmax()]
             example = self.examples.x[nearest].tobytes()
-            if (place, example) in seen:
+            if (sender, example) in seen:
                 continue
-            seen.add((place, example))
-            right[place] += 1
-            other = float(row[owners != place].max(initial=0))
+            seen.add((sender, example))
+            right[sender] += 1
+            other = float(row[owners != sender].max(initial=0))
             is_far = 1 - other >= _FARTHER * max(1 - float(row[nearest]), _ROUNDING)
-            certain[place] += is_far and len(np.unique(part)) >= _DIFFERENT
+            certain[sender] += is_far and len(np.unique(part)) >= _DIFFERENT
         return right, certain
 
     def shares(self, asked: str) -> NDArray[np.float64]:
         """(senders, senders): of one's candidates of a name the share whose nearest example is held by another."""
-        places = {client: place for place, client in enumerate(self.senders)}
-        sums, counts = np.zeros((len(places), len(places))), np.zeros(len(places))
+        indices = {client: index for index, client in enumerate(self.senders)}
+        sums, counts = np.zeros((len(indices), len(indices))), np.zeros(len(indices))
         for client, name, holders, _ in self.nearest:
             if name != asked:
                 continue
-            counts[places[client]] += 1
+            counts[indices[client]] += 1
             for holder, share in holders.items():
-                if holder in places:
-                    sums[places[client], places[holder]] += share
+                if holder in indices:
+                    sums[indices[client], indices[holder]] += share
         return np.asarray(sums / np.maximum(counts, 1)[:, None])

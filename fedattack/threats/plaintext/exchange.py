@@ -48,8 +48,8 @@ class Nearest:
         for shares in self.shares.values():
             drawn = np.empty((count, len(runs)))
             for run, share in enumerate(shares):
-                places = np.flatnonzero(runs == run)
-                drawn[:, places] = share[rows[places], exchanged[:, places]]
+                own = np.flatnonzero(runs == run)
+                drawn[:, own] = share[rows[own], exchanged[:, own]]
             largest = np.maximum(largest, drawn.mean(axis=1))
         return largest
 

@@ -1,6 +1,7 @@
 """Judge plaintext: how often the numbers beside a client's model are nearest to an example on which it trained."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -105,14 +106,12 @@ class PlaintextJudge(Judge[PlaintextCase]):
     @rows_of(BESIDE)
     def describe_keys(self, case: PlaintextCase) -> Iterable[Row]:
         """Describe what a run has in plaintext."""
-        keys: list[Row] = case.scores.facts["keys"]
-        return keys
+        return map(asdict, case.found.keys)
 
     @rows_of(UNREAD)
     def describe_unread(self, case: PlaintextCase) -> Iterable[Row]:
         """Describe the arrays beside the model that nobody reads."""
-        arrays: list[Row] = case.scores.facts.get("arrays", [])
-        return arrays
+        return map(asdict, case.found.arrays)
 
     @rows_of(VECTORS)
     def count_vectors(self) -> Iterable[Row]:

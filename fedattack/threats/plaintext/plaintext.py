@@ -4,17 +4,16 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NotRequired
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import Field
 
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name
-from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.form import Name
 from fedattack.base.errors import short
+from fedattack.base.stored import OPTIONAL, Axes
 from fedattack.record import Record
 from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
@@ -25,7 +24,28 @@ _MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**23
 _MOST_KEYS = 200
 
 
-class _Key(TypedDict):
+@dataclass(frozen=True)
+class PlainKey:
+    """A name in replies, or all that differ in running numbers alone.
+
+    Attributes
+    ----------
+    name, type
+        The name, and the type of the message.
+    kind
+        What its value is.
+    numbers, replies
+        How many numbers a reply has of it, and in how many replies it is.
+    by_example
+        In how many of them it is a list as long as the client's examples are many.
+    values, clients
+        How many different ones there are, over so many clients.
+    constant
+        Whether each client sent the same whenever it sent one.
+    apart
+        Where it is constant, into how many groups it parts the clients; else 0.
+    """
+
     name: Name
     type: Name
     kind: Name
@@ -38,59 +58,80 @@ class _Key(TypedDict):
     apart: Annotated[int, Field(ge=0)]
 
 
-class _Vector(TypedDict):
+@dataclass(frozen=True)
+class PlainVector:
+    """A list, or a family of numbers: its name, the type of its message, and its length."""
+
     name: Name
     type: Name
     length: Annotated[int, Field(ge=1)]
 
 
-class _UnreadArray(TypedDict):
+@dataclass(frozen=True)
+class UnreadArray:
+    """An array beside the model that the record does not hold: its name, the type of its message, and its shape."""
+
     name: Name
     type: Name
     shape: Name
 
 
-class _PlaintextFacts(TypedDict):
-    nodes: list[Name]
-    keys: Annotated[list[_Key], Field(max_length=_MOST_KEYS)]
-    vectors: list[_Vector]
-    targets: Name
+@dataclass(frozen=True, eq=False)
+class PlainValues:
+    """What replies hold in plaintext.
+
+    Attributes
+    ----------
+    nodes
+        All that sent something.
+    keys
+        The names of it.
+    further
+        How many names there are beside these.
+    vectors
+        Those that may be examples.
+    targets
+        The fingerprint of the targets that the attacker knows.
+    numbers
+        (all,): the vectors, one behind the other.
+    whose
+        (vectors,): the node of each.
+    arrays
+        Those of which nothing is read.
+    """
+
+    nodes: tuple[Name, ...]
+    keys: Annotated[tuple[PlainKey, ...], Field(max_length=_MOST_KEYS)]
     further: Annotated[int, Field(ge=0)]
-    arrays: NotRequired[Annotated[list[_UnreadArray], Field(max_length=_MOST_KEYS)]]
+    vectors: tuple[PlainVector, ...]
+    targets: Name
+    numbers: Annotated[NDArray[np.floating], Axes("all")]
+    whose: Annotated[NDArray[np.int64], Axes("vectors", low=0, into="nodes")]
+    arrays: Annotated[tuple[UnreadArray, ...], Field(max_length=_MOST_KEYS), OPTIONAL] = ()
+
+    def fault(self) -> str:
+        """Expect as many numbers as the vectors are long."""
+        if sum(vector.length for vector in self.vectors) == len(self.numbers):
+            return ""
+        return "the vectors do not fit their numbers"
 
 
 class Plaintext(Attack):
-    """Which numbers and texts replies hold, which vectors among them may be examples, and what tells clients apart.
-
-    Scores hold ``numbers`` (all,), the vectors one behind the other, and ``whose`` (vectors,), the index of each one's
-    node. The fact ``vectors`` has their names and lengths, ``keys`` a row for each name, or for all that differ in
-    running numbers alone:
-
-    - its ``kind``, how many ``numbers`` a reply has of it, and in how many ``replies`` it is;
-    - ``by_example``: in how many of them it is a list as long as the client's examples are many;
-    - ``values``: how many different ones there are, over all ``clients``;
-    - ``constant``: whether each client sent the same whenever it sent one;
-    - ``apart``: where it is constant, into how many groups it parts the clients.
-
-    The fact ``arrays`` names those beside the model that the record does not hold, so that nothing is read of them.
-    """
+    """Which numbers and texts replies hold, which vectors among them may be examples, and what tells clients apart."""
 
     options = PlaintextOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_PlaintextFacts),
-        {"numbers": ArrayForm("f", ("all",)), "whose": ArrayForm("i", ("vectors",), low=0)},
-        {"vectors": "vectors"},
-    )
+    found = PlainValues
     knows: ClassVar[tuple[str, ...]] = ("nothing, to read what stands in plaintext",)
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        replies = list(plain_replies(record))
-        nodes = sorted({*record.nodes}.union(*(reply.nodes for reply in replies)))
+    def attack(self, seen: Seen) -> PlainValues:
+        """Keep the vectors of each node, and gather what is seen of each name."""
+        replies = list(plain_replies(seen.record))
+        nodes = sorted({*seen.record.nodes}.union(*(reply.nodes for reply in replies)))
         columns = {node: column for column, node in enumerate(nodes)}
         sizes, most = _limit_sizes(replies, len(nodes))
         kept = dict.fromkeys(nodes, 0)
         taken = dict.fromkeys(nodes, 0)
-        entries: list[dict[str, Any]] = []
+        described: list[PlainVector] = []
         numbers: list[NDArray[np.float64]] = []
         whose: list[int] = []
         left_out = 0
@@ -101,43 +142,37 @@ class Plaintext(Attack):
                     if kept[node] >= most or taken[node] + len(vector) > sizes:
                         left_out += 1
                         continue
-                    entries.append({"name": short(name, 200), "type": reply.type, "length": len(vector)})
+                    described.append(PlainVector(short(name, 200), reply.type, len(vector)))
                     numbers.append(vector)
                     whose.append(columns[node])
                     kept[node] += 1
                     taken[node] += len(vector)
-            progress(done + 1, len(replies))
-        keys = _keys_of(replies)
-        notes = []
+            seen.progress(done + 1, len(replies))
+        values = _gather_values(replies)
         if left_out:
-            notes.append(f"{left_out:,} lists and families of numbers beside the model are more than are looked at")
-        return Scores(
-            attack=self.name,
-            arrays={
-                "numbers": np.concatenate([np.zeros(0), *numbers]),
-                "whose": np.array(whose, dtype=np.int64),
-            },
-            facts={
-                "nodes": nodes,
-                "keys": [_key_of(name, type_, seen) for (name, type_), seen in list(keys.items())[:_MOST_KEYS]],
-                "further": max(0, len(keys) - _MOST_KEYS),
-                "vectors": entries,
-                "arrays": _list_unread(record)[:_MOST_KEYS],
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+            seen.notes.append(
+                f"{left_out:,} lists and families of numbers beside the model are more than are looked at"
+            )
+        return PlainValues(
+            nodes=tuple(nodes),
+            keys=tuple(_describe_key(*key, of_key) for key, of_key in list(values.items())[:_MOST_KEYS]),
+            further=max(0, len(values) - _MOST_KEYS),
+            vectors=tuple(described),
+            targets=seen.knowledge.asked(),
+            numbers=np.concatenate([np.zeros(0), *numbers]),
+            whose=np.array(whose, dtype=np.int64),
+            arrays=tuple(_list_unread(seen.record)[:_MOST_KEYS]),
         )
 
 
-def _list_unread(record: Record) -> list[dict[str, str]]:
+def _list_unread(record: Record) -> list[UnreadArray]:
     """List the arrays in replies that a record names and does not hold, such as those of evaluations."""
-    found = []
+    unread = []
     for entry in record.unrecorded:
         if entry["way"] == "reply":
             for array in entry["arrays"]:
-                shape = " × ".join(map(str, array["shape"]))
-                found.append({"name": array["name"], "type": entry["type"], "shape": shape})
-    return found
+                unread.append(UnreadArray(array["name"], entry["type"], " × ".join(map(str, array["shape"]))))
+    return unread
 
 
 def _limit_sizes(replies: Sequence[Plain], nodes: int) -> tuple[int, int]:
@@ -179,24 +214,24 @@ def _join_families(reply: Plain, families: Mapping[str, Sequence[str]]) -> dict[
     return values
 
 
-def _keys_of(replies: Sequence[Plain]) -> dict[tuple[str, str], _SeenValues]:
+def _gather_values(replies: Sequence[Plain]) -> dict[tuple[str, str], _SeenValues]:
     """Gather what was seen of each name, or family of names, and type of message, in the order of coming."""
-    found: dict[tuple[str, str], _SeenValues] = {}
+    seen: dict[tuple[str, str], _SeenValues] = {}
     for reply in replies:
         families = families_of(reply.values)
         for name, value in _join_families(reply, families).items():
             kind, size = _kind_of(value)
             if name in families:
                 kind = "numbers"
-            key = found.setdefault((name, reply.type), _SeenValues(kind, size))
+            key = seen.setdefault((name, reply.type), _SeenValues(kind, size))
             digest = hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
             key.digests.append((digest, reply.nodes))
             key.numbers = max(key.numbers, size)
             key.by_example += isinstance(value, list) and len(value) > 1 and len(value) == reply.count
-    return found
+    return seen
 
 
-def _key_of(name: str, type_: str, seen: _SeenValues) -> dict[str, Any]:
+def _describe_key(name: str, type_: str, seen: _SeenValues) -> PlainKey:
     """Describe one name."""
     by_client: dict[str, bytes] = {}
     constant = True
@@ -204,24 +239,24 @@ def _key_of(name: str, type_: str, seen: _SeenValues) -> dict[str, Any]:
         for node in nodes:
             constant = constant and by_client.setdefault(node, digest) == digest
     different = len({digest for digest, _ in seen.digests})
-    return {
-        "name": short(name, 200),
-        "type": type_,
-        "kind": seen.kind,
-        "numbers": seen.numbers,
-        "replies": sum(len(nodes) for _, nodes in seen.digests),
-        "by_example": seen.by_example,
-        "values": different,
-        "clients": len(by_client),
-        "constant": constant,
-        "apart": different if constant else 0,
-    }
+    return PlainKey(
+        name=short(name, 200),
+        type=type_,
+        kind=seen.kind,
+        numbers=seen.numbers,
+        replies=sum(len(nodes) for _, nodes in seen.digests),
+        by_example=seen.by_example,
+        values=different,
+        clients=len(by_client),
+        constant=constant,
+        apart=different if constant else 0,
+    )
 
 
 def _kind_of(value: Any) -> tuple[str, int]:
     """Return what a value is, in words, and of how many numbers."""
     if isinstance(value, list):
-        return "list of texts" if any(isinstance(each, str) for each in value) else "list", len(value)
+        return "list of texts" if any(isinstance(entry, str) for entry in value) else "list", len(value)
     if isinstance(value, bytes):
         return "bytes", 0
     if isinstance(value, str):

@@ -63,13 +63,13 @@ def _read_vectors(record: Record, size: int) -> NDArray[np.float64]:
             blocks.append(np.concatenate(parts))
             counts.append(len(blocks[-1]) * len(reply.nodes))
     ends = np.cumsum([0, *counts])
-    found = [np.zeros((0, size))]
-    for place in np.linspace(0, ends[-1] - 1, min(MOST, int(ends[-1]))).astype(int):
-        block = int(np.searchsorted(ends, place, side="right")) - 1
+    chosen = [np.zeros((0, size))]
+    for index in np.linspace(0, ends[-1] - 1, min(MOST, int(ends[-1]))).astype(int):
+        block = int(np.searchsorted(ends, index, side="right")) - 1
         # Each node sent all rows of the block.
-        row = int(place - ends[block]) % len(blocks[block])
-        found.append(blocks[block][row : row + 1])
-    return np.concatenate(found)
+        row = int(index - ends[block]) % len(blocks[block])
+        chosen.append(blocks[block][row : row + 1])
+    return np.concatenate(chosen)
 
 
 def _find_rows_by_owner(owners: Sequence[Sequence[str]]) -> dict[str, list[int]]:
@@ -83,11 +83,11 @@ def _find_rows_by_owner(owners: Sequence[Sequence[str]]) -> dict[str, list[int]]
 
 def _nearest(vectors: NDArray[Any], examples: NDArray[Any]) -> NDArray[np.int64]:
     """Return the example that is likest to each vector."""
-    best, place = np.full(len(vectors), -1.0), np.zeros(len(vectors), dtype=np.int64)
+    best, nearest = np.full(len(vectors), -1.0), np.zeros(len(vectors), dtype=np.int64)
     for start in range(0, len(examples), _AT_ONCE):
         alike = likeness(vectors, examples[start : start + _AT_ONCE])
         of_block = alike.max(axis=1)
         better = of_block > best
         best[better] = of_block[better]
-        place[better] = start + alike.argmax(axis=1)[better]
-    return place
+        nearest[better] = start + alike.argmax(axis=1)[better]
+    return nearest

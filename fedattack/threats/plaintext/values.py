@@ -64,13 +64,13 @@ def families_of(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     dict
         By the names with ``#`` for their numbers, at least :data:`LEAST` names of numbers, in the order of these.
     """
-    found: dict[str, list[tuple[tuple[int, ...], str]]] = {}
+    by_stem: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     for name, value in values.items():
-        places = _NUMBER.findall(name)
-        if places and is_finite_number(value):
-            found.setdefault(_NUMBER.sub("#", name), []).append((tuple(map(int, places)), name))
+        running = _NUMBER.findall(name)
+        if running and is_finite_number(value):
+            by_stem.setdefault(_NUMBER.sub("#", name), []).append((tuple(map(int, running)), name))
     families = {}
-    for stem, members in found.items():
+    for stem, members in by_stem.items():
         if len(members) >= LEAST:
             families[stem] = tuple(name for _, name in sorted(members))
     return families
@@ -136,11 +136,11 @@ def likeness(vectors: NDArray[Any], examples: NDArray[Any]) -> NDArray[np.float3
 
 def _standard(rows: NDArray[Any]) -> NDArray[np.float32]:
     """Centre rows and scale them to length 1, some at once: the steps take several times what the rows do."""
-    found = np.empty(rows.shape, dtype=np.float32)
+    scaled = np.empty(rows.shape, dtype=np.float32)
     at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
     for start in range(0, len(rows), at_once):
         block = rows[start : start + at_once]
         centred = block.astype(np.float64) - block.mean(axis=1, keepdims=True, dtype=np.float64)
         norms = np.linalg.norm(centred, axis=1, keepdims=True)
-        found[start : start + at_once] = np.where(norms > 1e-9, centred / np.maximum(norms, 1e-9), 0.0)
-    return found
+        scaled[start : start + at_once] = np.where(norms > 1e-9, centred / np.maximum(norms, 1e-9), 0.0)
+    return scaled

@@ -2,21 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import Tensor, nn
-from typing_extensions import TypedDict
 
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError
+from fedattack.base.stored import Axes
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
@@ -44,37 +43,57 @@ _NO_PLACES = (
 )
 
 
-class _SequencesFacts(TypedDict):
-    clients: list[Name]
-    layers: list[Name]
+@dataclass(frozen=True, eq=False)
+class ReadSequences:
+    """Sequences of tokens that were found of clients.
+
+    Attributes
+    ----------
+    clients
+        Nodes of the record.
+    layers
+        The modules whose inputs were checked, the first one first.
+    looks_ahead
+        Whether a token's input to the second one depends on the tokens after it.
+    rounds, targets
+        Numbers of the rounds that were looked at, and the fingerprint of the targets that the attacker knows.
+    tokens
+        (tokens,): those of all sequences, one after another.
+    lengths, whose
+        (sequences,): how long each is, and its client.
+    named
+        (clients,): how many tokens of all places the first layer names.
+    rank, width
+        (clients, 2): those of the spans of both layers.
+    seen
+        (clients,): of which clients an update was looked at.
+    """
+
+    clients: tuple[Name, ...]
+    layers: tuple[Name, ...]
     looks_ahead: bool
-    rounds: list[Number]
+    rounds: tuple[Number, ...]
     targets: Name
+    tokens: Annotated[NDArray[np.int64], Axes("tokens", low=0)]
+    lengths: Annotated[NDArray[np.int64], Axes("sequences", low=1)]
+    whose: Annotated[NDArray[np.int64], Axes("sequences", low=0, into="clients")]
+    named: Annotated[NDArray[np.int64], Axes("clients", low=0)]
+    rank: Annotated[NDArray[np.int64], Axes("clients", "spans", low=0)]
+    width: Annotated[NDArray[np.int64], Axes("clients", "spans", low=0)]
+    seen: Annotated[NDArray[np.bool_], Axes("clients")]
+
+    def fault(self) -> str:
+        """Expect as many tokens as the sequences are long."""
+        if sum(self.lengths.tolist()) == len(self.tokens):
+            return ""
+        return "the sequences are not as long as they say"
 
 
 class SpanCheck(Attack):
-    """Sequences of which each token's input lies in the span of the gradient of an attention layer.
-
-    Scores hold the sequences: ``tokens`` (tokens,), all of them one after another; ``lengths`` (sequences,) and
-    ``whose`` (sequences,), an index into the clients. ``named`` (clients,) counts the tokens of all places that the
-    first layer names. ``rank`` (clients, 2) and ``width`` (clients, 2) are those of the spans of both layers. ``seen``
-    (clients,) says of which clients an update was looked at.
-    """
+    """Sequences of which each token's input lies in the span of the gradient of an attention layer."""
 
     options = SequencesOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_SequencesFacts),
-        {
-            "tokens": ArrayForm("i", ("tokens",), low=0),
-            "lengths": ArrayForm("i", ("sequences",), low=1),
-            "whose": ArrayForm("i", ("sequences",), low=0),
-            "named": ArrayForm("i", ("clients",), low=0),
-            "rank": ArrayForm("i", ("clients", "spans"), low=0),
-            "width": ArrayForm("i", ("clients", "spans"), low=0),
-            "seen": ArrayForm("b", ("clients",)),
-        },
-        {"clients": "clients"},
-    )
+    found = ReadSequences
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture",
         "what else it takes beside tokens, and how long sequences may be",
@@ -83,25 +102,26 @@ class SpanCheck(Attack):
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where a model has no two blocks of attention."""
-        found, known, targets = self.needs.unfit(record, knowledge), knowledge.model, knowledge.targets
+        reasons, known, targets = self.needs.unfit(record, knowledge), knowledge.model, knowledge.targets
         if known is None or targets is None or isinstance(known.spec, Asked):
-            return found
+            return reasons
         try:
             model = known.build()
             trained = {name for name, _ in model.named_parameters()} - {*(knowledge.frozen or {})}
             _find_layers(model, InputReader.of(model, targets.x), trained)
         except FedAttackError as cause:
-            return [*found, str(cause)]
-        return found
+            return [*reasons, str(cause)]
+        return reasons
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> ReadSequences:
+        """Check the inputs of two layers in each update."""
+        record, knowledge, notes = seen.record, seen.knowledge, seen.notes
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
         model = knowledge.model.build()
         check_model(model, record)
-        reader, notes = InputReader.of(model, knowledge.targets.x), list[str]()
-        nodes = {node: place for place, node in enumerate(record.nodes)}
-        results = [_OfClient() for _ in nodes]
+        reader = InputReader.of(model, knowledge.targets.x)
+        of_clients = {node: _OfClient() for node in record.nodes}
         chosen = spread_replies(record, self.options.replies)
         rounds: set[int] = set()
         layers: tuple[Entry, Entry] | None = None
@@ -111,31 +131,35 @@ class SpanCheck(Attack):
                 if update is None:
                     continue
                 try:
-                    found = _find_layers(model, reader, {*update.moved})
-                    result = results[nodes[replies[0].node]]
-                    _check(self.options, reader, found, update, _count_of(replies[0]), seed, result)
+                    checked = _find_layers(model, reader, {*update.moved})
+                    count, of_client = _count_of(replies[0]), of_clients[replies[0].node]
+                    _check(self.options, reader, checked, update, count, seen.seed, of_client)
                 except FedAttackError as cause:
                     notes.append(f"{where}: {cause}")
                     continue
-                layers = found
+                layers = checked
                 rounds.add(round_.number)
-            progress(done + 1, len(record))
+            seen.progress(done + 1, len(record))
         if layers is None or not rounds:
             raise NeedsError(
                 f"attack {self.name} needs updates of two blocks of attention, and {record.path} holds none that can "
                 f"be used{why_left_out(notes)}"
             )
-        return Scores(
-            attack=self.name,
-            arrays=_make_arrays(results),
-            facts={
-                "clients": list(record.nodes),
-                "layers": [entry.module for entry in layers],
-                "looks_ahead": layers[1].looks_ahead,
-                "rounds": sorted(rounds),
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+        results = [*of_clients.values()]
+        sequences = [(tokens, client) for client, result in enumerate(results) for tokens in result.sequences]
+        return ReadSequences(
+            clients=tuple(record.nodes),
+            layers=tuple(entry.module for entry in layers),
+            looks_ahead=layers[1].looks_ahead,
+            rounds=tuple(sorted(rounds)),
+            targets=knowledge.asked(),
+            tokens=np.array([token for tokens, _ in sequences for token in tokens], dtype=np.int64),
+            lengths=np.array([len(tokens) for tokens, _ in sequences], dtype=np.int64),
+            whose=np.array([client for _, client in sequences], dtype=np.int64),
+            named=np.array([result.named for result in results], dtype=np.int64),
+            rank=np.array([result.rank for result in results], dtype=np.int64),
+            width=np.array([result.width for result in results], dtype=np.int64),
+            seen=np.array([result.seen for result in results], dtype=np.bool_),
         )
 
 
@@ -151,31 +175,18 @@ class _MovedMatrices:
 class _OfClient:
     """What was found of one client, in all its updates."""
 
-    found: dict[tuple[int, ...], None] = field(default_factory=dict)
+    sequences: dict[tuple[int, ...], None] = field(default_factory=dict)
     named: int = 0
     rank: tuple[int, int] = (0, 0)
     width: tuple[int, int] = (0, 0)
     seen: bool = False
 
-    def add(self, found: Sequence[FoundSequence], named: int, first: Span, second: Span) -> None:
+    def add(self, sequences: Sequence[FoundSequence], named: int, first: Span, second: Span) -> None:
         """Add what was found in another update: sequences, how many tokens the first layer names, and both spans."""
-        self.found.update(dict.fromkeys(each.tokens for each in found))
+        self.sequences.update(dict.fromkeys(sequence.tokens for sequence in sequences))
         self.named = max(self.named, named)
         self.rank, self.width = (first.rank, second.rank), (first.width, second.width)
         self.seen = True
-
-
-def _make_arrays(results: Sequence[_OfClient]) -> dict[str, NDArray[Any]]:
-    columns: dict[str, list[Any]] = {"tokens": [], "lengths": [], "whose": [], "named": [], "rank": [], "width": []}
-    for client, result in enumerate(results):
-        for found in result.found:
-            columns["tokens"] += found
-            columns["lengths"].append(len(found))
-            columns["whose"].append(client)
-        for name in ("named", "rank", "width"):
-            columns[name].append(getattr(result, name))
-    arrays: dict[str, NDArray[Any]] = {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
-    return arrays | {"seen": np.array([result.seen for result in results], dtype=np.bool_)}
 
 
 def _count_of(reply: Observation) -> int | None:
@@ -240,7 +251,7 @@ def _check(
     update: _MovedMatrices,
     most: int | None,
     seed: int,
-    result: _OfClient,
+    of_client: _OfClient,
 ) -> None:
     """Find the sequences of one update, and add them to its client's."""
     first, second = [_make_span(entry, update) for entry in layers]
@@ -261,8 +272,8 @@ def _check(
         most=most,
     )
     looks_ahead = layers[1].looks_ahead
-    found = search_whole(puzzle, seed=seed, tries=options.tries) if looks_ahead else build_forward(puzzle)
-    result.add(found, named, first, second)
+    sequences = search_whole(puzzle, seed=seed, tries=options.tries) if looks_ahead else build_forward(puzzle)
+    of_client.add(sequences, named, first, second)
 
 
 def _make_span(entry: Entry, update: _MovedMatrices) -> Span:
@@ -280,16 +291,17 @@ def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> 
     places = 1
     if entry.by_place:
         places = reader.longest
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    near: list[tuple[Tensor, Tensor, Tensor]] = []
     step = max(1, _AT_ONCE // places)
     for start in range(0, reader.words, step):
         tokens = torch.arange(start, min(start + step, reader.words))
         distances = span.measure(reader.read(tokens[:, None].expand(-1, places), entry.module))
         rows, columns = (distances <= limit).nonzero(as_tuple=True)
-        found.append((tokens[rows], columns, distances[rows, columns]))
-    tokens, columns, distances = (torch.cat(parts) for parts in zip(*found, strict=True))
+        near.append((tokens[rows], columns, distances[rows, columns]))
+    tokens, columns, distances = (torch.cat(blocks) for blocks in zip(*near, strict=True))
     if not len(tokens):
         return [], 0.0
+    # The inputs of the client's tokens are in the span but for rounding or noise, and all others are farther off.
     least = max(_EXACT, float(distances.min()))
     farthest = find_jump(distances, least, limit)
     allowed = []
@@ -298,5 +310,4 @@ def _name_tokens(reader: InputReader, entry: Entry, span: Span, most: float) -> 
         if not len(own):
             break
         allowed.append(own)
-    near = distances[distances <= farthest]
-    return allowed, max(_ROUNDED, float(near.max()))
+    return allowed, max(_ROUNDED, float(distances[distances <= farthest].max()))

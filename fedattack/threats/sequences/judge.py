@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.readoff import BITS, read_off
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_kinds
-from fedattack.base.errors import DataError
+from fedattack.threats.sequences.dager import ReadSequences
 from fedattack.threats.sequences.tables import CLIENTS, SEQUENCES
 
 Floats = NDArray[np.float64]
@@ -34,12 +34,11 @@ class SequencesCase(ClientsCase):
     """One seed's sequences beside its truth."""
 
     ANSWERS = "sequences"
-    PLACES: ClassVar[Mapping[str, str]] = {"whose": "clients"}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if int(self.scores.arrays["lengths"].sum()) != len(self.scores.arrays["tokens"]):
-            raise DataError(f"seed {self.seed}: the scores' sequences are not as long as they say; attack again")
+    @property
+    def found(self) -> ReadSequences:
+        """The sequences of all clients."""
+        return self.scores.as_found(ReadSequences)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect sequences one after another."""
@@ -61,42 +60,40 @@ class SequencesCase(ClientsCase):
         return self.list_seen(whole & holding)
 
     @cached_property
-    def found(self) -> list[list[Tokens]]:
+    def read(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that were found of it, each once."""
-        arrays = self.scores.arrays
-        of_clients: list[dict[Tokens, None]] = [{} for _ in self.asked]
-        sequences = split_tokens(arrays["tokens"], arrays["lengths"])
-        for tokens, node in zip(sequences, arrays["whose"].tolist(), strict=True):
-            place = self.places.get(self.node_clients[node])
-            if place is not None:
-                of_clients[place][tokens] = None
-        return [[*sequences] for sequences in of_clients]
+        owners = [self.node_clients[node] for node in self.found.whose.tolist()]
+        of_clients = self._part_by_client(self.found.tokens, self.found.lengths, owners)
+        return [[*dict.fromkeys(sequences)] for sequences in of_clients]
 
     @cached_property
     def true(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that it trained on."""
+        return self._part_by_client(self.known["tokens"], self.known["lengths"], self.known["owners"].tolist())
+
+    def _part_by_client(self, tokens: NDArray[Any], lengths: NDArray[Any], owners: Sequence[str]) -> list[list[Tokens]]:
+        """Return for each client that is asked about its sequences, of those that lie one after another."""
         of_clients: list[list[Tokens]] = [[] for _ in self.asked]
-        sequences = split_tokens(self.known["tokens"], self.known["lengths"])
-        for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
+        for sequence, owner in zip(split_tokens(tokens, lengths), owners, strict=True):
             if owner in self.places:
-                of_clients[self.places[owner]].append(tokens)
+                of_clients[self.places[owner]].append(sequence)
         return of_clients
 
     @cached_property
     def matches(self) -> dict[str, Floats]:
         """By metric, (clients, sequences): how well the best sequence found of a client matches each true one."""
         true = [tokens for of_client in self.true for tokens in of_client]
-        matches = {"exact": _match_exactly(self.found, true)}
+        matches = {"exact": _match_exactly(self.read, true)}
         for metric, size in (("rouge1", 1), ("rouge2", 2)):
-            matches[metric] = np.maximum(_match_parts(self.found, true, size), matches["exact"])
+            matches[metric] = np.maximum(_match_parts(self.read, true, size), matches["exact"])
         return matches
 
     @cached_property
     def right_of(self) -> NDArray[np.int64]:
         """(clients,): how many different sequences of each client are found exactly."""
         counts = []
-        for found, true in zip(self.found, self.true, strict=True):
-            counts.append(len({*found} & {*true}))
+        for read, true in zip(self.read, self.true, strict=True):
+            counts.append(len({*read} & {*true}))
         return np.array(counts, dtype=np.int64)
 
     @cached_property
@@ -107,19 +104,19 @@ class SequencesCase(ClientsCase):
         for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
             of_owner.setdefault(owner, []).append(tokens)
         counts = np.zeros(len(self.asked), dtype=np.int64)
-        for place, client in enumerate(self.asked):
-            right = sorted({*self.found[place]} & {*self.true[place]})
+        for index, client in enumerate(self.asked):
+            right = sorted({*self.read[index]} & {*self.true[index]})
             if not right:
                 continue
             others = [tokens for owner, own in of_owner.items() if owner != client for tokens in own]
-            counts[place] = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
+            counts[index] = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
         return counts
 
     def fits(self, metric: str) -> Floats:
         """Compare what was found of a client with the sequences of each one, as means."""
         sizes = [len(of_client) for of_client in self.true]
         columns = np.split(self.matches[metric], np.cumsum(sizes)[:-1], axis=1)
-        return np.stack([part.mean(axis=1) for part in columns], axis=1)
+        return np.stack([of_client.mean(axis=1) for of_client in columns], axis=1)
 
 
 def _match_exactly(found: Sequence[Sequence[Tokens]], true: Sequence[Tokens]) -> Floats:
@@ -162,9 +159,9 @@ def bits_of_sequences(asked: Sequence[Tokens], others: Sequence[Tokens], known: 
         equals, of_row = times[tokens], slice(parts.indptr[row], parts.indptr[row + 1])
         below = total - equals * len(tokens) + len(counts)
         inside = Counter(tokens)
-        for place, number in enumerate(parts.indices[of_row].tolist(), start=of_row.start):
+        for entry, number in enumerate(parts.indices[of_row].tolist(), start=of_row.start):
             token = token_of[number]
-            parts.data[place] = np.log2(below / (counts[token] - equals * inside[token] + 1))
+            parts.data[entry] = np.log2(below / (counts[token] - equals * inside[token] + 1))
     bits = np.asarray(parts.sum(axis=1), dtype=np.float64).reshape(-1)
     if not others or not len(asked):
         return bits
@@ -228,7 +225,6 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
     @rows_of(CLIENTS)
     def describe_clients(self, case: SequencesCase) -> Iterator[Row]:
         """Describe the clients of a run."""
-        arrays = case.scores.arrays
         fits = {metric: np.diagonal(case.fits(metric)) for metric in case.matches}
         for index, client in enumerate(case.asked):
             node = case.columns(client)[0]
@@ -236,19 +232,19 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
                 "client": client,
                 "sequences": len(case.true[index]),
                 "tokens": sum(map(len, case.true[index])),
-                "found": len(case.found[index]),
+                "found": len(case.read[index]),
                 "exact": float(fits["exact"][index]),
                 "rouge1": float(fits["rouge1"][index]),
                 "rouge2": float(fits["rouge2"][index]),
-                "rank": int(arrays["rank"][node].max()),
-                "width": int(arrays["width"][node].max()),
+                "rank": int(case.found.rank[node].max()),
+                "width": int(case.found.width[node].max()),
             }
 
     @rows_of(SEQUENCES)
     def list_sequences(self, case: SequencesCase) -> Iterator[Row]:
         """List every sequence that is found or true."""
         for index, client in enumerate(case.asked):
-            found, true = case.found[index], case.true[index]
-            for tokens in sorted({*found, *true}):
+            read, true = case.read[index], case.true[index]
+            for tokens in sorted({*read, *true}):
                 words = " ".join(map(str, tokens))
-                yield {"client": client, "tokens": words, "found": tokens in found, "trained": true.count(tokens)}
+                yield {"client": client, "tokens": words, "found": tokens in read, "trained": true.count(tokens)}

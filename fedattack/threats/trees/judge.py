@@ -16,9 +16,9 @@ from fedattack.audit.significance import arrangements_within, exchange_within, s
 from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_examples
-from fedattack.base.errors import DataError
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, find_near, match_rows, share_near
 from fedattack.threats.trees.tables import CLIENTS, COLUMNS
+from fedattack.threats.trees.trees import ReadTables
 
 SAME = 1e-6
 """Share of a column's range by which a threshold may be off from a value that it equals: single precision."""
@@ -45,32 +45,19 @@ class TreesCase(ClientsCase):
 
     ANSWERS = "trees"
 
-    def __post_init__(self) -> None:
-        facts, rows = self.scores.facts, self.scores.arrays["rows"]
-        named = self.columns_read
-        fits = rows.shape[1] == len(named) and named.max(initial=-1) < facts["features"]
-        if not fits or len(facts["trees"]) != len(facts["clients"]):
-            raise DataError(
-                f"seed {self.seed}: the scores have rows of {rows.shape[1]} columns, {facts['features']} features, "
-                f"{len(facts['clients'])} clients and {len(facts['trees'])} numbers of trees; attack again"
-            )
-
-    @cached_property
-    def columns_read(self) -> NDArray[np.int64]:
-        """Which columns of the table those of the rows are; older scores have all of them."""
-        named: NDArray[np.int64] | None = self.scores.arrays.get("columns")
-        if named is None:
-            return np.arange(self.scores.arrays["rows"].shape[1])
-        return named
+    @property
+    def found(self) -> ReadTables:
+        """The tables that were read."""
+        return self.scores.as_found(ReadTables)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect all columns by which a tree splits."""
         if not has_examples(answers):
             return "expected x (n, columns) of numbers and owners (n,) of names"
-        columns, features = answers["x"].shape[1], self.scores.facts["features"]
+        columns, features = answers["x"].shape[1], self.found.features
         if columns > _MOST_COLUMNS:
             return f"it has {columns:,} columns; at most {_MOST_COLUMNS:,} are compared"
-        split = max(self.columns_read.max(initial=-1), self.scores.arrays["cut_columns"].max(initial=-1))
+        split = max(self.found.columns_read.max(initial=-1), self.found.cut_columns.max(initial=-1))
         if columns <= split:
             return f"it has {columns} columns, and the trees {features}"
         return ""
@@ -80,19 +67,19 @@ class TreesCase(ClientsCase):
         """The clients of which trees were read, and of which rows are known."""
         if self.answers is None:
             return []
-        true, read = Counter(self.answers["owners"].tolist()), self.scores.arrays["whose"]
-        found: list[str] = []
+        true = Counter(self.answers["owners"].tolist())
+        asked: list[str] = []
         known = put_together = 0
         for client in self.clients:
-            own = int(np.isin(read, self.columns(client)).sum())
+            own = int(np.isin(self.found.whose, self.columns(client)).sum())
             if not (true[client] and own):
                 continue
             known += min(true[client], _MOST_ROWS)
             put_together += min(own, _MOST_READ)
             if known * put_together * self.answers["x"].shape[1] > _MOST_CELLS:
                 break
-            found.append(client)
-        return found
+            asked.append(client)
+        return asked
 
     @cached_property
     def tables(self) -> list[Floats]:
@@ -113,32 +100,30 @@ class TreesCase(ClientsCase):
     @cached_property
     def read(self) -> list[Floats]:
         """For each client that is asked about the rows that were read; what no tree tells is the middle."""
-        rows, whose = self.scores.arrays["rows"], self.scores.arrays["whose"]
-        found = []
+        columns, tables = self.found.columns_read, []
         for client in self.asked:
-            own = rows[np.isin(whose, self.columns(client))][:_MOST_READ]
+            own = self.found.rows[np.isin(self.found.whose, self.columns(client))][:_MOST_READ]
             whole = np.tile(self.middle, (len(own), 1))
-            whole[:, self.columns_read] = np.where(np.isnan(own), self.middle[self.columns_read], own)
-            found.append(whole)
-        return found
+            whole[:, columns] = np.where(np.isnan(own), self.middle[columns], own)
+            tables.append(whole)
+        return tables
 
     @cached_property
     def cuts(self) -> dict[str, dict[int, Floats]]:
         """For each client that is asked about by column the thresholds of its trees; none where there are none."""
-        arrays = self.scores.arrays
-        found = {}
+        of_clients = {}
         for client in self.asked:
-            own = np.isin(arrays["cut_whose"], self.columns(client))
-            columns, cuts = arrays["cut_columns"][own], arrays["cuts"][own]
-            found[client] = {column: np.sort(cuts[columns == column]) for column in np.unique(columns).tolist()}
-        return found
+            own = np.isin(self.found.cut_whose, self.columns(client))
+            columns, cuts = self.found.cut_columns[own], self.found.cuts[own]
+            of_clients[client] = {column: np.sort(cuts[columns == column]) for column in np.unique(columns).tolist()}
+        return of_clients
 
     def _own_values(self) -> Iterator[tuple[int, Floats, NDArray[np.int64]]]:
-        """Yield each column with its values that one client alone holds, ascending, and the places of these clients."""
+        """Yield each column with its values that one client alone holds, ascending, and the indices of these."""
         x, owners = self.known["x"].astype(np.float64), self.known["owners"]
-        places = np.array([self.places.get(owner, len(self.asked)) for owner in owners.tolist()], dtype=np.int64)
+        holders = np.array([self.places.get(owner, len(self.asked)) for owner in owners.tolist()], dtype=np.int64)
         for column, values in enumerate(x.T):
-            pairs = np.unique(np.stack([values, places]), axis=1)
+            pairs = np.unique(np.stack([values, holders]), axis=1)
             _, first, counts = np.unique(pairs[0], return_index=True, return_counts=True)
             alone = first[counts == 1]
             yield column, pairs[0, alone], pairs[1, alone].astype(np.int64)
@@ -202,21 +187,21 @@ class TreesCase(ClientsCase):
 
     def guess(self) -> Iterator[tuple[str, Floats]]:
         """Yield what guessing is called, and (2,): the same for whoever guesses the rows of a client."""
-        for place, true in enumerate(self.tables):
+        for client, true in enumerate(self.tables):
             yield MIDDLE, self.count_met(np.tile(self.middle, (len(true), 1)), true)
             for other, rows in enumerate(self.tables):
-                if other != place:
+                if other != client:
                     yield OTHERS, self.count_met(rows, true)
 
     def _compare_columns(self) -> Floats:
         spans = EXACT * np.ptp(np.concatenate(self.tables), axis=0)
         table = np.empty((len(self.asked),) * 2)
         for row, client in enumerate(self.asked):
-            for place, true in enumerate(self.tables):
+            for other, true in enumerate(self.tables):
                 shares = np.zeros(len(spans))
                 for column, own in self.cuts[client].items():
                     shares[column] = share_near(true[:, column], own, spans[column])
-                table[row, place] = float(np.mean(shares))
+                table[row, other] = float(np.mean(shares))
         return table
 
 
@@ -241,11 +226,11 @@ class TreesJudge(ClientsJudge[TreesCase]):
     @cached_property
     def guesses(self) -> dict[str, Floats]:
         """For each way to guess (2,): the shares of rows and of values that it meets, the mean over clients."""
-        found: dict[str, list[Floats]] = {}
+        guesses: dict[str, list[Floats]] = {}
         for case in self.asked:
             for name, shares in case.guess():
-                found.setdefault(name, []).append(shares)
-        return {name: np.mean(shares, axis=0) for name, shares in found.items()}
+                guesses.setdefault(name, []).append(shares)
+        return {name: np.mean(shares, axis=0) for name, shares in guesses.items()}
 
     @measure("columns", "Values of columns that are thresholds", headline=True)
     def find_columns(self) -> Measurement | None:
@@ -268,13 +253,13 @@ class TreesJudge(ClientsJudge[TreesCase]):
     @measure("linked", "Trees of the common model that a participant puts to their client")
     def find_linked(self) -> Measurement | None:
         """Count the trees that shared thresholds put to the client that made them."""
-        cases = [case for case in self.cases if len(case.scores.arrays["linked"]) and len(case.clients) > 1]
+        cases = [case for case in self.cases if len(case.found.linked) and len(case.clients) > 1]
         if not cases:
             return None
-        linked = np.concatenate([case.scores.arrays["linked"] for case in cases])
-        owners = np.concatenate([case.scores.arrays["owners"] for case in cases])
-        sent_in = np.concatenate([case.scores.arrays["sent_in"] for case in cases])
-        rate = Rate.of([case.scores.arrays["linked"] == case.scores.arrays["owners"] for case in cases])
+        linked = np.concatenate([case.found.linked for case in cases])
+        owners = np.concatenate([case.found.owners for case in cases])
+        sent_in = np.concatenate([case.found.sent_in for case in cases])
+        rate = Rate.of([case.found.linked == case.found.owners for case in cases])
         # A participant deals the trees of a round out to the clients: so does chance.
         rounds = np.stack([np.repeat(np.arange(len(cases)), rate.sizes), sent_in])
         cells = np.unique(rounds, axis=1, return_inverse=True)[1].ravel()
@@ -298,16 +283,16 @@ class TreesJudge(ClientsJudge[TreesCase]):
             by_seed=rate.by_seed,
         )
 
-    def _hold_against_guesses(self, metric: str, place: int) -> Measurement | None:
+    def _hold_against_guesses(self, metric: str, index: int) -> Measurement | None:
         """Hold rows against other clients' tables, and against what guessing meets."""
-        bars = {name: float(shares[place]) for name, shares in self.guesses.items()}
+        bars = {name: float(shares[index]) for name, shares in self.guesses.items()}
         return self.hold_against_others(metric, bars=bars, baselines=bars)
 
     @rows_of(CLIENTS)
     def describe_clients(self, case: TreesCase) -> Iterator[Row]:
         """Describe the clients of a run."""
         for index, client in enumerate(case.asked):
-            trees = sum(case.scores.facts["trees"][node] for node in case.columns(client))
+            trees = sum(case.found.trees[node] for node in case.columns(client))
             row = {"client": client, "trees": trees, "rows": len(case.tables[index]), "read": len(case.read[index])}
             for name in _METRICS:
                 row[f"{name}_met"] = float(case.fits(name)[index, index])

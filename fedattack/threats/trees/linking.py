@@ -29,24 +29,24 @@ def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str],
     Returns
     -------
     dict of str to ndarray
-        ``linked`` (trees,) and ``owners`` (trees,): to which client a tree is put, and whose it is, as places among
+        ``linked`` (trees,) and ``owners`` (trees,): to which client a tree is put, and whose it is, as indices into
         ``nodes``; ``sent_in`` (trees,): in which round.
     """
     first = min(replies[0].number for replies in by_node.values() if replies)
     known: list[Cuts] = [set() for _ in nodes]
     later: dict[int, list[tuple[Cuts, int]]] = {}
-    for place, node in enumerate(nodes):
+    for client, node in enumerate(nodes):
         for reply in by_node[node]:
             for tree in reply.trees:
                 cuts = find_cuts(tree)
                 if reply.number == first:
-                    known[place] |= cuts
+                    known[client] |= cuts
                 else:
-                    later.setdefault(reply.number, []).append((cuts, place))
+                    later.setdefault(reply.number, []).append((cuts, client))
     # What shares nothing is dealt out by what it holds: the order of nodes is by chance, and says whose a tree is.
-    clients = [place for place, own in enumerate(known) if own]
-    clients.sort(key=lambda place: sorted(known[place]))
-    found: list[tuple[int, int, int]] = []
+    clients = [client for client, own in enumerate(known) if own]
+    clients.sort(key=lambda client: sorted(known[client]))
+    linked: list[tuple[int, int, int]] = []
     left_out: dict[int, int] = {}
     for number, trees in sorted(later.items()):
         # Where most clients are not known, most trees have nobody to whom they could be put.
@@ -54,14 +54,14 @@ def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str],
         if not dealt:
             continue
         dealt.sort(key=lambda one: sorted(one[0]))
-        each = max(Counter(place for _, place in dealt).values())
+        each = max(Counter(owner for _, owner in dealt).values())
         chosen = _deal(dealt, [known[client] for client in clients], each)
-        for column, (cuts, place) in zip(chosen, dealt, strict=True):
+        for column, (cuts, owner) in zip(chosen, dealt, strict=True):
             known[clients[column]] |= cuts
-            found.append((clients[column], place, number))
-    for place, rounds in sorted(left_out.items()):
-        notes.append(f"client {nodes[place]}: its trees of {rounds} rounds are put to nobody; {_WHY}")
-    columns = np.array(found, dtype=np.int64).reshape(-1, 3).T
+            linked.append((clients[column], owner, number))
+    for client, rounds in sorted(left_out.items()):
+        notes.append(f"client {nodes[client]}: its trees of {rounds} rounds are put to nobody; {_WHY}")
+    columns = np.array(linked, dtype=np.int64).reshape(-1, 3).T
     return dict(zip(("linked", "owners", "sent_in"), columns, strict=True))
 
 
@@ -72,18 +72,18 @@ def _leave_out(
     trees: Sequence[tuple[Cuts, int]], clients: Sequence[int], left_out: dict[int, int]
 ) -> list[tuple[Cuts, int]]:
     """Return the trees of a round that are dealt out; of whom none is counts one round more in ``left_out``."""
-    counts = Counter(place for _, place in trees)
-    leaving = [place for place in counts if place not in clients]
-    left = len(trees) - sum(counts[place] for place in leaving)
-    for place, most in counts.most_common():
-        if place in leaving:
+    counts = Counter(owner for _, owner in trees)
+    leaving = [owner for owner in counts if owner not in clients]
+    left = len(trees) - sum(counts[owner] for owner in leaving)
+    for owner, most in counts.most_common():
+        if owner in leaving:
             continue
         if left * len(clients) * most <= _MOST_NUMBERS:
             break
-        leaving.append(place)
+        leaving.append(owner)
         left -= most
-    for place in leaving:
-        left_out[place] = left_out.get(place, 0) + 1
+    for owner in leaving:
+        left_out[owner] = left_out.get(owner, 0) + 1
     return [tree for tree in trees if tree[1] not in leaving]
 
 
@@ -92,6 +92,7 @@ def _deal(trees: Sequence[tuple[Cuts, int]], known: Sequence[Cuts], each: int) -
     shares = np.zeros((len(trees), len(known)))
     for row, (cuts, _) in enumerate(trees):
         for column, own in enumerate(known):
+            # By the root, so that a client of many thresholds does not draw all trees.
             shares[row, column] = len(cuts & own) / len(own) ** 0.5
     _, chosen = linear_sum_assignment(np.repeat(shares, each, axis=1), maximize=True)
     return [int(column) // each for column in chosen]

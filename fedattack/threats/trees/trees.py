@@ -2,20 +2,20 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import Field
 
-from fedattack.attacks.base import Attack, Plants, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Plants, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
+from fedattack.base.stored import Axes
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.trees.booster import Tree
@@ -28,7 +28,6 @@ from fedattack.threats.trees.replies import ReplyReader, SentTrees, may_hold_tre
 
 _NO_TREES = "it needs replies that hold trees of XGBoost, as one array of bytes, and these clients send other arrays"
 
-
 # Numbers of the rows that are put together, of all clients.
 _MOST_NUMBERS = 2**24
 
@@ -36,67 +35,97 @@ _MOST_NUMBERS = 2**24
 _MOST_PREDICTIONS = 2**23
 
 
-class _TreesFacts(TypedDict):
-    clients: list[Name]
+@dataclass(frozen=True, eq=False)
+class ReadTables:
+    """Tables that were read off trees.
+
+    Attributes
+    ----------
+    clients
+        Nodes whose trees were read.
+    features
+        How many columns a table has.
+    objective
+        What the trees are trained for.
+    trees
+        How many trees of its own each client sent.
+    rounds, targets
+        Numbers of the rounds of these, and the fingerprint of the targets that the attacker knows.
+    rows, whose
+        (rows, columns) and (rows,): the rows of all clients that were put together, NaN where no tree of a client
+        splits by a column, and their clients.
+    cuts, cut_columns, cut_whose
+        (cuts,): thresholds, their columns in the table, and their clients.
+    linked, owners, sent_in
+        (linked,): for each tree of the common model after the first round to which client a participant puts it, by its
+        thresholds, whose it is, and its round.
+    columns
+        (columns,): which columns of the table are in the rows, those by which a tree splits. Older scores lack it, and
+        have all.
+    """
+
+    clients: tuple[Name, ...]
     features: Annotated[int, Field(ge=1)]
     objective: Name
-    trees: list[Annotated[int, Field(ge=0)]]
-    rounds: list[Number]
+    trees: tuple[Annotated[int, Field(ge=0)], ...]
+    rounds: tuple[Number, ...]
     targets: Name
+    rows: Annotated[NDArray[np.floating], Axes("rows", "columns", nan=True)]
+    whose: Annotated[NDArray[np.int64], Axes("rows", low=0, into="clients")]
+    cuts: Annotated[NDArray[np.floating], Axes("cuts")]
+    cut_columns: Annotated[NDArray[np.int64], Axes("cuts", low=0)]
+    cut_whose: Annotated[NDArray[np.int64], Axes("cuts", low=0, into="clients")]
+    linked: Annotated[NDArray[np.int64], Axes("linked", low=0, into="clients")]
+    owners: Annotated[NDArray[np.int64], Axes("linked", low=0, into="clients")]
+    sent_in: Annotated[NDArray[np.int64], Axes("linked", low=0)]
+    columns: Annotated[NDArray[np.int64] | None, Axes("columns", low=0)] = None
+
+    @property
+    def columns_read(self) -> NDArray[np.int64]:
+        """(columns,): which columns of the table those of the rows are."""
+        if self.columns is None:
+            return np.arange(self.rows.shape[1])
+        return self.columns
+
+    def fault(self) -> str:
+        """Expect columns that the table has, and a number of trees for each client."""
+        if self.columns_read.max(initial=-1) < self.features and len(self.trees) == len(self.clients):
+            return ""
+        return (
+            f"rows of {self.rows.shape[1]} columns, {self.features} features, {len(self.clients)} clients and "
+            f"{len(self.trees)} numbers of trees do not fit each other"
+        )
 
 
 class TreesOfTables(Attack, Plants):
-    """What thresholds, leaf values and covers of a client's trees tell of its table.
-
-    Scores hold
-
-    - ``rows`` (rows, columns), the rows of all clients that were put together, NaN where no tree of a client splits by
-      a column; ``whose`` (rows,), an index into the clients;
-    - ``columns`` (columns,): which columns of the table these are, those by which a tree splits. Older scores lack
-      it, and have all;
-    - the thresholds: ``cuts`` (cuts,), ``cut_columns`` (cuts,) and ``cut_whose`` (cuts,);
-    - about the trees of the common model after the first round: ``linked`` (trees,) and ``owners`` (trees,), to which
-      client a participant puts each, by its thresholds, and whose it is; ``sent_in`` (trees,), its round.
-    """
+    """What thresholds, leaf values and covers of a client's trees tell of its table."""
 
     options = TreesOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_TreesFacts),
-        {
-            "rows": ArrayForm("f", ("rows", "columns"), nan=True),
-            "columns": ArrayForm("i", ("columns",), low=0, optional=True),
-            "whose": ArrayForm("i", ("rows",), low=0),
-            "cuts": ArrayForm("f", ("cuts",)),
-            "cut_columns": ArrayForm("i", ("cuts",), low=0),
-            "cut_whose": ArrayForm("i", ("cuts",), low=0),
-            "linked": ArrayForm("i", ("linked",), low=0),
-            "owners": ArrayForm("i", ("linked",), low=0),
-            "sent_in": ArrayForm("i", ("linked",), low=0),
-        },
-        {},
-    )
+    found = ReadTables
     knows: ClassVar[tuple[str, ...]] = ("nothing, to read trees",)
     asks_peers: ClassVar[bool] = True
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where replies are no bytes."""
-        found = self.needs.unfit(record, knowledge)
+        reasons = self.needs.unfit(record, knowledge)
         if not len(record) or may_hold_trees(record):
-            return found
-        return [*found, _NO_TREES]
+            return reasons
+        return [*reasons, _NO_TREES]
 
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
         """Put trees in a reply's place that split by so many of a client's own values of each column."""
         return plant_trees(reply, rows, count)
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> ReadTables:
+        """Read the trees of each client, and put its table together."""
+        record, notes = seen.record, seen.notes
         reader = ReplyReader(record, self.options.replies)
         by_node: dict[str, list[SentTrees]] = {}
         for reply in reader.read():
             by_node.setdefault(reply.node, []).append(reply)
+        notes += reader.notes
         if not by_node:
-            raise NeedsError(f"attack {self.name}: {_NO_TREES}{why_left_out(reader.notes)}")
-        notes = reader.notes
+            raise NeedsError(f"attack {self.name}: {_NO_TREES}{why_left_out(notes)}")
         features = _count_features(by_node)
         by_node = {node: _take_fitting(replies, features, notes) for node, replies in by_node.items()}
         nodes = [node for node in record.nodes if by_node.get(node)]
@@ -104,23 +133,18 @@ class TreesOfTables(Attack, Plants):
         tables = []
         for node in nodes:
             tables.append(_read_table(by_node[node], columns, rows, notes))
-            progress(len(tables), len(nodes))
-        trees = []
-        for node in nodes:
-            trees.append(sum(len(reply.trees) for reply in by_node[node]))
+            seen.progress(len(tables), len(nodes))
         every = list(chain.from_iterable(by_node.values()))
-        return Scores(
-            attack=self.name,
-            arrays=_join_tables(tables) | {"columns": columns} | link_trees(by_node, nodes, notes),
-            facts={
-                "clients": nodes,
-                "features": features,
-                "objective": by_node[nodes[0]][0].booster.objective,
-                "trees": trees,
-                "rounds": sorted({reply.number for reply in every}),
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+        arrays = _join_tables(tables) | link_trees(by_node, nodes, notes)
+        return ReadTables(
+            clients=tuple(nodes),
+            features=features,
+            objective=by_node[nodes[0]][0].booster.objective,
+            trees=tuple(sum(len(reply.trees) for reply in by_node[node]) for node in nodes),
+            rounds=tuple(sorted({reply.number for reply in every})),
+            targets=seen.knowledge.asked(),
+            columns=columns,
+            **arrays,
         )
 
     def _limit(self, by_node: Mapping[str, Sequence[SentTrees]], notes: list[str]) -> tuple[Places, int]:
@@ -188,13 +212,13 @@ def _read_table(
     known: dict[int, Tree] = {}
 
     def renumber(trees: Sequence[Tree]) -> list[Tree]:
-        found = []
+        renumbered = []
         for tree in trees:
             # A model that was sent to the client is the same in many replies.
             if id(tree) not in known:
                 known[id(tree)] = tree.renumber(every)
-            found.append(known[id(tree)])
-        return found
+            renumbered.append(known[id(tree)])
+        return renumbered
 
     commons = [reply.common for reply in replies if reply.common is not None]
     sent = [tree.columns() for common in commons for tree in common.trees]
@@ -228,8 +252,8 @@ def _limit_predictions(steps: Sequence[SentStep]) -> list[SentStep]:
     kept = []
     for step in steps:
         trees = []
-        for place, tree in enumerate(step.trees):
-            left -= len(step.before) + place + 1
+        for index, tree in enumerate(step.trees):
+            left -= len(step.before) + index + 1
             if left < 0:
                 break
             trees.append(tree)
@@ -247,11 +271,11 @@ def _join_tables(tables: Sequence[tuple[Floats, Sequence[tuple[int, Floats]]]]) 
         "cut_columns": [empty],
         "cut_whose": [empty],
     }
-    for place, (rows, cuts) in enumerate(tables):
+    for client, (rows, cuts) in enumerate(tables):
         arrays["rows"].append(rows)
-        arrays["whose"].append(np.full(len(rows), place, np.int64))
+        arrays["whose"].append(np.full(len(rows), client, np.int64))
         for column, values in cuts:
             arrays["cuts"].append(values)
             arrays["cut_columns"].append(np.full(len(values), column, np.int64))
-            arrays["cut_whose"].append(np.full(len(values), place, np.int64))
-    return {name: np.concatenate(parts) for name, parts in arrays.items()}
+            arrays["cut_whose"].append(np.full(len(values), client, np.int64))
+    return {name: np.concatenate(of_clients) for name, of_clients in arrays.items()}

@@ -87,8 +87,8 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TokensCase:
         "seen": np.ones(world.clients, dtype=np.bool_),
     }
     tables = [{"name": "words", "rows": world.rows, "how": ["single replies"]}]
-    scores = Scores("tokens", arrays, {"clients": [*truth.nodes], "tables": tables, "targets": ""})
-    return TokensCase(seed, scores, truth, RECORD, Knowledge())
+    facts = {"clients": [*truth.nodes], "tables": tables, "rounds": [1], "targets": ""}
+    return TokensCase(seed, Scores("tokens", arrays, facts), truth, RECORD, Knowledge())
 
 
 def _list_used(used: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:

@@ -38,7 +38,8 @@ def case_of(read, held, *, nobody=NONE, auxiliary=NONE, view="individual", seed=
     if not len(read):
         arrays["examples"] = np.zeros((0, held[0].shape[1]), dtype=np.float32)
     update = {"round": 1, "client": "node0", "batch": 8, "found": 0, "why": ""}
-    facts = {"clients": [f"node{place}" for place in range(clients)], "rules": list(RULES), "updates": [update]}
+    nodes = [f"node{client}" for client in range(clients)]
+    facts = {"clients": nodes, "rules": list(RULES), "layer": "0.weight", "updates": [update], "targets": ""}
     owners = np.repeat([str(client) for client in range(clients)], list(map(len, held)))
     truth = Truth(
         clients=tuple(map(str, range(clients))),
@@ -46,13 +47,13 @@ def case_of(read, held, *, nobody=NONE, auxiliary=NONE, view="individual", seed=
         counts=np.array([[len(x)] for x in held]),
         owners=np.zeros(0, dtype=np.str_),
         evaluation=(nobody, np.zeros(len(nobody), dtype=np.int64)),
-        nodes={f"node{place}": str(place) for place in range(clients)},
+        nodes={node: str(client) for client, node in enumerate(nodes)},
         targets="",
         answers={"exact": {"x": np.concatenate(held).astype(np.float32), "owners": owners}},
     )
     own = Targets(auxiliary, np.zeros(len(auxiliary), dtype=np.int64)) if len(auxiliary) else None
     record = SimpleNamespace(view=view)
-    return ExactCase(seed, Scores("exact", arrays, {**facts, "targets": ""}), truth, record, Knowledge(auxiliary=own))
+    return ExactCase(seed, Scores("exact", arrays, facts), truth, record, Knowledge(auxiliary=own))
 
 
 def judged(*cases, draws=999):

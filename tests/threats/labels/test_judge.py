@@ -95,14 +95,14 @@ def test_scores_of_other_labels_than_the_truth_s_are_refused(tmp_path):
     folder = write_digits_run(tmp_path)
     scores = attacked(folder)
     for facts, arrays, message in (
-        ({"classes": 9}, {}, "the scores do not count 9 labels, as they say"),
+        ({"classes": 9}, {}, "expected counts of 9 labels, got 10"),
         (
             {"classes": 9},
             {"counts": scores.arrays["counts"][..., :9], "prior": scores.arrays["prior"][:9]},
-            "the truth counts 10 labels, and the scores 9",
+            "seed 0: the truth counts 10 labels, and the scores 9",
         ),
     ):
         altered = replace(scores, facts={**scores.facts, **facts}, arrays={**scores.arrays, **arrays})
         altered.save(folder / "scores" / "labels.npz")
-        with pytest.raises(DataError, match=f"seed 0: {message}"):
+        with pytest.raises(DataError, match=message):
             judge(folder)

@@ -14,7 +14,7 @@ from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.section import _explain
 from fedattack.threats.plaintext.values import likeness
 from tests.threats.plaintext.world import CLIENTS, EACH, ROUNDS, SIZE, judged, pixels, plain, write_plain_run
-from tests.worlds.attacked import rewrite_truth
+from tests.worlds.attacked import attack, judge, rewrite_truth
 
 
 def rows_of(finding):
@@ -237,3 +237,15 @@ def test_more_examples_than_can_be_compared_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(case, "_MOST_EXAMPLES", 1)
     with pytest.raises(DataError, match="x has 2 examples of 16 numbers; at most 1 of"):
         judged(folder)
+
+
+def test_scores_whose_vectors_do_not_fit_their_numbers_are_refused(tmp_path):
+    folder = write_plain_run(tmp_path)
+    scores = attack("plaintext", folder)
+    for name, array, words in (
+        ("numbers", scores.arrays["numbers"][1:], "the vectors do not fit their numbers"),
+        ("whose", scores.arrays["whose"] + 99, "whose: expected indices below"),
+    ):
+        replace(scores, arrays={**scores.arrays, name: array}).save(folder / "scores" / "plaintext.npz")
+        with pytest.raises(DataError, match=words):
+            judge(folder)

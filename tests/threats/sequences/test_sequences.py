@@ -110,7 +110,10 @@ def test_a_damaged_answer_is_refused(tmp_path):
 def test_scores_that_do_not_add_up_are_refused(tmp_path):
     folder = write_texts_run(tmp_path, "decoder")
     scores = attacked(folder)
-    for name, number, words in (("lengths", 1, "sequences are not as long"), ("whose", 99, "names clients that")):
+    for name, number, words in (
+        ("lengths", 1, "sequences are not as long"),
+        ("whose", 99, "whose: expected indices below"),
+    ):
         altered = {**scores.arrays, name: np.full_like(scores.arrays[name], number)}
         replace(scores, arrays=altered).save(folder / "scores" / "dager.npz")
         with pytest.raises(DataError, match=words):

@@ -197,6 +197,10 @@ def test_scores_that_do_not_fit_each_other_are_refused(tmp_path):
     replace(scores, facts={**scores.facts, "features": 1}).save(folder / "scores" / "trees.npz")
     with pytest.raises(DataError, match="rows of 2 columns, 1 features, 2 clients"):
         judge(folder)
+    whose = np.full_like(scores.arrays["whose"], 2)
+    replace(scores, arrays={**scores.arrays, "whose": whose}).save(folder / "scores" / "trees.npz")
+    with pytest.raises(DataError, match="whose: expected indices below 2, got 2"):
+        judge(folder)
 
 
 def test_a_damaged_answer_is_refused(tmp_path):
