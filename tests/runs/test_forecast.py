@@ -28,6 +28,7 @@ from fedattack.threats.membership import blind
 from fedattack.threats.membership import judge as membership
 from fedattack.threats.membership.case import AggregateCase, MembershipCase
 from fedattack.threats.membership.judge import AggregateMembershipJudge, MembershipJudge
+from fedattack.threats.membership.membership import LikelyMembers
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
@@ -76,19 +77,13 @@ def members(targets, seed, kind=MembershipCase, attack="membership", columns=2):
     asked = np.minimum(owner, columns - 1)
     right = (asked[:, None] == np.arange(columns)) & (owner >= 0)[:, None]
     score = right + 0.001 * x[:, :1]
-    arrays = {"labels": labels, "score/fedmia": score, "score/loss-series": score, "per_round": score[None]}
-    facts = {
-        "clients": [f"node{place}" for place in range(columns)],
-        "rounds": [1],
-        "methods": ["fedmia", "loss-series"],
-        "targets": "",
-        "trained": 0,
-    }
+    nodes = [f"node{column}" for column in range(columns)]
+    asked_of = Targets(x, labels)
+    found = LikelyMembers.of(asked_of, {"fedmia": score, "loss-series": score}, score[None], clients=nodes, rounds=[1])
     owners = np.array([str(one) if one >= 0 else NOBODY for one in owner])
     view = INDIVIDUAL if columns > 1 else AGGREGATE
-    return kind(
-        seed, Scores(attack, arrays, facts), truth_of(2, owners=owners), view, Knowledge(targets=Targets(x, labels))
-    )
+    known = Knowledge(targets=asked_of)
+    return kind(seed, Scores.of(attack, found), truth_of(2, owners=owners), view, known)
 
 
 def members_of_sums(targets, seed):
@@ -130,6 +125,8 @@ def group(clients, seed):
         "rounds": [1],
         "nodes": [f"node{place}" for place in range(clients)],
         "attributes": {"level": ["a", "b", "c"]},
+        "clients": 1,
+        "epochs": 1,
         "targets": "",
     }
     scores = Scores("private-attribute", {"beliefs-level": np.eye(3)[held][None, None]}, facts)

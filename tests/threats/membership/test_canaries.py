@@ -9,7 +9,6 @@ from fedattack.attacks.knowledge import ModelKnowledge
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.opened import open_runs
 from fedattack.audit.truth import read_truth
-from fedattack.audit.untried import lacking
 from fedattack.base.errors import NeedsError
 from fedattack.learning.departures import CanaryWeights, FirstLayers
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -100,8 +99,9 @@ def test_an_honest_server_plants_none(tmp_path):
     record = run_preset("canary", [*SMALL, "server=passive"], 0, tmp_path)
     known = read_knowledge(tmp_path / "knowledge")
     # So it is not tried at all where nobody chooses, as in audits of apps.
-    assert lacking(CANARY, record, known) == ["it needs a server that is canary, and this one is passive"]
-    with pytest.raises(NeedsError, match=r"needs a server that is canary; that of .* is passive"):
+    (reason,) = CANARY.find_obstacles(record, known)
+    assert reason.what == "it needs a server that is canary, and this one is passive"
+    with pytest.raises(NeedsError, match="it needs a server that is canary, and this one is passive"):
         CANARY.run(record, known, device="cpu")
 
 
