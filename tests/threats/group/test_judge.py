@@ -47,6 +47,8 @@ def case(beliefs, held, adversaries=("svm",), seed=0, nodes=None):
         "rounds": [*range(1, beliefs.shape[1] + 1)],
         "nodes": [*known.nodes],
         "attributes": {"level": [*VALUES]},
+        "clients": 1,
+        "epochs": 1,
         "targets": "",
     }
     return PrivateAttributeCase(
