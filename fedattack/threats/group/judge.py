@@ -159,7 +159,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
                     "attribute": name,
                     "adversary": adversary,
                     "has": values[held[node]],
-                    "named": several([values[value] for value in np.flatnonzero(belief == belief.max())]),
+                    "named": several([values[value] for value in np.flatnonzero(belief == belief.max()).tolist()]),
                     "confidence": float(belief.max()),
                     "right": float(credit[index, node]),
                 }

@@ -87,7 +87,7 @@ class LikelyMembers:
     methods: tuple[Name, ...]
     scores: Annotated[Mapping[str, NDArray[np.float64]], Axes("targets", "clients", nan=True, prefix="score/")]
     per_round: Annotated[NDArray[np.floating[Any]], Axes("rounds", "targets", "clients", nan=True)]
-    labels: Annotated[NDArray[Any], Axes("targets", rest=True)]
+    labels: Annotated[NDArray[Any], Axes("targets", rest=True, kinds="iuf")]
 
     @classmethod
     def of(
