@@ -36,6 +36,7 @@ from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.inversion import without_replay
+from tests.threats.inversion import inverted
 from tests.threats.source.likely import make_scores
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
@@ -150,8 +151,7 @@ def inversion(others, seed):
     images = np.random.default_rng(seed).random((others + 1, 1, 8, 8)).astype(np.float32)
     labels = np.zeros(others + 1, dtype=np.int64)
     held = HeldRecords(images[:1], labels[:1], ("0",))
-    facts = {"batches": [{"node": "node0", "client": "node0", "round": 1, "records": 1}], "targets": ""}
-    scores = Scores("inversion", {"images": images[:1], "labels": labels[:1], "batches": labels[:1]}, facts)
+    scores = inverted.make_scores(images[:1], labels[:1], ["0"], each=1)
     truth = truth_of(1, records=held, evaluation=(images[1:], labels[1:]))
     return InversionCase(seed, scores, truth, INDIVIDUAL, Knowledge())
 
