@@ -28,14 +28,16 @@ from fedattack.threats.membership import blind
 from fedattack.threats.membership import judge as membership
 from fedattack.threats.membership.case import AggregateCase, MembershipCase
 from fedattack.threats.membership.judge import AggregateMembershipJudge, MembershipJudge
+from fedattack.threats.membership.membership import LikelyMembers
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
-from fedattack.threats.source.sia import combine_rounds
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.inversion import without_replay
+from tests.threats.inversion import inverted
+from tests.threats.source.likely import make_scores
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
 INDIVIDUAL, AGGREGATE = SimpleNamespace(view="individual"), SimpleNamespace(view="aggregate")
@@ -64,13 +66,7 @@ def truth_of(clients, **parts):
 def source(clients, seed):
     owner = np.repeat(np.arange(clients), 4)
     losses = np.where(np.arange(clients) == owner[:, None], 0.1, 1.0)[None]
-    arrays = {
-        "losses": losses,
-        "combined": combine_rounds(losses),
-        "log_prior": np.zeros(clients),
-        "labels": np.zeros(len(owner), dtype=np.int64),
-    }
-    scores = Scores("sia", arrays, {"clients": [f"node{place}" for place in range(clients)], "rounds": [1]})
+    scores = make_scores(losses, np.zeros(len(owner), dtype=np.int64), [f"node{place}" for place in range(clients)])
     return SourceCase(seed, scores, truth_of(clients, owners=owner.astype(str)), INDIVIDUAL, Knowledge())
 
 
@@ -82,19 +78,13 @@ def members(targets, seed, kind=MembershipCase, attack="membership", columns=2):
     asked = np.minimum(owner, columns - 1)
     right = (asked[:, None] == np.arange(columns)) & (owner >= 0)[:, None]
     score = right + 0.001 * x[:, :1]
-    arrays = {"labels": labels, "score/fedmia": score, "score/loss-series": score, "per_round": score[None]}
-    facts = {
-        "clients": [f"node{place}" for place in range(columns)],
-        "rounds": [1],
-        "methods": ["fedmia", "loss-series"],
-        "targets": "",
-        "trained": 0,
-    }
+    nodes = [f"node{column}" for column in range(columns)]
+    asked_of = Targets(x, labels)
+    found = LikelyMembers.of(asked_of, {"fedmia": score, "loss-series": score}, score[None], clients=nodes, rounds=[1])
     owners = np.array([str(one) if one >= 0 else NOBODY for one in owner])
     view = INDIVIDUAL if columns > 1 else AGGREGATE
-    return kind(
-        seed, Scores(attack, arrays, facts), truth_of(2, owners=owners), view, Knowledge(targets=Targets(x, labels))
-    )
+    known = Knowledge(targets=asked_of)
+    return kind(seed, Scores.of(attack, found), truth_of(2, owners=owners), view, known)
 
 
 def members_of_sums(targets, seed):
@@ -136,6 +126,8 @@ def group(clients, seed):
         "rounds": [1],
         "nodes": [f"node{place}" for place in range(clients)],
         "attributes": {"level": ["a", "b", "c"]},
+        "clients": 1,
+        "epochs": 1,
         "targets": "",
     }
     scores = Scores("private-attribute", {"beliefs-level": np.eye(3)[held][None, None]}, facts)
@@ -159,8 +151,7 @@ def inversion(others, seed):
     images = np.random.default_rng(seed).random((others + 1, 1, 8, 8)).astype(np.float32)
     labels = np.zeros(others + 1, dtype=np.int64)
     held = HeldRecords(images[:1], labels[:1], ("0",))
-    facts = {"batches": [{"node": "node0", "client": "node0", "round": 1, "records": 1}], "targets": ""}
-    scores = Scores("inversion", {"images": images[:1], "labels": labels[:1], "batches": labels[:1]}, facts)
+    scores = inverted.make_scores(images[:1], labels[:1], ["0"], each=1)
     truth = truth_of(1, records=held, evaluation=(images[1:], labels[1:]))
     return InversionCase(seed, scores, truth, INDIVIDUAL, Knowledge())
 

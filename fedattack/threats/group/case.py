@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedattack.audit.judge import Case
 from fedattack.base.errors import DataError
+from fedattack.threats.group.private_attribute import AttributeBeliefs
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -45,20 +46,25 @@ class PrivateAttributeCase(Case):
     NODES = "nodes"
 
     def __post_init__(self) -> None:
-        for name, values in self.scores.facts["attributes"].items():
-            held = self.truth.private.get(name)
-            if held is None or [*held.names] != values:
-                true = "none" if held is None else ", ".join(held.names)
+        for name, values in self.found.attributes.items():
+            true_values = self.truth.private.get(name)
+            if true_values is None or true_values.names != values:
+                true = "none" if true_values is None else ", ".join(true_values.names)
                 raise DataError(
                     f"seed {self.seed}: the scores are about {name!r} with the values {', '.join(values)}, the truth "
                     f"has {true}; attack again, or mend truth/private.json"
                 )
-        self.truth.check_nodes(self.scores.facts["nodes"], seed=self.seed, where="scores")
+        self.truth.check_nodes(self.found.nodes, seed=self.seed, where="scores")
+
+    @property
+    def found(self) -> AttributeBeliefs:
+        """What adversaries believe."""
+        return self.scores.as_found(AttributeBeliefs)
 
     def beliefs(self, name: str, adversary: str) -> Floats:
         """Return what an adversary believes of an attribute, (rounds, nodes, values)."""
-        line = self.scores.facts["adversaries"].index(adversary)
-        return np.asarray(self.scores.arrays[f"beliefs-{name}"][line])
+        beliefs: Floats = self.found.beliefs[name][self.found.adversaries.index(adversary)]
+        return beliefs
 
     def held(self, name: str) -> Rows:
         """Return the true value of each client, (clients,)."""

@@ -27,6 +27,7 @@ from fedattack.audit.table import Row, rows_of
 from fedattack.base.errors import DataError
 from fedattack.threats.group.case import Floats, PrivateAttributeCase, Rows
 from fedattack.threats.group.options import ADVERSARIES
+from fedattack.threats.group.private_attribute import AttributeBeliefs
 from fedattack.threats.group.tables import CLIENTS, REPLIES
 
 MAJORITY = "the commonest value"
@@ -59,10 +60,10 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     @measure("*-*")
     def name_values(self) -> Iterator[Measurement]:
         """Count for each attribute and adversary how often a client's value is named."""
-        facts = self.cases[0].scores.facts
-        if any(self.each(lambda case: case.scores.facts["adversaries"] != facts["adversaries"])):
+        found = self.cases[0].found
+        if any(self.each(lambda case: case.found.adversaries != found.adversaries)):
             raise DataError("seeds were attacked by different adversaries; attack the whole run folder again")
-        for name, adversary in product(facts["attributes"], facts["adversaries"]):
+        for name, adversary in product(found.attributes, found.adversaries):
             yield self._name_values(name, adversary)
 
     def _name_values(self, name: str, adversary: str) -> Measurement:
@@ -77,7 +78,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             held = case.held(name)
             commonest.append(float(np.bincount(held).max() / len(held)))
         baselines = {MAJORITY: fmean(commonest)}
-        values = self.cases[0].scores.facts["attributes"][name]
+        values = list(self.cases[0].found.attributes[name])
         return rate.measured(
             "the null is the same decisions against other clients' values",
             metric=metric_of(name, adversary),
@@ -104,10 +105,10 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     @classmethod
     def headline_of(cls, scores: Scores) -> str:
         """Name the metric of the first attribute, of the first adaptive adversary if there is one."""
-        adversaries: list[str] = scores.facts["adversaries"]
-        adaptive = [name for name in adversaries if name.endswith(ADAPTIVE)]
-        attribute = next(iter(scores.facts["attributes"]))
-        return metric_of(attribute, (adaptive or adversaries)[0])
+        found = scores.as_found(AttributeBeliefs)
+        adaptive = [name for name in found.adversaries if name.endswith(ADAPTIVE)]
+        attribute = next(iter(found.attributes))
+        return metric_of(attribute, (adaptive or found.adversaries)[0])
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
@@ -148,7 +149,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     def list_answers(self, case: PrivateAttributeCase) -> Iterator[Row]:
         """List every answer that was made of a reply."""
         for name, adversary, values in self._list_asked(case):
-            rounds, held = case.scores.facts["rounds"], case.held_by_node(name)
+            rounds, held = case.found.rounds, case.held_by_node(name)
             beliefs, credit = case.beliefs(name, adversary), case.credit(name, adversary)
             for index, node in np.argwhere(~np.isnan(credit)).tolist():
                 belief = beliefs[index, node]
@@ -158,20 +159,20 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
                     "attribute": name,
                     "adversary": adversary,
                     "has": values[held[node]],
-                    "named": several([values[value] for value in np.flatnonzero(belief == belief.max())]),
+                    "named": several([values[value] for value in np.flatnonzero(belief == belief.max()).tolist()]),
                     "confidence": float(belief.max()),
                     "right": float(credit[index, node]),
                 }
 
     @staticmethod
-    def _list_asked(case: PrivateAttributeCase) -> Iterator[tuple[str, str, list[str]]]:
+    def _list_asked(case: PrivateAttributeCase) -> Iterator[tuple[str, str, Sequence[str]]]:
         """Yield each attribute and adversary of a run, with the attribute's values."""
-        facts = case.scores.facts
-        for name, adversary in product(facts["attributes"], facts["adversaries"]):
-            yield name, adversary, facts["attributes"][name]
+        attributes = case.found.attributes
+        for name, adversary in product(attributes, case.found.adversaries):
+            yield name, adversary, attributes[name]
 
     def _per_round(self, name: str, adversary: str) -> dict[str, Any]:
-        rounds = self.cases[0].scores.facts["rounds"]
+        rounds = list(self.cases[0].found.rounds)
         credit = self.each(lambda case: case.credit(name, adversary))
         series: dict[str, list[Any]] = {"rounds": rounds, "value": [], "low": [], "high": []}
         for index in range(len(rounds)):
@@ -191,7 +192,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
     def _count_confusion(self, name: str, adversary: str) -> list[list[int]]:
         """Count decisions (columns) of clients' values (rows) over all rounds."""
-        size = len(self.cases[0].scores.facts["attributes"][name])
+        size = len(self.cases[0].found.attributes[name])
         counts = np.zeros((size, size), dtype=np.int64)
         for case in self.cases:
             beliefs = case.beliefs(name, adversary)

@@ -14,18 +14,18 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from torch import nn
-from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model
 from fedattack.attacks.replies import MOST_EXAMPLES, check_steps, choose_rounds, replied, why_left_out
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError, short
+from fedattack.base.stored import Axes
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import trust_given
@@ -212,28 +212,54 @@ def _draw_size(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
-class _PrivateAttributeFacts(TypedDict):
-    adversaries: Annotated[list[Name], Field(min_length=1)]
-    rounds: list[Number]
-    nodes: list[Name]
-    attributes: Annotated[dict[Name, list[Name]], Field(min_length=1)]
+@dataclass(frozen=True, eq=False)
+class AttributeBeliefs:
+    """What adversaries believe of the private attributes of clients.
+
+    Attributes
+    ----------
+    adversaries
+        Static ones and, where the clients' defence is known, adaptive ones.
+    rounds, nodes
+        Numbers of the rounds that were attacked, and whose updates there are in them.
+    attributes
+        By attribute the names of its values.
+    clients, epochs
+        How many clients the attacker made up in each round, and for how many epochs networks were fitted.
+    targets
+        Fingerprint of the targets that the attacker knows.
+    beliefs
+        (adversaries, rounds, nodes, values) by attribute: probabilities of its values, which sum to one; NaN where a
+        node sent nothing that can be used.
+    """
+
+    adversaries: Annotated[tuple[Name, ...], Field(min_length=1)]
+    rounds: tuple[Number, ...]
+    nodes: tuple[Name, ...]
+    attributes: Annotated[Mapping[Name, tuple[Name, ...]], Field(min_length=1)]
+    clients: Number
+    epochs: Number
     targets: Name
+    beliefs: Annotated[
+        Mapping[str, NDArray[np.float64]],
+        Axes("adversaries", "rounds", "nodes", low=0, high=1 + 1e-6, nan=True, rest=True, prefix="beliefs-"),
+    ]
+
+    def fault(self) -> str:
+        """Say where beliefs are not about the attributes' values, or nothing."""
+        for name, values in self.attributes.items():
+            if name not in self.beliefs:
+                return f"there is no array beliefs-{short(name, 60)}"
+            if self.beliefs[name].shape[3:] != (len(values),):
+                return f"beliefs-{short(name, 60)}: expected {len(values)} values, got {self.beliefs[name].shape[3:]}"
+        return ""
 
 
 class PrivateAttribute(Attack):
-    """What each client's examples have in common, from its updates, by every adversary in several rounds.
-
-    Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
-    NaN where a node sent nothing. The facts name ``adversaries``, static ones and, where the clients' defence is known,
-    adaptive ones, the ``rounds``, the ``nodes`` and the values of the ``attributes``.
-    """
+    """What each client's examples have in common, from its updates, by every adversary in several rounds."""
 
     options = PrivateAttributeOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_PrivateAttributeFacts),
-        {"beliefs-*": ArrayForm("f", ("adversaries", "rounds", "nodes"), low=0, high=1 + 1e-6, nan=True, rest=True)},
-        {"adversaries": "adversaries", "rounds": "rounds", "nodes": "nodes"},
-    )
+    found = AttributeBeliefs
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
@@ -241,11 +267,12 @@ class PrivateAttribute(Attack):
         "for adaptive adversaries the clients' defence and its settings, but not what it draws",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> AttributeBeliefs:
+        """Train all adversaries at the models of the rounds, and ask them about the replies."""
+        record, knowledge, options = seen.record, seen.knowledge, self.options
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
         attributes = knowledge.attributes
         defence = knowledge.defence
-        options = self.options
         names: list[str] = list(options.adversaries)
         if defence is not None:
             # What cannot be built is refused before any work.
@@ -261,49 +288,44 @@ class PrivateAttribute(Attack):
             )
         architecture = model.build()
         check_model(architecture, record)
-        torch_device = pick_device(device)
-        made = _Made(model, training, auxiliary, options.clients, str(torch_device), options.memory)
+        device = pick_device(seen.device)
+        made = _Made(model, training, auxiliary, options.clients, str(device), options.memory)
         chosen = self._chosen(record)
         nodes = sorted(set().union(*map(_replies, chosen.values())))
         beliefs: dict[str, NDArray[np.float64]] = {}
         for name, known in attributes.items():
-            beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
-        notes: list[str] = []
+            beliefs[name] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         pieces = len(chosen) * len(attributes)
         pooling = _pooling_of(architecture)
-        adversaries = _Adversaries(made, pooling, attributes, defence, options.adversaries, options.epochs, seed)
-        found = fan_out(
+        adversaries = _Adversaries(made, pooling, attributes, defence, options.adversaries, options.epochs, seen.seed)
+        answered = fan_out(
             adversaries,
-            _pieces(chosen, knowledge, attributes, pooling, notes),
+            _pieces(chosen, knowledge, attributes, pooling, seen.notes),
             count=pieces,
             workers=options.workers,
             memory=options.memory,
             carried=sum(4 * value.numel() for value in architecture.state_dict().values()),
             paths=() if defence is None else defence.paths,
-            device=torch_device,
+            device=device,
         )
-        for done, (piece, of_piece) in enumerate(found):
+        for done, (piece, of_piece) in enumerate(answered):
             columns = list(map(nodes.index, piece.nodes))
-            beliefs[f"beliefs-{piece.attribute}"][:, piece.index, columns] = of_piece
-            progress(done + 1, pieces)
+            beliefs[piece.attribute][:, piece.index, columns] = of_piece
+            seen.progress(done + 1, pieces)
         if all(np.isnan(array).all() for array in beliefs.values()):
             raise NeedsError(
                 f"attack {self.name} needs updates that can be pooled, and {record.path} holds none"
-                f"{why_left_out(notes)}"
+                f"{why_left_out(seen.notes)}"
             )
-        return Scores(
-            attack=self.name,
-            arrays=beliefs,
-            facts={
-                "adversaries": names,
-                "rounds": list(chosen),
-                "nodes": nodes,
-                "attributes": {name: list(known.values) for name, known in attributes.items()},
-                "clients": options.clients,
-                "epochs": options.epochs,
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+        return AttributeBeliefs(
+            adversaries=tuple(names),
+            rounds=tuple(chosen),
+            nodes=tuple(nodes),
+            attributes={name: tuple(known.values) for name, known in attributes.items()},
+            clients=options.clients,
+            epochs=options.epochs,
+            targets=knowledge.asked(),
+            beliefs=beliefs,
         )
 
     def _chosen(self, record: Record) -> dict[int, Round]:

@@ -8,7 +8,7 @@ An example may have been attacked in several rounds. It counts once, with the me
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from fedattack.learning.importing import trust_given
 from fedattack.record import Observation
 from fedattack.threats.inversion.exchange import AttackedClient, Exchanged, exchange
 from fedattack.threats.inversion.images import Images, pair_images, peak_ratio, squared_error, structural_similarity
-from fedattack.threats.inversion.inversion import client_training, movement_of
+from fedattack.threats.inversion.inversion import InvertedReply, ReconstructedExamples, client_training, movement_of
 from fedattack.threats.inversion.preflight import Preflight, preflight
 
 RECOGNISED = 20.0
@@ -63,13 +63,13 @@ class InversionCase(Case):
     """One seed's reconstructed examples beside those that clients trained on, which the truth must hold."""
 
     def __post_init__(self) -> None:
-        held, images = self.held, self.scores.arrays["images"]
+        held, images = self.held, self.found.images
         if images.shape[1:] != held.x.shape[1:]:
             raise DataError(
                 f"seed {self.seed}: reconstructed examples have shape {images.shape[1:]} and those of the truth "
                 f"{held.x.shape[1:]}; attack again"
             )
-        rebuilt = {*self.scores.arrays["batches"].tolist()}
+        rebuilt = {*self.found.of_batch.tolist()}
         for number, _, _ in self.batches:
             if number not in rebuilt:
                 raise DataError(
@@ -80,6 +80,11 @@ class InversionCase(Case):
                 f"seed {self.seed}: truth/records.npz has the examples of none of the attacked clients; expected those "
                 "of the clients that truth/nodes names; attack clients of few examples"
             )
+
+    @property
+    def found(self) -> ReconstructedExamples:
+        """The reconstructed examples."""
+        return self.scores.as_found(ReconstructedExamples)
 
     @property
     def held(self) -> HeldRecords:
@@ -108,8 +113,8 @@ class InversionCase(Case):
     def batches(self) -> list[tuple[int, str, NDArray[np.int64]]]:
         """Which of the scores' batches can be judged: number, client, and the indices of its examples."""
         owners, batches = np.array(self.held.owners), []
-        for number, batch in enumerate(self.scores.facts["batches"]):
-            client = self.truth.nodes.get(batch["node"], batch["node"])
+        for number, batch in enumerate(self.found.batches):
+            client = self.truth.nodes.get(batch.node, batch.node)
             rows = np.flatnonzero(owners == client)
             if len(rows):
                 batches.append((number, client, rows))
@@ -117,29 +122,29 @@ class InversionCase(Case):
 
     @cached_property
     def clients_replies(self) -> dict[str, list[int]]:
-        """By client the places of its batches among :attr:`batches`; all of them are about the same examples."""
+        """By client the indices of its batches among :attr:`batches`; all of them are about the same examples."""
         replies: dict[str, list[int]] = defaultdict(list)
-        for place, (_, client, _) in enumerate(self.batches):
-            replies[client].append(place)
+        for index, (_, client, _) in enumerate(self.batches):
+            replies[client].append(index)
         return dict(replies)
 
     @cached_property
     def clients_rows(self) -> list[NDArray[np.int64]]:
         """For each client the indices of its examples."""
-        return [self.batches[places[0]][2] for places in self.clients_replies.values()]
+        return [self.batches[indices[0]][2] for indices in self.clients_replies.values()]
 
     def by_example(self, batches: Sequence[Compared], measure: str) -> Floats:
         """Return a measure of each example (examples,), client by client: the median over its rounds."""
         values = []
-        for places in self.clients_replies.values():
-            values.append(np.median([getattr(batches[place], measure) for place in places], axis=0))
+        for indices in self.clients_replies.values():
+            values.append(np.median([getattr(batches[index], measure) for index in indices], axis=0))
         return np.concatenate(values)
 
     def share_recognised(self, batches: Sequence[Compared]) -> Floats:
         """Return in which share of its rounds each example is recognised, (examples,)."""
         shares = []
-        for places in self.clients_replies.values():
-            shares.append(np.mean([batches[place].ratio >= RECOGNISED for place in places], axis=0))
+        for indices in self.clients_replies.values():
+            shares.append(np.mean([batches[index].ratio >= RECOGNISED for index in indices], axis=0))
         return np.concatenate(shares)
 
     @property
@@ -151,8 +156,8 @@ class InversionCase(Case):
         """Measure the reconstructions beside other examples than the true ones."""
         unheld, labels = self.truth.evaluation
         attacked = []
-        for places, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
-            replies = [self.reconstruct(self.batches[place][0]) for place in places]
+        for indices, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
+            replies = [self.reconstruct(self.batches[index][0]) for index in indices]
             attacked.append(AttackedClient(self.true_records(rows), self._cells(self.held.y[rows]), replies))
         rng = np.random.default_rng((self.seed, _EXCHANGING))
         return exchange(attacked, (self.scale(unheld), self._cells(labels)), RECOGNISED, rng, draws)
@@ -168,12 +173,12 @@ class InversionCase(Case):
         """
         classes = np.unique(self.held.y)
         true = np.stack([count_labels(self.held.y[rows], classes) for rows in self.clients_rows])
-        labels, batches = self.scores.arrays["labels"], self.scores.arrays["batches"]
+        labels, of_batch = self.found.labels, self.found.of_batch
         table = []
-        for places in self.clients_replies.values():
+        for indices in self.clients_replies.values():
             of_rounds = []
-            for place in places:
-                restored = count_labels(labels[batches == self.batches[place][0]], classes)
+            for index in indices:
+                restored = count_labels(labels[of_batch == self.batches[index][0]], classes)
                 of_rounds.append(np.minimum(restored, true).sum(axis=1))
             table.append(np.mean(of_rounds, axis=0))
         return np.stack(table)
@@ -194,7 +199,7 @@ class InversionCase(Case):
 
     def reconstruct(self, number: int) -> Images:
         """Return the scaled reconstructions of a batch."""
-        return self.scale(self.scores.arrays["images"][self.scores.arrays["batches"] == number])
+        return self.scale(self.found.images[self.found.of_batch == number])
 
     def true_records(self, rows: NDArray[np.int64]) -> Images:
         """Return scaled examples that clients trained on."""
@@ -246,21 +251,21 @@ class InversionCase(Case):
         low, high = self.limits
         preflights = []
         for number, _, rows in self.batches:
-            reply = self._reply(self.scores.facts["batches"][number])
+            reply = self._reply(self.found.batches[number])
             sent, received = movement_of(reply, self.record, architecture, how), dict(reply.received or {})
             x, y = self.held.x[rows], self.held.y[rows]
             replay = preflight(architecture, trust_given(model.loss), how, received, sent, x, y, low=low, high=high)
             preflights.append(replay)
         return preflights
 
-    def _reply(self, batch: Mapping[str, Any]) -> Observation:
+    def _reply(self, batch: InvertedReply) -> Observation:
         for round_ in self.record:
             for observation in round_.observations:
-                named = (round_.number, observation.node) == (batch["round"], batch["node"])
+                named = (round_.number, observation.node) == (batch.round, batch.node)
                 if named and observation.arrays is not None:
                     return observation
         raise DataError(
-            f"seed {self.seed}: the scores are about round {batch['round']}, node {batch['node']}, of which the record "
+            f"seed {self.seed}: the scores are about round {batch.round}, node {batch.node}, of which the record "
             "has no reply; attack again"
         )
 

@@ -33,7 +33,7 @@ _FEWEST = 999
 _AT_ONCE = 1_000
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class AttackedClient:
     """
 
     examples: Images
-    labels: Places
+    labels: Integers
     replies: Sequence[Images]
 
 
@@ -78,7 +78,7 @@ class Exchanged:
 
 def exchange(
     attacked: Sequence[AttackedClient],
-    others: tuple[Images, Places],
+    others: tuple[Images, Integers],
     recognised: float,
     rng: np.random.Generator,
     draws: int,
@@ -103,12 +103,12 @@ def exchange(
     chosen = _chosen(of_truth, others[1], rng)
     pool = np.concatenate([truth, others[0][chosen]])
     labels = np.concatenate([of_truth, others[1][chosen]])
-    places = _places(labels, len(truth), rng, _worth(attacked, draws))
+    indices = _draw_indices(labels, len(truth), rng, _worth(attacked, draws))
 
     ratios, similar, found = [], [], []
     start = 0
     for client in attacked:
-        own = places[:, start : start + len(client.labels)]
+        own = indices[:, start : start + len(client.labels)]
         rounds = [_measure_pairs(images, pool, labels, own) for images in client.replies]
         ratio = np.stack([of_round["ratio"] for of_round in rounds])
         ratios.append(np.median(ratio, axis=0))
@@ -124,7 +124,7 @@ def exchange(
     )
 
 
-def arrangements_of(of_clients: Sequence[Places], of_others: Places) -> float:
+def arrangements_of(of_clients: Sequence[Integers], of_others: Integers) -> float:
     """Count the exchanges of :func:`exchange` that differ.
 
     Parameters
@@ -143,7 +143,7 @@ def _join(of_clients: Sequence[Floats]) -> NDArray[np.float32]:
     return np.concatenate(of_clients, axis=1).astype(np.float32)
 
 
-def _chosen(of_truth: Places, of_others: Places, rng: np.random.Generator) -> Places:
+def _chosen(of_truth: Integers, of_others: Integers, rng: np.random.Generator) -> Integers:
     """Choose others of the labels that are asked about; all where there are few."""
     asked = np.unique(of_truth)
     most = max(OF_A_LABEL, OTHERS // len(asked))
@@ -166,16 +166,16 @@ def _worth(attacked: Sequence[AttackedClient], draws: int) -> int:
     return min(draws, max(_FEWEST, int(most)))
 
 
-def _places(labels: Places, examples: int, rng: np.random.Generator, draws: int) -> Places:
+def _draw_indices(labels: Integers, examples: int, rng: np.random.Generator, draws: int) -> Integers:
     """Draw what of the pool stands for each true example, (1 + draws, examples); first these themselves."""
-    places = [np.arange(examples)[np.newaxis]]
+    indices = [np.arange(examples)[np.newaxis]]
     for start in range(0, draws, _AT_ONCE):
         exchanged = exchange_within(labels, rng, min(_AT_ONCE, draws - start))
-        places.append(exchanged[:, :examples])
-    return np.concatenate(places)
+        indices.append(exchanged[:, :examples])
+    return np.concatenate(indices)
 
 
-def _measure_pairs(images: Images, pool: Images, labels: Places, places: Places) -> dict[str, Floats]:
+def _measure_pairs(images: Images, pool: Images, labels: Integers, indices: Integers) -> dict[str, Floats]:
     """Pair reconstructions with what stands for the true examples, and measure them.
 
     Parameters
@@ -184,7 +184,7 @@ def _measure_pairs(images: Images, pool: Images, labels: Places, places: Places)
         (m, …): reconstructions of one reply.
     pool, labels
         (n, …), (n,)
-    places
+    indices
         (exchanges, k): in the pool.
 
     Returns
@@ -192,13 +192,13 @@ def _measure_pairs(images: Images, pool: Images, labels: Places, places: Places)
     dict of ndarray
         (exchanges, k): ``ratio`` in dB and, of images, ``similarity``.
     """
-    asked = np.flatnonzero(np.isin(labels, labels[places[0]]))
+    asked = np.flatnonzero(np.isin(labels, labels[indices[0]]))
     where = np.zeros(len(pool), dtype=np.int64)
     where[asked] = np.arange(len(asked))
     # Grey stands in where there are fewer reconstructions than examples.
     given = np.concatenate([images, np.full_like(images[:1], 0.5)])
     errors = _errors(given, pool[asked])
-    at = where[places]
+    at = where[indices]
     paired = _pair(np.ascontiguousarray(errors[:-1].T), at)
     measures = {"ratio": peak_ratio(errors[paired, at])}
     if pool.ndim == 4:
@@ -213,7 +213,7 @@ def _errors(one: Images, other: Images) -> Floats:
     return np.asarray(np.maximum(squares - 2 / a.shape[1] * (a @ b.T), 0))
 
 
-def _pair(cost: Floats, at: Places) -> Places:
+def _pair(cost: Floats, at: Integers) -> Integers:
     """Return which reconstruction stands for each example (exchanges, k), −1 for none, at the least cost.
 
     Parameters
@@ -224,19 +224,20 @@ def _pair(cost: Floats, at: Places) -> Places:
         (exchanges, k): which examples.
     """
     paired = np.full(at.shape, -1, dtype=np.int64)
-    for stand_in, places in zip(paired, at, strict=True):
-        rows, columns = linear_sum_assignment(cost[places])
+    for stand_in, indices in zip(paired, at, strict=True):
+        rows, columns = linear_sum_assignment(cost[indices])
         stand_in[rows] = columns
     return paired
 
 
-def _arrangements(of_clients: Sequence[Places], labels: Places) -> float:
+def _arrangements(of_clients: Sequence[Integers], labels: Integers) -> float:
     """Count the exchanges that differ; within a client the order does not count."""
     logarithm = 0.0
     asked = np.concatenate(of_clients)
     for label in np.unique(asked):
-        size, places = int((labels == label).sum()), int((asked == label).sum())
-        logarithm += float(gammaln(size + 1) - gammaln(size - places + 1))
+        size, taken = int((labels == label).sum()), int((asked == label).sum())
+        # So many of a label are chosen in order; within a client the order makes no difference.
+        logarithm += float(gammaln(size + 1) - gammaln(size - taken + 1))
         for of_client in of_clients:
             logarithm -= float(gammaln((of_client == label).sum() + 1))
     return count_of(logarithm)

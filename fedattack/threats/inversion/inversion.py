@@ -7,25 +7,24 @@ looks for some whose training would have moved the model as the client's did.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
 from fedattack.base.errors import ModelError, NeedsError, RecordError
+from fedattack.base.stored import Axes, Count, Finite
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record
@@ -40,7 +39,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     groups_of,
     invert_group,
 )
-from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
+from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method, Order
 from fedattack.threats.labels.rules import restore_labels
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
@@ -98,16 +97,67 @@ _MOST_RECORDS = 4096
 _MOST_STEPS = 1_000
 
 
-class _BatchFacts(TypedDict):
+@dataclass(frozen=True)
+class InvertedReply:
+    """A reply of which examples were reconstructed: whose it is, and what it told.
+
+    Attributes
+    ----------
+    node, client, round
+        Whose reply it is, and in which round.
+    records
+        How many examples it is about.
+    statistics
+        Of how many layers it told the batch's means and variances.
+    """
+
     node: Name
     client: Name
     round: Number
     records: Number
+    statistics: Count
 
 
-class _InversionFacts(TypedDict):
-    batches: list[_BatchFacts]
+@dataclass(frozen=True, eq=False)
+class ReconstructedExamples:
+    """Examples that were reconstructed of replies, and how they were searched for.
+
+    Attributes
+    ----------
+    batches
+        The replies, each of which is about one batch.
+    method, iterations, restarts, variation, statistics, order
+        How they were searched for, as :class:`~fedattack.threats.inversion.gradient_inversion.Search` has it.
+    box
+        Least and largest inputs, by channel; ``None`` where they were not known.
+    label
+        How labels were found.
+    targets
+        Fingerprint of the targets that the attacker knows.
+    images
+        (records, *shape): model inputs.
+    labels
+        (records,); (records, outputs) in a regression.
+    of_batch
+        (records,): by which reply each example was reconstructed.
+    objectives
+        (batches, restarts): NaN where a search diverged.
+    """
+
+    batches: tuple[InvertedReply, ...]
+    method: Method
+    iterations: Count
+    restarts: Count
+    variation: Finite
+    statistics: Finite
+    order: Order
+    box: tuple[tuple[Finite, ...], tuple[Finite, ...]] | None
+    label: Labels
     targets: Name
+    images: Annotated[NDArray[np.floating[Any]], Axes("records", nan=True, rest=True)]
+    labels: Annotated[NDArray[Any], Axes("records", nan=True, rest=True, kinds="iuf")]
+    of_batch: Annotated[NDArray[np.int64], Axes("records", low=0, called="batches", into="batches")]
+    objectives: Annotated[NDArray[np.float64] | None, Axes("batches", "restarts", nan=True)] = None
 
 
 def _search(
@@ -125,25 +175,10 @@ def _search(
 
 
 class GradientInversion(Attack):
-    """Reconstructs the examples of clients, each reply by itself.
-
-    Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
-    (N,), by which reply each example was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
-    diverged. The fact ``batches`` has the node, the client, the round and the number of examples of each reply, and of
-    how many layers it told the batch's statistics.
-    """
+    """Reconstructs the examples of clients, each reply by itself."""
 
     options = GradientInversionOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_InversionFacts),
-        {
-            "images": ArrayForm("f", ("records",), nan=True, rest=True),
-            "labels": ArrayForm("f", ("records",), nan=True, rest=True),
-            "batches": ArrayForm("i", ("records",), low=0),
-            "objectives": ArrayForm("f", ("batches", "restarts"), nan=True, optional=True),
-        },
-        {"batches": "batches"},
-    )
+    found = ReconstructedExamples
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
@@ -152,8 +187,9 @@ class GradientInversion(Attack):
         "the range of an image's pixels, where the knowledge states it or has auxiliary images",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        options = self.options
+    def attack(self, seen: Seen) -> ReconstructedExamples:
+        """Read what the replies tell of their batches, and search for the examples."""
+        record, knowledge, options = seen.record, seen.knowledge, self.options
         model, training = knowledge.model, knowledge.training
         if model is None or training is None:
             raise AssertionError("checked by run")
@@ -162,18 +198,17 @@ class GradientInversion(Attack):
         if record.protocol == "fedsgd":
             check_gradients(architecture)
         training = client_training(record, training)
-        client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(device))
+        client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(seen.device))
         label = self._label_of(model)
-        notes: list[str] = []
-        batches, facts = self._read_batches(record, knowledge, architecture, training, label, notes)
+        batches, replies = self._read_batches(seen, architecture, training, label)
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
-                f"updates={options.updates} and clients={','.join(options.clients) or 'all'}{why_left_out(notes)}; "
-                "take other rounds or clients"
+                f"updates={options.updates} and clients={','.join(options.clients) or 'all'}"
+                f"{why_left_out(seen.notes)}; take other rounds or clients"
             )
         counts = [batch.records for batch in batches]
-        notes += self._note_order(client, counts)
+        seen.notes.extend(self._note_order(client, counts))
         variation = options.variation
         if variation is None:
             variation = VARIATION[options.method]
@@ -181,62 +216,48 @@ class GradientInversion(Attack):
         how = Search(
             options.method, options.iterations, options.restarts, variation, box, options.statistics, options.order
         )
-        found = self._search_batches(batches, how, model, training, seed, client.device, progress)
-        images, labels, objectives = zip(*found, strict=True)
-        return Scores(
-            attack=self.name,
-            arrays={
-                "images": np.concatenate(images),
-                "labels": np.concatenate(labels),
-                "batches": np.repeat(np.arange(len(batches)), counts),
-                "objectives": np.stack(objectives),
-            },
-            facts={
-                "batches": facts,
-                "method": options.method,
-                "iterations": options.iterations,
-                "restarts": options.restarts,
-                "variation": variation,
-                "statistics": options.statistics,
-                "order": options.order,
-                "box": None if box is None else [limit.flatten().tolist() for limit in box],
-                "label": label,
-                "targets": knowledge.asked(),
-            },
-            notes=tuple(notes),
+        searched = self._search_batches(batches, how, model, training, client.device, seen)
+        images, labels, objectives = zip(*searched, strict=True)
+        return ReconstructedExamples(
+            batches=tuple(replies),
+            method=options.method,
+            iterations=options.iterations,
+            restarts=options.restarts,
+            variation=variation,
+            statistics=options.statistics,
+            order=options.order,
+            box=None if box is None else (tuple(box[0].flatten().tolist()), tuple(box[1].flatten().tolist())),
+            label=label,
+            targets=knowledge.asked(),
+            images=np.concatenate(images),
+            labels=np.concatenate(labels),
+            of_batch=np.repeat(np.arange(len(batches)), counts),
+            objectives=np.stack(objectives),
         )
 
     def _read_batches(
-        self,
-        record: Record,
-        knowledge: Knowledge,
-        architecture: nn.Module,
-        training: LocalSGD,
-        label: Labels,
-        notes: list[str],
-    ) -> tuple[list[ReplyBatch], list[dict[str, Any]]]:
-        """Read what the replies that are asked about tell of their batches, and the facts of each."""
-        layers = sum(isinstance(part, _BatchNorm) for part in architecture.modules())
+        self, seen: Seen, architecture: nn.Module, training: LocalSGD, label: Labels
+    ) -> tuple[list[ReplyBatch], list[InvertedReply]]:
+        """Read what the replies that are asked about tell of their batches, and whose they are."""
+        layers = sum(isinstance(layer, _BatchNorm) for layer in architecture.modules())
         batches: list[ReplyBatch] = []
-        facts: list[dict[str, Any]] = []
-        for name, number, reply in self._chosen(record, knowledge):
+        replies: list[InvertedReply] = []
+        for name, number, reply in self._chosen(seen.record, seen.knowledge):
             try:
-                batch = self._batch_of(reply, record, architecture, training, label)
+                batch = self._batch_of(reply, seen.record, architecture, training, label)
             except (ModelError, RecordError) as cause:
-                notes.append(f"round {number}, client {name} left out: {cause}")
+                seen.notes.append(f"round {number}, client {name} left out: {cause}")
                 continue
             batches.append(batch)
             used = len(batch.statistics) // 2
-            facts.append(
-                {"node": reply.node, "client": name, "round": number, "records": batch.records, "statistics": used}
-            )
+            replies.append(InvertedReply(reply.node, name, number, batch.records, used))
             if self.options.statistics and used < layers:
-                notes.append(
+                seen.notes.append(
                     f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
                     "normalisation do not tell means and variances of its batches: there are none, they stayed as they "
                     "were, are not finite, or counted another number of batches; the attack goes on without them"
                 )
-        return batches, facts
+        return batches, replies
 
     def _note_order(self, client: ClientModel, counts: Sequence[int]) -> list[str]:
         """Note what the attack does about the order of mini-batches, if any client has several."""
@@ -257,22 +278,21 @@ class GradientInversion(Attack):
         how: Search,
         model: ModelKnowledge,
         training: LocalSGD,
-        seed: int,
         device: torch.device,
-        progress: Progress,
+        seen: Seen,
     ) -> list[Reconstructed]:
         """Search for the examples of each batch."""
-        found: dict[int, Reconstructed] = {}
+        by_batch: dict[int, Reconstructed] = {}
         for of_group in fan_out(
-            partial(_search, model, training, how, seed, self.options.memory, device),
+            partial(_search, model, training, how, seen.seed, self.options.memory, device),
             list(groups_of(batches, how, training, self.options.memory, device)),
             workers=self.options.workers,
             memory=self.options.memory,
             device=device,
         ):
-            found |= of_group
-            progress(len(found), len(batches))
-        return [found[number] for number in range(len(batches))]
+            by_batch |= of_group
+            seen.progress(len(by_batch), len(batches))
+        return [by_batch[number] for number in range(len(batches))]
 
     def _box_of(self, knowledge: Knowledge, shape: tuple[int, ...]) -> Box | None:
         """Return the range of inputs, in a shape that broadcasts with an example; none where it is not known."""

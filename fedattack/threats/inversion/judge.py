@@ -160,7 +160,7 @@ class InversionJudge(Judge[InversionCase]):
     def list_examples(self, case: InversionCase) -> Iterator[Row]:
         """List every example with how well it was reconstructed from each reply."""
         for (number, client, rows), result in zip(case.batches, case.results, strict=True):
-            round_ = int(case.scores.facts["batches"][number]["round"])
+            round_ = case.found.batches[number].round
             for index, record in enumerate(rows.tolist()):
                 ratio = float(result.ratio[index])
                 yield {
@@ -250,7 +250,7 @@ class InversionJudge(Judge[InversionCase]):
         for index, truth in enumerate(case.true_records(rows)):
             yield {
                 "client": self.title_of(case, client),
-                "round": int(case.scores.facts["batches"][number]["round"]),
+                "round": case.found.batches[number].round,
                 "psnr": float(result.ratio[index]),
                 "ssim": float(result.similarity[index]),
                 "truth": _pixels_of(truth),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model
@@ -28,7 +28,7 @@ from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import losses_at
-from fedattack.threats.membership.membership import SCORES_FORM, in_form
+from fedattack.threats.membership.membership import LikelyMembers
 from fedattack.threats.membership.options import AggregateMembershipOptions
 from fedattack.threats.membership.references import State, Trainer
 
@@ -47,25 +47,25 @@ _MOST_ROUNDS = 10_000
 class AggregateMembership(Attack):
     """How well the common models know an example, against models of federations without it.
 
-    Scores hold ``score/METHOD`` (targets, 1), larger for likelier members; ``per_round`` (rounds, targets, 1);
-    ``labels`` (targets,). The methods are
+    There is one column of scores, of all clients together. The methods are
 
     - ``fedmia``, the test of FedMIA against reference federations, where there are auxiliary examples;
     - ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
     """
 
     options = AggregateMembershipOptions()
-    form = SCORES_FORM
+    found = LikelyMembers
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "examples with their labels, of which it asks whether any client trained on them",
         "for references, auxiliary examples and how clients train",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> LikelyMembers:
+        """Hold the losses of the common models against those of reference federations."""
+        record, knowledge, notes = seen.record, seen.knowledge, seen.notes
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
-        notes: list[str] = []
         model = knowledge.model.build()
         check_model(model, record)
         starts = ((round_.number, readable(round_.common)) for round_ in record)
@@ -77,12 +77,12 @@ class AggregateMembership(Attack):
                 f"used{why_left_out(notes)}"
             )
         rounds = list(models)
-        torch_device = pick_device(device)
+        torch_device = pick_device(seen.device)
         loss = per_record_loss(trust_given(knowledge.model.loss))
         targets = knowledge.targets
         losses_of = partial(losses_at, model=model, examples=targets, loss=loss, device=torch_device)
         losses = np.stack(list(map(losses_of, models.values())))
-        progress(1, 1 + self.options.references)
+        seen.progress(1, 1 + self.options.references)
         scores: dict[str, Floats] = {}
         per_round = np.full((len(rounds), len(targets), 1), np.nan)
         trained = 0
@@ -95,7 +95,7 @@ class AggregateMembership(Attack):
                 training=knowledge.training,
                 examples=knowledge.auxiliary,
                 clients=_clients(record, knowledge.auxiliary),
-                seed=seed,
+                seed=seen.seed,
                 frozen=tuple(knowledge.frozen or ()),
             )
             played = fan_out(
@@ -108,7 +108,7 @@ class AggregateMembership(Attack):
             of_references: list[Floats] = []
             for losses_at_steps in played:
                 of_references.append(losses_at_steps)
-                progress(1 + len(of_references), 1 + self.options.references)
+                seen.progress(1 + len(of_references), 1 + self.options.references)
             trained = self.options.references * (steps[-1] + 1) * federation.clients
             others = logits_of(np.stack(of_references, axis=-1))
             for position, own in enumerate(logits_of(losses)):
@@ -116,8 +116,7 @@ class AggregateMembership(Attack):
             scores["fedmia"] = mean_where_seen(per_round)
         scores["loss-series"] = -losses.mean(axis=0)[:, None]
         scores["loss-threshold"] = -losses[-1][:, None]
-        facts = {"clients": ["all"], "rounds": rounds, "trained": trained}
-        return in_form(self.name, targets, scores, per_round, notes, **facts)
+        return LikelyMembers.of(targets, scores, per_round, clients=["all"], rounds=rounds, trained=trained)
 
     def _can_train(self, record: Record, knowledge: Knowledge, notes: list[str]) -> bool:
         if knowledge.training is None or knowledge.auxiliary is None:
@@ -185,20 +184,20 @@ class _Federation:
         rng = np.random.default_rng((self.seed, 1, number))
         trainer = Trainer(self.model, self.training, device, frozen=self.frozen)
         order = rng.permutation(len(self.examples))
-        parts = np.array_split(order[: max(len(order) // 2, self.clients)], self.clients)
+        of_clients = np.array_split(order[: max(len(order) // 2, self.clients)], self.clients)
         common: State = {name: np.array(value) for name, value in start.items()}
         for _ in range(rounds):
-            common = self._round(trainer, common, parts, rng)
+            common = self._round(trainer, common, of_clients, rng)
             yield common
 
     def _round(
-        self, trainer: Trainer, common: State, parts: Sequence[NDArray[np.int64]], rng: np.random.Generator
+        self, trainer: Trainer, common: State, of_clients: Sequence[NDArray[np.int64]], rng: np.random.Generator
     ) -> State:
         total = {name: np.zeros(value.shape, dtype=np.float64) for name, value in common.items()}
-        for part in parts:
-            state = trainer.train_reference(common, self.examples.take(part), seed=int(rng.integers(2**31)))
+        for rows in of_clients:
+            state = trainer.train_reference(common, self.examples.take(rows), seed=int(rng.integers(2**31)))
             for name, value in state.items():
-                total[name] += value / len(parts)
+                total[name] += value / len(of_clients)
         return {name: value.astype(common[name].dtype) for name, value in total.items()}
 
 

@@ -50,10 +50,10 @@ class Blind:
         """
         threshold = threshold_at(self.sides, fpr)
         most = 0.0
-        for case, (found, _) in zip(self.cases, self.sides.seeds, strict=True):
+        for case, (beliefs, _) in zip(self.cases, self.sides.seeds, strict=True):
             columns = case.dealt[0].columns
             for column in np.unique(columns):
-                above = found[columns == column] > threshold
+                above = beliefs[columns == column] > threshold
                 most = max(most, these_runs([int(above.sum())], [len(above)])[1])
         return most
 

@@ -6,16 +6,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks.base import Attack, Progress, Scores
+from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.first_layer import FirstLayer, find_first_layer, find_own_neurons
-from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model
 from fedattack.base.errors import NeedsError
-from fedattack.record import Observation, Record, Round
+from fedattack.record import Observation, Round
 from fedattack.record.format import Arrays
 from fedattack.record.means import mean_of
-from fedattack.threats.membership.membership import SCORES_FORM, in_form
+from fedattack.threats.membership.membership import LikelyMembers
 from fedattack.threats.membership.options import CanaryMembershipOptions
 
 Floats = NDArray[np.float64]
@@ -24,25 +23,26 @@ Floats = NDArray[np.float64]
 class CanaryMembership(Attack):
     """Whether the neurons moved that are alive for one target alone, as the weights say that a client was sent.
 
-    Scores hold ``score/canary`` (targets, clients), how far such a neuron's bias moved, as a part of the largest move
-    of that client's biases; NaN where no neuron asked a client about a target. ``per_round`` (rounds, targets, clients)
-    is the same in each round, and ``labels`` (targets,).
+    The scores are how far such a neuron's bias moved, as a part of the largest move of that client's biases; NaN where
+    no neuron asked a client about a target.
     """
 
     options = CanaryMembershipOptions()
-    form = SCORES_FORM
+    found = LikelyMembers
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture",
         "the examples of which it asks for each client whether it trained on them",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> LikelyMembers:
+        """Read the biases of each round."""
+        record, knowledge = seen.record, seen.knowledge
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
         check_model(knowledge.model.build(), record)
         layer = find_first_layer(knowledge.model)
         x = knowledge.targets.x.reshape(len(knowledge.targets), -1).astype(np.float64)
-        columns = {node: place for place, node in enumerate(record.nodes)}
+        columns = {node: column for column, node in enumerate(record.nodes)}
         per_round, rounds = [], []
         for done, round_ in enumerate(record, start=1):
             scores = np.full((len(x), len(columns)), np.nan)
@@ -51,7 +51,7 @@ class CanaryMembership(Attack):
             if not np.isnan(scores).all():
                 per_round.append(scores)
                 rounds.append(round_.number)
-            progress(done, len(record))
+            seen.progress(done, len(record))
         if not rounds:
             raise NeedsError(
                 f"attack {self.name} needs neurons that one target alone moves, and {record.path} holds none"
@@ -59,8 +59,7 @@ class CanaryMembership(Attack):
         stacked = np.stack(per_round)
         # The largest that is known.
         highest = np.fmax.reduce(stacked)
-        facts = {"clients": list(record.nodes), "rounds": rounds, "trained": 0}
-        return in_form(self.name, knowledge.targets, {"canary": highest}, stacked, (), **facts)
+        return LikelyMembers.of(knowledge.targets, {"canary": highest}, stacked, clients=record.nodes, rounds=rounds)
 
 
 def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats, Floats]]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedattack.audit.judge import TargetsCase
 from fedattack.audit.reach import Prepared
 from fedattack.audit.truth import NOBODY, SEVERAL
-from fedattack.threats.membership.membership import METHODS, SCORE
+from fedattack.threats.membership.membership import METHODS, LikelyMembers
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -69,16 +69,21 @@ NO_PAIRS = Pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 class MembershipCase(TargetsCase):
     """One seed's scores of membership inference beside its truth."""
 
-    SEEN = f"{SCORE}loss-series"
+    SEEN = "score/loss-series"
+
+    @property
+    def found(self) -> LikelyMembers:
+        """How likely each node trained on each target."""
+        return self.scores.as_found(LikelyMembers)
 
     @property
     def methods(self) -> list[str]:
         """The methods that were computed, FedMIA first."""
-        return [name for name in METHODS if f"{SCORE}{name}" in self.scores.arrays]
+        return [name for name in METHODS if name in self.found.scores]
 
     def scores_of(self, method: str) -> Floats:
         """Return a method's scores, (targets, clients)."""
-        return self.by_client(self.scores.arrays[f"{SCORE}{method}"])
+        return self.by_client(self.found.scores[method])
 
     @cached_property
     def owner(self) -> Rows:
@@ -89,7 +94,7 @@ class MembershipCase(TargetsCase):
     @cached_property
     def labels(self) -> NDArray[Any]:
         """(targets,): class labels; all alike for a regression, whose targets are no classes."""
-        return _classes_of(np.asarray(self.scores.arrays["labels"]))
+        return _classes_of(self.found.labels)
 
     def cells(self, pairs: Pairs) -> Rows:
         """(n,): number of each pair's client and label."""
@@ -221,26 +226,26 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 def pair_owners(owners: Rows, draw: np.random.Generator) -> Rows:
-    """Pair as many places as can be, so that the two of each pair have different owners.
+    """Pair as many indices as can be, so that the two of each pair have different owners.
 
     Returns
     -------
     ndarray
-        (2, pairs): places, each at most once.
+        (2, pairs): into the owners, each at most once.
     """
     names, numbers, sizes = np.unique(owners, return_inverse=True, return_counts=True)
     if len(names) < 2:
         return np.zeros((2, 0), dtype=np.int64)
-    places = draw.permutation(len(owners))
+    indices = draw.permutation(len(owners))
     # Nobody may have more than all others together.
-    largest = numbers[places] == sizes.argmax()
+    largest = numbers[indices] == sizes.argmax()
     spare = np.cumsum(largest) > len(owners) - sizes.max()
-    places = places[~(largest & spare)]
-    # In the order of owners, the place that is half of all further on is another's. A drawn order mixes the owners.
+    indices = indices[~(largest & spare)]
+    # In the order of owners, the index that is half of all further on is another's. A drawn order mixes the owners.
     order = draw.permutation(len(names))
-    places = places[np.argsort(order[numbers[places]], kind="stable")]
-    half = len(places) // 2
-    return np.stack([places[:half], places[half : 2 * half]])
+    indices = indices[np.argsort(order[numbers[indices]], kind="stable")]
+    half = len(indices) // 2
+    return np.stack([indices[:half], indices[half : 2 * half]])
 
 
 def _choose_times(sizes: Mapping[Any, tuple[int, int]]) -> int:
@@ -251,10 +256,10 @@ def _choose_times(sizes: Mapping[Any, tuple[int, int]]) -> int:
     """
 
     def left(times: int) -> float:
-        members = sum(min(held, free // times) for held, free in sizes.values())
+        members = sum(min(own, free // times) for own, free in sizes.values())
         return members * times / (1 + times)
 
-    most = max((free // held for held, free in sizes.values()), default=1)
+    most = max((free // own for own, free in sizes.values()), default=1)
     return max(range(1, max(most, 1) + 1), key=left)
 
 
@@ -284,10 +289,10 @@ def count_fewest(run: Prepared, *, alone: bool) -> int:
     if not len(numbers):
         return 0
     owners = run.truth.owners
-    held = owners != NOBODY
+    is_held = owners != NOBODY
     if alone:
-        held &= owners != SEVERAL
-    members, free = np.bincount(numbers[held]), np.bincount(numbers[owners == NOBODY])
+        is_held &= owners != SEVERAL
+    members, free = np.bincount(numbers[is_held]), np.bincount(numbers[owners == NOBODY])
     size = min(len(members), len(free))
     return int(np.minimum(members[:size], free[:size]).sum())
 
@@ -298,10 +303,10 @@ def count_fewest_among_clients(run: Prepared) -> int:
     if not len(numbers):
         return 0
     owners = run.truth.owners
-    held = ~np.isin(owners, [NOBODY, SEVERAL])
+    is_held = ~np.isin(owners, [NOBODY, SEVERAL])
     pairs = 0
-    for label in np.unique(numbers[held]):
-        sizes = np.unique(owners[held & (numbers == label)], return_counts=True)[1]
+    for label in np.unique(numbers[is_held]):
+        sizes = np.unique(owners[is_held & (numbers == label)], return_counts=True)[1]
         pairs += min(int(sizes.sum()) // 2, int(sizes.sum() - sizes.max()))
     return pairs
 
@@ -310,4 +315,4 @@ def count_fewest_among_clients(run: Prepared) -> int:
 class CanaryCase(MembershipCase):
     """The same of neurons that single examples move."""
 
-    SEEN = f"{SCORE}canary"
+    SEEN = "score/canary"

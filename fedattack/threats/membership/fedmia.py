@@ -67,19 +67,19 @@ def against_others(values: Floats) -> Floats:
 def _against_rest(values: Floats) -> Floats:
     """Test each column against all others as :func:`below_others` does; one sort serves all, for clients may be many.
 
-    Without the value at a place in the order, later ones move up by one.
+    Without the value at a rank, later ones move up by one.
     """
     clients = values.shape[1]
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
-    place = np.arange(clients)
+    rank = np.arange(clients)
     middle = np.zeros(values.shape)
     for position in ((clients - 2) // 2, (clients - 1) // 2):
-        middle += ordered[:, position + (place <= position)] / 2
+        middle += ordered[:, position + (rank <= position)] / 2
     kept = max(clients - 2, FEWEST_OTHERS)
     # Distances to one of the values: sums of these round little.
     distances = ordered - ordered[:, [clients // 2]]
-    left_out = distances[:, np.minimum(place, kept)]
+    left_out = distances[:, np.minimum(rank, kept)]
     total = distances[:, : kept + 1].sum(axis=1, keepdims=True) - left_out
     squares = np.square(distances[:, : kept + 1]).sum(axis=1, keepdims=True) - np.square(left_out)
     variance = np.maximum(squares - total**2 / kept, 0.0) / (kept - 1)

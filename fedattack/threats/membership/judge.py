@@ -140,14 +140,14 @@ class MembershipJudge(Judge[MembershipCase]):
         if not all(self.each(lambda case: len(case.elsewhere) >= FEWEST)):
             return None
         asked = []
-        held = []
+        of_members = []
         for case, (members, _) in zip(self.cases, self._main_scores.seeds, strict=True):
             values = case.scores_of(self._main)
             asked.append((members, _drop_unknown(case.elsewhere.of(values))))
             pairs, _ = case.dealt
-            held.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
+            of_members.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
         draw = self.rng(_EXCHANGES, 1)
-        owners = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
+        owners = significance_of_owners(of_members, _ONE_PERCENT, draw, "who holds what exchanged within each label")
         # Clients whose data differ are told apart so. It is training only if members differ from non-members, too.
         members_alone = self._exchanges.significance(self._exchanges.tpr_at(_ONE_PERCENT), _WITHIN_CELLS)
         reason = "non-members are examples on which the next client trained, and this one did not: "
@@ -370,8 +370,8 @@ class MembershipJudge(Judge[MembershipCase]):
         numbers: tuple[list[Rows], list[Rows]] = ([], [])
         first = 0
         for case, pairs in zip(self.cases, self._pairs[method], strict=True):
-            for side, part in zip(numbers, pairs, strict=True):
-                side.append(first + case.cells(part))
+            for side, asked in zip(numbers, pairs, strict=True):
+                side.append(first + case.cells(asked))
             first += len(case.clients) * len(case.labels)
         return np.concatenate(numbers[0]), np.concatenate(numbers[1])
 
@@ -524,16 +524,15 @@ class MembershipJudge(Judge[MembershipCase]):
     def _per_round(self) -> dict[str, list[Any]]:
         """Return the headline's number in each round alone."""
         by_round: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
-        numbers = self.cases[0].scores.facts["rounds"]
-        for number in numbers:
+        for number in self.cases[0].found.rounds:
             scores = []
             for case in self.cases:
-                if number in case.scores.facts["rounds"]:
+                found = case.found
+                if number in found.rounds:
                     members, others = case.dealt
-                    position = case.scores.facts["rounds"].index(number)
-                    values = case.by_client(case.scores.arrays["per_round"][position].astype(float))
+                    values = case.by_client(found.per_round[found.rounds.index(number)].astype(float))
                     scores.append((_drop_unknown(members.of(values)), _drop_unknown(others.of(values))))
-                    let_go(case.scores.arrays["per_round"])
+                    let_go(found.per_round)
             members_seen, others_seen = Sides(scores).pooled
             if min(len(members_seen), len(others_seen)) < FEWEST:
                 continue
@@ -583,7 +582,7 @@ class AggregateMembershipJudge(MembershipJudge):
 
     case = AggregateCase
     measures: ClassVar = {
-        metric: part for metric, part in MembershipJudge.measures.items() if metric not in _OF_CLIENTS
+        metric: measured for metric, measured in MembershipJudge.measures.items() if metric not in _OF_CLIENTS
     }
     notes = (
         "The server sees sums alone: a member is what any client trained on. Non-members are targets that nobody "

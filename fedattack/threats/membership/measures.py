@@ -129,11 +129,11 @@ class ExampleGradients:
         norms = np.empty(len(self.inputs))
         most = rows_at_once(self.size, self.bound)
         for first in range(0, len(updates), most):
-            part = slice(first, first + most)
-            directions = {name: self._stack(name, updates[part]) for name in self.names}
+            chunk = slice(first, first + most)
+            directions = {name: self._stack(name, updates[chunk]) for name in self.names}
             for rows, gradients in self.at(state):
                 for name, gradient in gradients.items():
-                    products[rows, part] -= (gradient @ directions[name]).cpu().numpy()
+                    products[rows, chunk] -= (gradient @ directions[name]).cpu().numpy()
                 norms[rows] = _norms(gradients)
         return products, norms
 

@@ -155,7 +155,7 @@ class Meter:
         states = piece.group.models(self.rebuild)
         shape = (len(self.targets), len(states))
         player = self._player() if piece.shadowed else None
-        found = OfReplies(
+        shown = OfReplies(
             group=piece.group.bare(),
             losses=self._losses(states, model, self.targets).T,
             population=None if player is None else self._losses(states, model, player.population.take(_SAMPLE)),
@@ -164,23 +164,23 @@ class Meter:
             lengths=np.full(len(states), np.nan),
             last_norms=np.full(shape, np.nan),
         )
-        for node, losses in zip(piece.group.nodes, found.losses.T, strict=True):
+        for node, losses in zip(piece.group.nodes, shown.losses.T, strict=True):
             if np.isnan(losses).any():
-                found.notes.append(
+                shown.notes.append(
                     f"round {piece.group.number}, client {node}: its model gives losses that are not numbers; it is "
                     "not held against others"
                 )
         if self.frozen is not None:
             try:
-                self._measure_gradients(piece, states, model, found)
+                self._measure_gradients(piece, states, model, shown)
             except (RuntimeError, ValueError) as cause:
                 # torch.func cannot differentiate every model.
-                found.notes.append(
+                shown.notes.append(
                     f"gradients of single examples cannot be taken of this model ({one_line(cause)}); losses alone"
                 )
-        return found
+        return shown
 
-    def _measure_gradients(self, piece: Replies, states: Sequence[Arrays], model: nn.Module, found: OfReplies) -> None:
+    def _measure_gradients(self, piece: Replies, states: Sequence[Arrays], model: nn.Module, shown: OfReplies) -> None:
         """Measure where updates point, and how steep the losses are at the clients' last models."""
         gradients = ExampleGradients(
             model,
@@ -193,15 +193,15 @@ class Meter:
         )
         for column, (state, last) in enumerate(zip(states, piece.last, strict=True)):
             if last:
-                found.last_norms[:, column] = gradients.norms(state)
+                shown.last_norms[:, column] = gradients.norms(state)
         if piece.received is None:
             return
         received = piece.received
         updates = [difference(state, received, gradients.names) for state in states]
         products, norms = gradients.along(received, updates)
-        found.products[:] = products / self.step
-        found.norms[:] = norms[:, None]
-        found.lengths[:] = [length_of(update) / self.step for update in updates]
+        shown.products[:] = products / self.step
+        shown.norms[:] = norms[:, None]
+        shown.lengths[:] = [length_of(update) / self.step for update in updates]
 
     def _of_shadows(self, piece: Played, model: nn.Module) -> OfShadows:
         player = self._player()

@@ -7,25 +7,23 @@ A federated server sees what no other attacker sees: updates of clients that did
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import count_groups, groups_of
 from fedattack.attacks.answers import ShadowLosses
-from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import KNOWS_MODEL, Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import LocalModels, local_models, readable
 from fedattack.attacks.matching import fits_model
 from fedattack.attacks.replies import check_steps, why_left_out
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import NeedsError
+from fedattack.base.stored import Axes
 from fedattack.learning import pick_device
 from fedattack.record import Observation, Record
 from fedattack.record.format import PROTOCOLS, Arrays
@@ -36,9 +34,6 @@ from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
 
 Floats = NDArray[np.float64]
-
-SCORE = "score/"
-"""How the names of arrays begin that hold a method's scores."""
 
 METHODS = {
     "fedmia": "FedMIA: loss and cosine, against the other clients",
@@ -63,50 +58,66 @@ ALONE = ("average-cosine", "loss-series", "loss-threshold", "gradient-norm", "gr
 _RMIA_SLOPE = 0.3
 
 
-class _MembershipFacts(TypedDict):
-    clients: list[Name]
-    rounds: list[Number]
-    targets: Name
-    methods: list[Name]
+@dataclass(frozen=True, eq=False)
+class LikelyMembers:
+    """How likely each client trained on each target.
+
+    Attributes
+    ----------
+    clients, rounds
+        Nodes of the record, or one name for all of them together, and numbers of the rounds that could be used.
+    trained
+        How many models the attacker trained itself.
+    targets
+        Fingerprint of the targets.
+    methods
+        The methods that could be computed, as :data:`METHODS` names them.
+    scores
+        (targets, clients) by method: larger for likelier members, NaN where nothing is known.
+    per_round
+        (rounds, targets, clients): scores of the first method in each round alone.
+    labels
+        (targets, …): as they were given.
+    """
+
+    clients: tuple[Name, ...]
+    rounds: tuple[Number, ...]
     trained: Number
+    targets: Name
+    methods: tuple[Name, ...]
+    scores: Annotated[Mapping[str, NDArray[np.float64]], Axes("targets", "clients", nan=True, prefix="score/")]
+    per_round: Annotated[NDArray[np.floating[Any]], Axes("rounds", "targets", "clients", nan=True)]
+    labels: Annotated[NDArray[Any], Axes("targets", rest=True, kinds="iuf")]
 
-
-SCORES_FORM = Form(
-    TypeAdapter(_MembershipFacts),
-    {
-        f"{SCORE}*": ArrayForm("f", ("targets", "clients"), nan=True),
-        "per_round": ArrayForm("f", ("rounds", "targets", "clients"), nan=True),
-        "labels": ArrayForm("f", ("targets",), rest=True),
-    },
-    {"clients": "clients", "rounds": "rounds"},
-)
-
-
-def in_form(
-    attack: str,
-    targets: Targets,
-    methods: Mapping[str, Floats],
-    per_round: NDArray[Any],
-    notes: Sequence[str],
-    **facts: Any,
-) -> Scores:
-    """Put each method's scores into :data:`SCORES_FORM`, with the facts that the targets and methods do not tell."""
-    arrays = {f"{SCORE}{name}": values for name, values in methods.items()}
-    arrays |= {"per_round": per_round.astype(np.float32, copy=False), "labels": targets.y}
-    facts |= {"targets": targets.fingerprint, "methods": list(methods)}
-    return Scores(attack, arrays, facts, tuple(notes))
+    @classmethod
+    def of(
+        cls,
+        targets: Targets,
+        scores: Mapping[str, Floats],
+        per_round: NDArray[Any],
+        *,
+        clients: Iterable[str],
+        rounds: Iterable[int],
+        trained: int = 0,
+    ) -> "LikelyMembers":
+        """Put together what is found of targets; rounds are kept in single precision, for there may be many."""
+        return cls(
+            clients=tuple(clients),
+            rounds=tuple(rounds),
+            trained=trained,
+            targets=targets.fingerprint,
+            methods=tuple(scores),
+            scores=scores,
+            per_round=per_round.astype(np.float32, copy=False),
+            labels=targets.y,
+        )
 
 
 class Membership(Attack):
-    """FedMIA, and beside it what others do with the same record.
-
-    Scores hold ``score/METHOD`` (targets, clients), larger for likelier members, NaN for clients of whom nothing is
-    known; ``per_round`` (rounds, targets, clients), FedMIA in each round alone; ``labels`` (targets,). The fact
-    ``methods`` names the methods that could be computed, ``trained`` says how many shadow models that took.
-    """
+    """FedMIA, and beside it what others do with the same record."""
 
     options = MembershipOptions()
-    form: ClassVar[Form] = SCORES_FORM
+    found = LikelyMembers
     knows: ClassVar[tuple[str, ...]] = (
         KNOWS_MODEL,
         "examples with their labels, of which it asks for each client whether it trained on them",
@@ -114,27 +125,27 @@ class Membership(Attack):
         "for adaptive methods, the clients' defence and its settings, but not what it draws",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> LikelyMembers:
+        """Measure round by round, and put the rounds together by each method."""
+        record, knowledge = seen.record, seen.knowledge
         if knowledge.targets is None:
             raise AssertionError("checked by run")
-        notes: list[str] = []
-        if knowledge.answers is not None:
-            found: Iterable[OfReplies | OfShadows] = read_answers(record, knowledge.answers)
-        else:
-            found = self._measure(record, knowledge, seed, pick_device(device), notes)
+        answers = knowledge.answers
+        measures = self._measure(seen) if answers is None else read_answers(record, answers)
         by_app = _by_position(knowledge.shadow_losses)
         tally = _Tally()
         rounds: list[int] = []
+        # Each once, and after what is noted of replies: pieces are measured in other processes.
         of_pieces: list[str] = []
         trained = 0
-        for position, of_round in groupby(found, lambda part: part.position):
+        for position, of_round in groupby(measures, lambda measure: measure.position):
             measured = _RoundMeasures.empty(len(knowledge.targets), record.nodes)
-            for part in of_round:
-                if isinstance(part, OfReplies):
-                    measured.add(part)
-                    of_pieces += part.notes
+            for measure in of_round:
+                if isinstance(measure, OfReplies):
+                    measured.add(measure)
+                    of_pieces += measure.notes
                 elif not np.isnan(measured.losses).all():
-                    measured.hold_against(part)
+                    measured.hold_against(measure)
                     trained += self.options.shadows
             if not np.isnan(measured.losses).all():
                 if position in by_app:
@@ -142,30 +153,37 @@ class Membership(Attack):
                     trained += by_app[position].plain.shape[1]
                 tally.add(measured)
                 rounds.append(record.rounds[position].number)
-            progress(position + 1, len(record))
+            seen.progress(position + 1, len(record))
         if not rounds:
             raise NeedsError(
-                f"attack {self.name} needs at least one usable reply, and {record.path} holds none{why_left_out(notes)}"
+                f"attack {self.name} needs at least one usable reply, and {record.path} holds none"
+                f"{why_left_out(seen.notes)}"
             )
-        progress(len(record), len(record))
+        seen.progress(len(record), len(record))
         scores = tally.scores()
-        notes += dict.fromkeys(of_pieces)
+        seen.notes.extend(dict.fromkeys(of_pieces))
         if "fedmia" not in scores:
-            notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
-        facts = {"clients": list(record.nodes), "rounds": rounds, "trained": trained}
-        return in_form(self.name, knowledge.targets, scores, np.stack(tally.per_round), notes, **facts)
+            seen.notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
+        return LikelyMembers.of(
+            knowledge.targets,
+            scores,
+            np.stack(tally.per_round),
+            clients=record.nodes,
+            rounds=rounds,
+            trained=trained,
+        )
 
-    def _measure(
-        self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
-    ) -> Iterable[OfReplies | OfShadows]:
+    def _measure(self, seen: Seen) -> Iterable[OfReplies | OfShadows]:
         """Measure the replies, and shadow models beside them, in pieces."""
+        record, knowledge, notes = seen.record, seen.knowledge, seen.notes
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
+        device = pick_device(seen.device)
         player = self._player(record, knowledge, notes)
         frozen = None
         if PROTOCOLS[record.protocol].sends_model:
             frozen = tuple(knowledge.frozen or ())
-        local = local_models(record, knowledge, seed=seed, device=device, notes=notes)
+        local = local_models(record, knowledge, seed=seen.seed, device=device, notes=notes)
         meter = Meter(
             model=knowledge.model,
             targets=knowledge.targets,
@@ -174,7 +192,7 @@ class Membership(Attack):
             player=player,
             shadows=self.options.shadows,
             step=_step(record),
-            seed=seed,
+            seed=seen.seed,
             device=device,
             bound=self.options.memory // 10,
         )
@@ -251,25 +269,25 @@ class _RoundMeasures:
         losses, products, norms, last_norms = np.full((4, targets, len(nodes)), np.nan)
         return cls(columns, losses, products, norms, np.full(len(nodes), np.nan), last_norms, {}, {})
 
-    def add(self, found: OfReplies) -> None:
+    def add(self, shown: OfReplies) -> None:
         """Add what some replies show."""
-        columns = [self.columns[node] for node in found.group.nodes]
-        self.losses[:, columns] = found.losses
-        self.products[:, columns] = found.products
-        self.norms[:, columns] = found.norms
-        self.lengths[columns] = found.lengths
-        self.last_norms[:, columns] = found.last_norms
-        if found.population is not None:
-            self.population.update(zip(columns, found.population, strict=True))
+        columns = [self.columns[node] for node in shown.group.nodes]
+        self.losses[:, columns] = shown.losses
+        self.products[:, columns] = shown.products
+        self.norms[:, columns] = shown.norms
+        self.lengths[columns] = shown.lengths
+        self.last_norms[:, columns] = shown.last_norms
+        if shown.population is not None:
+            self.population.update(zip(columns, shown.population, strict=True))
 
-    def hold_against(self, found: OfShadows) -> None:
+    def hold_against(self, shown: OfShadows) -> None:
         """Hold the round's losses against those of shadow models."""
         own = logits_of(self.losses)
-        self.references["likelihood-ratio"] = below_others(own, logits_of(found.plain))
-        if found.population is not None:
-            self.references["rmia"] = _rmia(self.losses, found.plain.T, self.population, found.population)
-        if found.adaptive is not None:
-            self.references[f"likelihood-ratio{ADAPTIVE}"] = below_others(own, logits_of(found.adaptive))
+        self.references["likelihood-ratio"] = below_others(own, logits_of(shown.plain))
+        if shown.population is not None:
+            self.references["rmia"] = _rmia(self.losses, shown.plain.T, self.population, shown.population)
+        if shown.adaptive is not None:
+            self.references[f"likelihood-ratio{ADAPTIVE}"] = below_others(own, logits_of(shown.adaptive))
 
 
 class _RecordPieces:
@@ -368,7 +386,7 @@ class _Tally:
 
     def scores(self) -> dict[str, Floats]:
         """Return each method's scores (targets, clients), without methods that could not be computed."""
-        found: dict[str, Floats] = {}
+        by_method: dict[str, Floats] = {}
         for method in METHODS:
             if method in self._total:
                 with np.errstate(invalid="ignore", divide="ignore"):
@@ -378,8 +396,8 @@ class _Tally:
             else:
                 continue
             if not np.isnan(values).all():
-                found[method] = values
-        return found
+                by_method[method] = values
+        return by_method
 
     def _sum(self, method: str, values: Floats) -> None:
         seen = ~np.isnan(values)
@@ -393,11 +411,11 @@ class _Tally:
 
 def _by_position(shadows: ShadowLosses | None) -> dict[int, OfShadows]:
     """Return what shadow models show that the clients' own app trained, by the position of the round."""
-    found: dict[int, OfShadows] = {}
+    by_position: dict[int, OfShadows] = {}
     if shadows is not None:
         for position, losses in zip(shadows.seqs.tolist(), shadows.losses, strict=True):
-            found[position] = OfShadows(position, losses.T, None, None)
-    return found
+            by_position[position] = OfShadows(position, losses.T, None, None)
+    return by_position
 
 
 def choose_spread(numbers: Sequence[int], count: int | None) -> list[int]:
@@ -410,7 +428,7 @@ def choose_spread(numbers: Sequence[int], count: int | None) -> list[int]:
     """
     if count is None or count >= len(numbers):
         return list(numbers)
-    return [numbers[(place + 1) * len(numbers) // count - 1] for place in range(count)]
+    return [numbers[(index + 1) * len(numbers) // count - 1] for index in range(count)]
 
 
 def _step(record: Record) -> float:

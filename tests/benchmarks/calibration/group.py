@@ -106,6 +106,8 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PrivateAttri
         "rounds": [*range(1, world.rounds + 1)],
         "nodes": [*truth.nodes],
         "attributes": {_NAME: [*names]},
+        "clients": 1,
+        "epochs": 1,
         "targets": "",
     }
     scores = Scores("private-attribute", {f"beliefs-{_NAME}": beliefs[None]}, facts)

@@ -10,12 +10,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Knowledge
 from fedattack.audit.measures import Measure
 from fedattack.audit.truth import HeldRecords
 from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.judge import InversionJudge
 from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.threats.inversion.inverted import make_scores
 
 _CLASSES, _SHAPE = 5, (1, 6, 6)
 
@@ -132,15 +133,7 @@ def case_of(
 ) -> InversionCase:
     """Make a case of reconstructions (rounds · clients · each, …), round by round and client by client."""
     names = [str(client) for client in range(world.clients)]
-    batches = []
-    for number in range(world.rounds):
-        for name in names:
-            batches.append({"node": f"node{name}", "client": name, "round": number + 1, "records": world.each})
-    arrays = {
-        "images": images,
-        "labels": np.tile(restored, world.rounds),
-        "batches": np.repeat(np.arange(len(batches)), world.each),
-    }
+    scores = make_scores(images, np.tile(restored, world.rounds), names, each=world.each, rounds=world.rounds)
     truth = truth_of(
         world.clients,
         classes=tuple(str(label) for label in range(_CLASSES)),
@@ -148,7 +141,7 @@ def case_of(
         evaluation=evaluation,
         records=HeldRecords(held.x, held.y, tuple(np.repeat(names, world.each).tolist())),
     )
-    return InversionCase(seed, Scores("inversion", arrays, {"batches": batches}), truth, RECORD, Knowledge())
+    return InversionCase(seed, scores, truth, RECORD, Knowledge())
 
 
 judged = partial(judge_drawn, _Judge, draw_case)

@@ -24,6 +24,7 @@ from fedattack.audit.truth import NOBODY, Truth
 from fedattack.threats.membership import blind, judge
 from fedattack.threats.membership.case import MembershipCase
 from fedattack.threats.membership.judge import MembershipJudge
+from fedattack.threats.membership.membership import LikelyMembers
 from tests.benchmarks.calibration.drawn import measured
 
 CLASSES = 5
@@ -100,14 +101,7 @@ class World:
         mixed = draw.permutation(count)
         names = np.array([str(client) for client in home])[mixed]
         nobody = ~is_member[mixed]
-        arrays = {
-            "labels": labels[mixed],
-            "score/fedmia": scores[mixed],
-            "score/loss-series": scores[mixed],
-            "per_round": scores[mixed][None].astype(np.float32),
-        }
         nodes = [str(client) for client in range(self.clients)]
-        facts: dict[str, Any] = {"clients": nodes, "rounds": [1], "methods": ["fedmia", "loss-series"], "targets": ""}
         truth = Truth(
             clients=tuple(nodes),
             classes=tuple("abcde"),
@@ -118,9 +112,11 @@ class World:
             targets="",
             origins=np.where(nobody & self.origins, names, ""),
         )
-        known = Knowledge(targets=Targets(x[mixed].astype(np.float32), labels[mixed]))
+        targets = Targets(x[mixed].astype(np.float32), labels[mixed])
+        by_method = {"fedmia": scores[mixed], "loss-series": scores[mixed]}
+        found = LikelyMembers.of(targets, by_method, scores[mixed][None], clients=nodes, rounds=[1])
         record: Any = SimpleNamespace(view="individual")
-        return MembershipCase(seed, Scores("membership", arrays, facts), truth, record, known)
+        return MembershipCase(seed, Scores.of("membership", found), truth, record, Knowledge(targets=targets))
 
 
 NULLS = {

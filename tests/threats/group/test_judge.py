@@ -15,6 +15,7 @@ from fedattack.record import Record
 from fedattack.report import write_report
 from fedattack.threats.group.case import PrivateAttributeCase, credits_of
 from fedattack.threats.group.judge import MAJORITY, PrivateAttributeJudge
+from fedattack.threats.group.private_attribute import AttributeBeliefs
 from tests.benchmarks.calibration.drawn import measured
 from tests.benchmarks.calibration.group import NULLS, POWERS
 from tests.benchmarks.calibration.group import judged as judged_in
@@ -47,6 +48,8 @@ def case(beliefs, held, adversaries=("svm",), seed=0, nodes=None):
         "rounds": [*range(1, beliefs.shape[1] + 1)],
         "nodes": [*known.nodes],
         "attributes": {"level": [*VALUES]},
+        "clients": 1,
+        "epochs": 1,
         "targets": "",
     }
     return PrivateAttributeCase(
@@ -154,6 +157,15 @@ def test_scores_and_truth_that_do_not_go_together_are_refused():
         replace(good, truth=replace(good.truth, private={}))
     with pytest.raises(DataError, match="node node0 is in the scores but not in the truth"):
         replace(good, truth=replace(good.truth, nodes={"node1": "1", "node2": "2"}))
+
+
+def test_beliefs_of_other_values_or_attributes_are_refused():
+    with pytest.raises(DataError, match=r"beliefs-level: expected 3 values, got \(2,\); run"):
+        case(np.full((1, 1, 3, 2), 0.5), [0, 1, 2])
+    found = case(sure([[0, 1, 2]])[None], [0, 1, 2]).found
+    split = Scores.of("private-attribute", replace(found, beliefs={"age": found.beliefs["level"]}))
+    with pytest.raises(DataError, match="there is no array beliefs-level"):
+        replace(split, notes=("read again",)).as_found(AttributeBeliefs)
 
 
 def test_a_run_folder_is_attacked_judged_and_reported(tmp_path):

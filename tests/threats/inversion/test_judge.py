@@ -1,6 +1,7 @@
 """Gradient inversion's judge: known answers, a slow similarity, and a null."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from fedattack.threats.inversion.images import (
 from fedattack.threats.inversion.judge import InversionJudge
 from tests.benchmarks.calibration import inversion as drawn
 from tests.benchmarks.calibration.drawn import measured
+from tests.threats.inversion.inverted import make_scores
 from tests.worlds.attacked import audit_folder
 from tests.worlds.inversion import write_inversion_run
 
@@ -37,18 +39,18 @@ def folder(tmp_path_factory):
     return write_inversion_run(tmp_path_factory.mktemp("run"), clients=CLIENTS, each=2)
 
 
-def scores(images, labels, clients=CLIENTS, each=2):
-    batches = [{"node": f"node{n}", "client": f"node{n}", "round": 1, "records": each} for n in range(clients)]
-    arrays = {"images": images, "labels": labels, "batches": np.repeat(np.arange(clients), each)}
-    return Scores("inversion", arrays, {"batches": batches, "targets": ""})
-
-
-def case(folder, images=None, labels=None, **options):
+def case(folder, images=None, labels=None):
     truth = read_truth(folder / "truth")
     images = truth.records.x if images is None else images
     labels = truth.records.y if labels is None else labels
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    return InversionCase(0, scores(images, labels, **options), truth, record, known)
+    scores = make_scores(images, labels, [str(client) for client in range(CLIENTS)], each=2)
+    return InversionCase(0, scores, truth, record, known)
+
+
+def with_found(case, **changes):
+    """The same case, of which something else was found."""
+    return replace(case, scores=Scores.of("inversion", replace(case.found, **changes)))
 
 
 def judged(*cases):
@@ -186,8 +188,7 @@ def test_scores_that_do_not_fit_the_truth_are_refused(folder):
 
 
 def test_a_folder_is_judged_and_its_page_shows_the_pictures(folder):
-    own = read_truth(folder / "truth").records
-    scores(own.x, own.y).save(folder / "scores" / "inversion.npz")
+    case(folder).scores.save(folder / "scores" / "inversion.npz")
     names = [finding.name for finding in audit_folder(folder, device="cpu")]
     assert names == [f"inversion.{name}" for name in ("recognised", "psnr", "ssim", "mse", "labels", "preflight")]
     page = write_report(folder).read_text()
@@ -269,7 +270,8 @@ def world_case(world, guess=None, seed=0):
     """Draw a case of a world, whose reconstructions are made of the truth by ``guess``."""
     case = drawn.draw_case(world, seed, np.random.default_rng(seed))
     if guess is not None:
-        case.scores.arrays["images"] = np.concatenate([guess(case.held.x, number) for number in range(world.rounds)])
+        images = np.concatenate([guess(case.held.x, number) for number in range(world.rounds)])
+        case = with_found(case, images=images)
     return case
 
 
@@ -316,8 +318,7 @@ def test_five_clients_that_come_back_are_a_leak_in_every_finding():
     labels = np.array([0, 1, 2, 3, 4])
     held = HeldRecords(case.held.x, labels, case.held.owners)
     truth = type(case.truth)(**{**vars(case.truth), "records": held})
-    case.scores.arrays["labels"] = labels
-    found = of_scores(InversionCase(0, case.scores, truth, case.record, case.knowledge))
+    found = of_scores(replace(with_found(case, labels=labels), truth=truth))
     # Of 120 ways to say who is who one is right.
     assert found["labels"].p == pytest.approx(1 / 120, abs=0.005)
     assert found["labels"].verdict == found["recognised"].verdict == found["psnr"].verdict == LEAK
@@ -329,8 +330,7 @@ def test_labels_are_exchanged_among_clients_of_as_many_examples_alone(folder):
     sizes = np.repeat(np.arange(CLIENTS), [1, 3] * (CLIENTS // 2))
     held = HeldRecords(one.held.x, np.zeros(len(sizes), np.int64), tuple(str(client) for client in sizes))
     truth = type(one.truth)(**{**vars(one.truth), "records": held})
-    arrays = {"images": one.held.x, "labels": held.y, "batches": sizes}
-    found = of_scores(InversionCase(0, Scores("inversion", arrays, one.scores.facts), truth, one.record, one.knowledge))
+    found = of_scores(replace(with_found(one, labels=held.y, of_batch=sizes), truth=truth))
     assert found["labels"].value == 1
     assert found["labels"].verdict == TOO_FEW
 
