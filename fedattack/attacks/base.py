@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NotRequired, Self, TypeVar
@@ -93,7 +93,22 @@ class Scores:
     notes: tuple[str, ...] = field(default=())
     seconds: float = 0.0
     record: RecordMark | None = None
-    found: Any = field(default=None, compare=False, repr=False)
+    found: Any = field(default=None, init=False, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        attack: str,
+        found: Any,
+        notes: Sequence[str] = (),
+        seconds: float = 0.0,
+        record: RecordMark | None = None,
+    ) -> "Scores":
+        """Make the scores of what an attack found, an object of its :attr:`Attack.found`."""
+        facts, arrays = split(found)
+        scores = cls(attack, arrays, facts, tuple(notes), seconds, record)
+        object.__setattr__(scores, "found", found)
+        return scores
 
     def as_found(self, form: type[F]) -> F:
         """Return what the attack found as it states it: arrays and facts in one object, which is made once.
@@ -222,13 +237,13 @@ class Attack(ABC):
         found = read_arrays(
             self.found, path, DataError, _AGAIN, text="facts", inside=take_facts, most=IN_MEMORY, inflated=MAX_INFLATED
         )
-        facts, arrays = split(found)
-        for array in arrays.values():
-            let_go(array)
         mark = None
         if "record" in about:
             mark = RecordMark(**about["record"])
-        return Scores(self.name, arrays, facts, tuple(about["notes"]), about["seconds"], mark, found)
+        scores = Scores.of(self.name, found, about["notes"], about["seconds"], mark)
+        for array in scores.arrays.values():
+            let_go(array)
+        return scores
 
     def _load_by_form(self, path: Path) -> Scores:
         """TRANSITION: goes when all attacks have ``found``."""
@@ -305,8 +320,7 @@ class Attack(ABC):
         if isinstance(found, Scores):
             # TRANSITION
             return replace(found, notes=(*notes, *found.notes), seconds=seconds, record=mark)
-        facts, arrays = split(found)
-        return Scores(self.name, arrays, facts, (*notes, *seen.notes), seconds, mark, found)
+        return Scores.of(self.name, found, [*notes, *seen.notes], seconds, mark)
 
     def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:
         """Say why the attack cannot be made of a record by whoever knows this; nothing if it can.

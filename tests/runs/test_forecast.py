@@ -33,9 +33,9 @@ from fedattack.threats.property.judge import PropertyJudge
 from fedattack.threats.property.prolin import METHODS
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
-from fedattack.threats.source.sia import combine_rounds
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.inversion import without_replay
+from tests.threats.source.likely import make_scores
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
 INDIVIDUAL, AGGREGATE = SimpleNamespace(view="individual"), SimpleNamespace(view="aggregate")
@@ -64,13 +64,7 @@ def truth_of(clients, **parts):
 def source(clients, seed):
     owner = np.repeat(np.arange(clients), 4)
     losses = np.where(np.arange(clients) == owner[:, None], 0.1, 1.0)[None]
-    arrays = {
-        "losses": losses,
-        "combined": combine_rounds(losses),
-        "log_prior": np.zeros(clients),
-        "labels": np.zeros(len(owner), dtype=np.int64),
-    }
-    scores = Scores("sia", arrays, {"clients": [f"node{place}" for place in range(clients)], "rounds": [1]})
+    scores = make_scores(losses, np.zeros(len(owner), dtype=np.int64), [f"node{place}" for place in range(clients)])
     return SourceCase(seed, scores, truth_of(clients, owners=owner.astype(str)), INDIVIDUAL, Knowledge())
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedattack.audit.judge import TargetsCase
 from fedattack.audit.naming import Alike, cross_rounds, named_by_holder, own_rate
 from fedattack.base.machine import let_go
-from fedattack.threats.source.sia import combine_likelihoods, combine_rounds
+from fedattack.threats.source.sia import LikelySources, combine_likelihoods, combine_rounds
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -134,6 +134,11 @@ class SourceCase(TargetsCase):
     SEEN = "combined"
 
     @property
+    def found(self) -> LikelySources:
+        """How likely each node is the source of each target."""
+        return self.scores.as_found(LikelySources)
+
+    @property
     def losses(self) -> "RoundLosses":
         """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
         return RoundLosses(self)
@@ -151,13 +156,13 @@ class SourceCase(TargetsCase):
     @cached_property
     def log_prior(self) -> Floats:
         """(clients,): what the attacker believed before it looked."""
-        prior = self.scores.arrays["log_prior"]
+        prior = self.found.log_prior
         return np.array([prior[self.columns(name)].max() for name in self.clients])
 
     @property
     def labels(self) -> Rows:
         """(targets,): the targets' labels."""
-        return np.asarray(self.scores.arrays["labels"])
+        return np.asarray(self.found.labels)
 
     @cached_property
     def never_seen(self) -> NDArray[np.bool_]:
@@ -319,11 +324,11 @@ class RoundLosses:
     @property
     def shape(self) -> tuple[int, ...]:
         """(rounds, targets, clients)."""
-        return (*self.case.scores.arrays["losses"].shape[:2], len(self.case.clients))
+        return (*self.case.found.losses.shape[:2], len(self.case.clients))
 
     def __iter__(self) -> Iterator[Floats]:
         """Yield each round's, (targets, clients)."""
-        of_nodes = self.case.scores.arrays["losses"]
+        of_nodes = self.case.found.losses
         for of_round in of_nodes:
             yield self.case.by_client(of_round)
             let_go(of_nodes)

@@ -375,7 +375,7 @@ class SourceJudge(Judge[SourceCase]):
             yield case.right, parts | part_by_client(case.truth, owners)
 
     def _per_round(self) -> dict[str, list[Any]]:
-        numbers = self.cases[0].scores.facts["rounds"]
+        numbers = self.cases[0].found.rounds
         by_round: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
         for position, answers in enumerate(zip(*self.each(lambda case: case.rounds.whole), strict=False)):
             pooled = pool_seeds(answers)

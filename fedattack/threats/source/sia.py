@@ -6,76 +6,89 @@ over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import Group, answered_groups, count_groups, groups_of
-from fedattack.attacks.base import KNOWS_MODEL, Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import KNOWS_MODEL, Attack, Seen
+from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding, local_models
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY
+from fedattack.base.stored import AsJson, Axes
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.threats.source.options import SourceOptions
 
-
-class _SourceFacts(TypedDict):
-    clients: list[Name]
-    rounds: list[Number]
-    targets: Name
-
-
 # Replies that are evaluated in one piece, bytes of their models, and of all that the piece takes.
 _MOST, _BOUND, _MEMORY = 16, MEMORY // 64, MEMORY // 4
+
+
+@dataclass(frozen=True, eq=False)
+class LikelySources:
+    """How likely each client is the source of each target.
+
+    Attributes
+    ----------
+    clients, rounds
+        Nodes of the record, and numbers of the rounds that had a usable reply.
+    prior
+        What is assumed of clients before any loss is seen.
+    targets
+        Fingerprint of the targets.
+    losses
+        (rounds, targets, clients): NaN where a client was not seen.
+    combined
+        (targets, clients): higher for likelier sources, NaN for clients never seen.
+    log_prior
+        (clients,): logarithm of the probability that a client is the source of whatever target.
+    decisions
+        (targets,): indices into the clients, ties broken at random.
+    labels
+        (targets, …): as they were given.
+    """
+
+    clients: tuple[Name, ...]
+    rounds: tuple[Number, ...]
+    prior: Annotated[str, AsJson(Literal["uniform", "examples"])]
+    targets: Name
+    losses: Annotated[NDArray[np.float64], Axes("rounds", "targets", "clients", nan=True)]
+    combined: Annotated[NDArray[np.float64], Axes("targets", "clients", nan=True)]
+    log_prior: Annotated[NDArray[np.float64], Axes("clients", high=1e-9)]
+    decisions: Annotated[NDArray[np.int64], Axes("targets", low=0, into="clients")]
+    labels: Annotated[NDArray[Any], Axes("targets", rest=True)]
 
 
 class SourceInference(Attack):
     """The smallest loss wins, in each round and over all rounds.
 
-    Scores hold ``losses`` (rounds, targets, clients) in float64, NaN where a client was not seen; ``combined``
-    (targets, clients), higher for likelier sources, NaN for clients never seen; ``log_prior`` (clients,);
-    ``decisions`` (targets,), indices into the fact ``clients``, ties broken at random; ``labels`` (targets,). The fact
-    ``rounds`` names the rounds that had a usable reply, ``targets`` is the targets' fingerprint.
-
     The paper decides per round and leaves open how rounds are combined; see :func:`combine_rounds`.
     """
 
     options = SourceOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_SourceFacts),
-        {
-            "losses": ArrayForm("f", ("rounds", "targets", "clients"), nan=True),
-            "combined": ArrayForm("f", ("targets", "clients"), nan=True),
-            "log_prior": ArrayForm("f", ("clients",), high=1e-9),
-            "decisions": ArrayForm("i", ("targets",), low=0),
-            "labels": ArrayForm("f", ("targets",), rest=True),
-        },
-        {"clients": "clients", "rounds": "rounds"},
-    )
+    found = LikelySources
     knows: ClassVar[tuple[str, ...]] = (
         KNOWS_MODEL,
         "target records with their labels, known to be somebody's training data but not whose",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        if knowledge.targets is None:
+    def attack(self, seen: Seen) -> LikelySources:
+        """Compute the losses of all targets by all models, and combine the rounds."""
+        record, knowledge, targets = seen.record, seen.knowledge, seen.knowledge.targets
+        if targets is None:
             raise AssertionError("checked by run")
-        targets = knowledge.targets
-        notes: list[str] = []
         strange: list[str] = []
         counts = np.ones(len(record.nodes))
-        by_round = self._collect_losses(record, knowledge, seed, device, counts, notes, strange, progress)
+        by_round = self._collect_losses(seen, counts, strange)
         rounds, losses = [], []
         for position, of_round in by_round.items():
             if not np.isnan(of_round).all():
@@ -83,8 +96,10 @@ class SourceInference(Attack):
                 losses.append(of_round)
         if not losses:
             raise NeedsError(
-                f"attack {self.name} needs at least one usable reply, and {record.path} holds none{why_left_out(notes)}"
+                f"attack {self.name} needs at least one usable reply, and {record.path} holds none"
+                f"{why_left_out(seen.notes)}"
             )
+        seen.notes.extend(strange)
         stacked = np.stack(losses)
         # The score takes exp(−loss), a probability where labels are classes: other losses have any scale.
         scale = 1.0 if knowledge.answers is None else max(1.0, float(np.nanmedian(stacked)))
@@ -92,47 +107,34 @@ class SourceInference(Attack):
         prior = np.full(len(counts), 1 / len(counts))
         if knowledge.prior == "examples":
             prior = counts / counts.sum()
-        return Scores(
-            attack=self.name,
-            arrays={
-                "losses": stacked,
-                "combined": combined,
-                "log_prior": np.log(prior),
-                "decisions": _decide(combined, np.random.default_rng(seed)),
-                "labels": targets.y,
-            },
-            facts={
-                "clients": list(record.nodes),
-                "rounds": rounds,
-                "prior": knowledge.prior,
-                "targets": targets.fingerprint,
-            },
-            notes=(*notes, *strange),
+        return LikelySources(
+            clients=tuple(record.nodes),
+            rounds=tuple(rounds),
+            prior=knowledge.prior,
+            targets=targets.fingerprint,
+            losses=stacked,
+            combined=combined,
+            log_prior=np.log(prior),
+            decisions=_decide(combined, np.random.default_rng(seen.seed)),
+            labels=targets.y,
         )
 
     def _collect_losses(
-        self,
-        record: Record,
-        knowledge: Knowledge,
-        seed: int,
-        device: str,
-        counts: NDArray[np.float64],
-        notes: list[str],
-        strange: list[str],
-        progress: Progress,
+        self, seen: Seen, counts: NDArray[np.float64], strange: list[str]
     ) -> dict[int, NDArray[np.float64]]:
-        """Return the losses (targets, clients) by the place of a round; ``counts`` is filled with clients' examples."""
+        """Return the losses (targets, clients) by the index of a round; ``counts`` is filled with clients' examples."""
+        record = seen.record
         columns = {node: column for column, node in enumerate(record.nodes)}
         by_round: dict[int, NDArray[np.float64]] = {}
-        for group, values in self._losses_of_groups(record, knowledge, seed, device, notes):
+        for group, values in self._losses_of_groups(record, seen.knowledge, seen.seed, seen.device, seen.notes):
             of_round = by_round.setdefault(group.position, np.full((values.shape[1], len(columns)), np.nan))
             for node, count, of_client in zip(group.nodes, group.counts, values, strict=True):
                 of_round[:, columns[node]] = of_client
                 counts[columns[node]] = count or 1
                 if not np.isfinite(of_client).all():
                     strange.append(f"round {group.number}, client {node}: its model gives losses that are not finite")
-            progress(group.position, len(record))
-        progress(len(record), len(record))
+            seen.progress(group.position, len(record))
+        seen.progress(len(record), len(record))
         return by_round
 
     def _losses_of_groups(

@@ -11,14 +11,14 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Knowledge
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.significance import correct_findings, significance_of
 from fedattack.audit.truth import Truth
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
-from fedattack.threats.source.sia import combine_rounds
 from tests.benchmarks.calibration.drawn import share
+from tests.threats.source.likely import make_scores
 
 BY_CLIENTS = ("asr", "asr-likelihood", "asr-last-round", "asr-best-round")
 BY_LABELS = ("asr-worst-client", "asr-beyond-labels")
@@ -165,13 +165,7 @@ def _case(
     seed: int,
 ) -> SourceCase:
     names = [str(client) for client in range(drawn.clients)]
-    arrays = {
-        "losses": losses,
-        "combined": combine_rounds(losses),
-        "log_prior": np.log(np.full(drawn.clients, 1 / drawn.clients)),
-        "labels": labels,
-    }
-    facts = {"clients": [f"node{name}" for name in names], "rounds": list(range(1, len(losses) + 1))}
+    scores = make_scores(losses, labels, [f"node{name}" for name in names])
     truth = Truth(
         clients=tuple(names),
         classes=tuple(map(str, range(drawn.classes))),
@@ -183,7 +177,7 @@ def _case(
         targets="",
     )
     record: Any = SimpleNamespace(view="individual")
-    return SourceCase(seed, Scores("sia", arrays, facts), truth, record, Knowledge())
+    return SourceCase(seed, scores, truth, record, Knowledge())
 
 
 def findings_of(drawn: Drawn, rng: np.random.Generator) -> list[Finding]:

@@ -11,6 +11,7 @@ from fedattack.threats.source.case import SourceCase, credits_of
 from fedattack.threats.source.confidence import fit_gamma
 from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds
+from tests.threats.source import likely
 
 K = 5
 CLASSES = 2
@@ -22,14 +23,7 @@ def source_case(seed: int, scores: Scores, truth: Truth) -> SourceCase:
 
 def make_scores(losses, labels) -> Scores:
     """Make scores of losses (rounds, targets, clients), of clients with the same prior."""
-    rounds, _, clients = losses.shape
-    arrays = {
-        "losses": losses,
-        "combined": combine_rounds(losses),
-        "log_prior": np.log(np.full(clients, 1 / clients)),
-        "labels": labels,
-    }
-    return Scores("sia", arrays, {"clients": [f"node{n}" for n in range(clients)], "rounds": [*range(1, rounds + 1)]})
+    return likely.make_scores(losses, labels, [f"node{n}" for n in range(losses.shape[2])])
 
 
 def truth_of(counts, owners, **changes) -> Truth:
@@ -154,15 +148,9 @@ def test_a_restarted_client_does_not_compete_with_itself():
     losses = single.scores.arrays["losses"]
     split = np.concatenate([losses, np.full((*losses.shape[:2], 1), np.nan)], axis=-1)
     split[1, :, K], split[1, :, 0] = split[1, :, 0], np.nan
-    arrays = {
-        **single.scores.arrays,
-        "losses": split,
-        "combined": combine_rounds(split),
-        "log_prior": np.log(np.full(K + 1, 1 / (K + 1))),
-    }
-    facts = {**single.scores.facts, "clients": [*single.scores.facts["clients"], "node0-again"]}
+    scores = likely.make_scores(split, single.scores.arrays["labels"], [*single.found.clients, "node0-again"])
     truth = Truth(**{**vars(single.truth), "nodes": {**single.truth.nodes, "node0-again": "0"}})
-    again = judged(source_case(0, Scores("sia", arrays, facts), truth))["asr"]
+    again = judged(source_case(0, scores, truth))["asr"]
     assert again.value == judged(single)["asr"].value
     assert again.chance == pytest.approx(1 / K)
 
