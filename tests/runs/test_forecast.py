@@ -35,6 +35,7 @@ from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.inversion import without_replay
+from tests.threats.attribute import filled
 from tests.threats.source.likely import make_scores
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
@@ -144,7 +145,7 @@ def attribute(rare, seed):
     partial = PartialRecords(x, x[:, 0], owners, (2,), np.array([[0.0], [1.0]], dtype=np.float32), ("no", "yes"))
     asked = Attributes(values, ("no", "yes"), tuple(owners.tolist()), "sex")
     truth = truth_of(2, attributes=asked, targets=partial.fingerprint)
-    scores = Scores("aia", {"decisions": values[None]}, {"methods": ["all"], "targets": partial.fingerprint})
+    scores = filled.make_scores("aia", {"all": values}, targets=partial.fingerprint)
     return AttributeCase(seed, scores, truth, INDIVIDUAL, Knowledge(partial=partial))
 
 

@@ -238,9 +238,10 @@ class AttributeJudge(Judge[AttributeCase]):
         for number, case in enumerate(self.cases):
             if case.membership is None:
                 return None
-            answers.append(case.membership)
-            candidates += [(number, client) for client in case.candidates_of]
-            largest += max(map(len, case.membership))
+            members, decoys, clients = case.membership
+            answers.append((members, decoys))
+            candidates += [(number, client) for client in clients]
+            largest += max(len(members), len(decoys))
         right = Rate.of([np.concatenate([members, ~decoys]) for members, decoys in answers])
         if not all(right.sizes):
             return None
@@ -426,11 +427,8 @@ class AttributeJudge(Judge[AttributeCase]):
         series: dict[str, Any] = {"per_client": self._per_client, "populations": populations}
         sure, rare = [], []
         for case in self.cases:
-            belief, beliefs = case.belief(self.main), case.beliefs(self.main)
-            if belief is None or beliefs is None:
-                return series
-            sure.append(belief)
-            rare.append(beliefs[:, self.rarest])
+            sure.append(case.belief(self.main))
+            rare.append(case.beliefs(self.main)[:, self.rarest])
         series["reliability"] = reliability(np.concatenate(sure), self.answers[self.main] == self.truth)
         # Of values as a whole there is no threshold; of one there is.
         has, scores = self.truth == self.rarest, np.concatenate(rare)
