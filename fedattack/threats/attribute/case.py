@@ -196,4 +196,6 @@ def lower_bound(share: float, mse: float, weight: float) -> float:
         θ_s, by how much the second value changes the model's output.
     """
     trivial = abs(1 - 2 * share)
+    # An example's estimate of the attribute, 0 or 1, errs by its residual over θ_s. Rounding makes it wrong where that
+    # is ½ or more, which by Markov's inequality is so for at most MSE/θ_s² / (½)² of the examples.
     return max(trivial, 1 - 4 * mse / weight**2) if weight else trivial

@@ -497,6 +497,7 @@ def _find_above(score: Floats, has: Flags) -> Any:
     first_equal = np.searchsorted(falling, falling)
     others = np.cumsum(~has.reshape(len(has), -1)[:, order], axis=1)
     n = int(others[0, -1])
+    # Of n scores from below the threshold is that of index ⌈(1 − 0.05)·(n − 1)⌉; this is its rank from the top.
     rank = n - math.ceil((1 - _FALSE_ALARMS) * (n - 1))
     above = first_equal[(others >= rank).argmax(axis=1)]
     others_above = np.where(above > 0, others[np.arange(len(has)), above - 1], 0)
@@ -526,6 +527,7 @@ def _average_areas(values: Sequence[Floats], truths: Sequence[Flags]) -> Floats:
             flags = has[..., known].astype(np.float64)
             positive = flags.sum(axis=-1)
             pairs = positive * (known.sum() - positive)
+            # The Mann-Whitney statistic: sums of ranks less what they are at least, of all pairs.
             won = flags @ stats.rankdata(sent[known]) - positive * (positive + 1) / 2
             total[:, metric] += (won / np.maximum(pairs, 1)).sum(axis=1)
             counted[:, metric] += (pairs > 0).sum(axis=1)

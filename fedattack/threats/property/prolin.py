@@ -228,10 +228,10 @@ class Prolin(Attack):
             setting = DetectorSetting(
                 model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.options.memory
             )
-            held = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
+            needed = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             tasks = [_RoundTask(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fitted = _Fitted.empty(len(properties), rounds)
-            for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
+            for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, needed)):
                 fitted.add(detectors, partial(_products, sums.sums, memory=self.options.memory))
                 _let_go(sums.starts)
                 seen.progress(row + 1, steps)
@@ -288,12 +288,12 @@ class Prolin(Attack):
         return replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary), auxiliary
 
     def _fit(
-        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_RoundTask"], held: float
+        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_RoundTask"], needed: float
     ) -> Iterator[list[Detector]]:
-        """Fit the detectors of each round; so many bytes are held meanwhile."""
+        """Fit the detectors of each round; so many bytes are needed meanwhile."""
         # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
-        workers = self.options.workers or int(held > self.options.memory)
-        memory = min(held, self.options.memory)
+        workers = self.options.workers or int(needed > self.options.memory)
+        memory = min(needed, self.options.memory)
         work = partial(_detect, replace(setting, questions=()), asked, knowledge)
         return fan_out(work, tasks, workers=workers, memory=memory, device=setting.device)
 
@@ -532,6 +532,7 @@ def _lasting(values: Array) -> float:
         return 0.0
     standard = (values - values.mean(axis=1, keepdims=True)) / spread[spread > 0, None]
     rounds = len(standard)
+    # The squared sum of standardised features over R rounds has the mean R + R(R − 1)·r, r being what is asked for.
     together = float((standard.sum(axis=0) ** 2).mean())
     return float(np.clip((together - rounds) / (rounds * (rounds - 1)), 0.0, 0.95))
 
