@@ -3,19 +3,22 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, Attack, Needs, read_knowledge
 from fedattack.attacks.knowledge import PROPERTY_NAMES
 from fedattack.attacks.options import Options
 from fedattack.attacks.registry import THREATS, options_of_attack
 from fedattack.attacks.threat import Threat
 from fedattack.audit.judge import judge_of
 from fedattack.base.errors import ConfigError
+from fedattack.base.stored import Axes
 from fedattack.cli import main
 from fedattack.cli.console import PlainSteps, out_console, show_table
 from fedattack.cli.options import (
@@ -466,14 +469,21 @@ class GuessOptions(Options):
     needs = Needs(("individual",), ("fedavg",), ("model", "partial"))
 
 
+@dataclass(frozen=True, eq=False)
+class FirstValues:
+    methods: tuple[str, ...]
+    decisions: Annotated[NDArray[np.int64], Axes("methods", "targets")]
+
+
 class Guess(Attack):
     """Guesses the first value, of whomever it is asked."""
 
     options = GuessOptions()
+    found = FirstValues
     knows = ("nothing",)
 
-    def _run(self, record, knowledge, seed, device, progress):
-        return Scores("guess", {"decisions": np.zeros((1, len(knowledge.partial)), dtype=int)}, {"methods": ["first"]})
+    def attack(self, seen):
+        return FirstValues(("first",), np.zeros((1, len(seen.knowledge.partial)), dtype=np.int64))
 
 
 class GuessThreat(Threat):

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedattack.attacks.base import Attack, Scores
+    from fedattack.attacks.base import Attack, Scores, Seen
     from fedattack.attacks.knowledge import (
         AuxiliaryAttribute,
         Knowledge,
@@ -30,6 +30,7 @@ __all__ = [
     "Needs",
     "PartialRecords",
     "Scores",
+    "Seen",
     "Targets",
     "read_knowledge",
     "read_partial",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 _FILES = ("read_knowledge", "read_partial", "read_targets", "write_knowledge")
-_HOMES = {"ATTACKS": "registry", "Attack": "base", "Needs": "needs", "Scores": "base"}
+_HOMES = {"ATTACKS": "registry", "Attack": "base", "Needs": "needs", "Scores": "base", "Seen": "base"}
 _HOMES |= dict.fromkeys(_FILES, "knowledge_files")
 
 

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
-from fedattack.attacks.form import Name
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import as_models, complete_models, how_named, named_for
 from fedattack.attacks.needs import UNFIT, InApps, Needs
@@ -21,8 +20,8 @@ from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.reasons import Reason, join_reasons
-from fedattack.base.stored import ANY_KIND, OPTIONAL, Axes, check_arrays, read_arrays, split
-from fedattack.base.untrusted import MAX_INFLATED, validate
+from fedattack.base.stored import ANY_KIND, OPTIONAL, Axes, Name, check_arrays, read_arrays, split
+from fedattack.base.untrusted import MAX_INFLATED
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.record.marks import RecordMark, explain_statement
@@ -205,15 +204,7 @@ class Attack(ABC):
         scores = Scores.load(path)
         if scores.attack != self.name:
             raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
-        if not hasattr(self, "found"):
-            # TRANSITION: goes when all attacks have ``found``.
-            form: Any = self.form  # type: ignore[attr-defined]
-            facts = validate(form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
-            if fault := form.fault(facts, scores.arrays):
-                raise DataError(f"{path}: {fault}; {_AGAIN}")
-            scores = replace(scores, facts={**scores.facts, **facts})
-        else:
-            scores.as_found(self.found, path)
+        scores.as_found(self.found, path)
         for array in scores.arrays.values():
             let_go(array)
         return scores
@@ -277,9 +268,6 @@ class Attack(ABC):
         if whole is not named:
             added = len(whole.parameters) - len(named.parameters)
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
-        if isinstance(found, Scores):
-            # TRANSITION
-            return replace(found, notes=(*notes, *found.notes), seconds=seconds, record=mark)
         return Scores.of(self.name, found, [*notes, *seen.notes], seconds, mark)
 
     def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:
@@ -298,11 +286,9 @@ class Attack(ABC):
         """
         return self.needs.unfit(record, knowledge)
 
+    @abstractmethod
     def attack(self, seen: Seen) -> Any:
         """Attack, and return what is found, an object of :attr:`found`; everything that the attack needs is there."""
-        # TRANSITION: abstract when all attacks have it.
-        run: Any = self._run  # type: ignore[attr-defined]
-        return run(seen.record, seen.knowledge, seen.seed, seen.device, seen.progress)
 
 
 class Plants(ABC):

@@ -32,7 +32,7 @@ from typing import Annotated, Any, NotRequired, TypeVar, Union, get_args, get_or
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -79,6 +79,15 @@ Count = Annotated[int, Field(ge=0, le=2**50)]
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number."""
+
+Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number that any JSON reader takes."""
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+"""A part of something."""
+
+Name = Annotated[str, StringConstraints(max_length=1024)]
+"""What something is called."""
 
 
 def _give(value: T) -> T:

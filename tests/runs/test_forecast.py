@@ -31,12 +31,13 @@ from fedattack.threats.membership.judge import AggregateMembershipJudge, Members
 from fedattack.threats.membership.membership import LikelyMembers
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
-from fedattack.threats.property.prolin import METHODS
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.inversion import without_replay
+from tests.threats.attribute import filled
 from tests.threats.inversion import inverted
+from tests.threats.property import answered
 from tests.threats.source.likely import make_scores
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
@@ -93,29 +94,9 @@ def members_of_sums(targets, seed):
 
 def property_of_one(clients, seed):
     has = (np.arange(clients) == seed % clients)[None]
-    score = np.broadcast_to(np.where(has, 1.0, -1.0)[None, :, None], (len(METHODS), 1, 1, clients))
-    per_round = np.full((1, 1), 0.9)
-    arrays = {
-        "scores": score,
-        "decisions": score > 0,
-        **dict.fromkeys(("posterior", "posterior_low", "posterior_high"), has.astype(float)),
-        **dict.fromkeys(("overlap", "accuracy", "checked"), per_round),
-        **dict.fromkeys(("plus_mean", "plus_sd", "minus_mean", "minus_sd"), per_round[..., None]),
-        **dict.fromkeys(("plus_sample", "minus_sample"), np.zeros((1, 1, 3))),
-        "participation": np.ones((1, clients)),
-    }
-    facts = {
-        "clients": [f"node{place}" for place in range(clients)],
-        "rounds": [1],
-        "windows": [1],
-        "shown": [1],
-        "questions": ["who"],
-        "mode": "linear",
-        "unseen": 50,
-        "targets": "",
-    }
+    scores = answered.make_scores(np.where(has, 1.0, -1.0), [f"node{index}" for index in range(clients)])
     record = type("Empty", (tuple,), {"view": "aggregate", "rounds": ()})()
-    return PropertyCase(seed, Scores("prolin", arrays, facts), truth_of(clients, positives=has), record, Knowledge())
+    return PropertyCase(seed, scores, truth_of(clients, positives=has), record, Knowledge())
 
 
 def group(clients, seed):
@@ -142,7 +123,7 @@ def attribute(rare, seed):
     partial = PartialRecords(x, x[:, 0], owners, (2,), np.array([[0.0], [1.0]], dtype=np.float32), ("no", "yes"))
     asked = Attributes(values, ("no", "yes"), tuple(owners.tolist()), "sex")
     truth = truth_of(2, attributes=asked, targets=partial.fingerprint)
-    scores = Scores("aia", {"decisions": values[None]}, {"methods": ["all"], "targets": partial.fingerprint})
+    scores = filled.make_scores("aia", {"all": values}, targets=partial.fingerprint)
     return AttributeCase(seed, scores, truth, INDIVIDUAL, Knowledge(partial=partial))
 
 

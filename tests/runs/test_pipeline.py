@@ -33,7 +33,7 @@ def test_seeds_are_the_presets_unless_said_otherwise(first, count, seeds):
 
 def test_each_attack_gets_the_options_that_it_has():
     ara, baselines = choose_attacks(["ara", "attribute-baselines"], {"updates": "pre1"})
-    assert (ara.updates, baselines.name) == ("pre1", "attribute-baselines")
+    assert (ara.options.updates, baselines.name) == ("pre1", "attribute-baselines")
 
 
 @pytest.mark.parametrize(

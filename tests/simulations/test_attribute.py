@@ -12,8 +12,10 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
 from fedattack.record.folder import find_parts
 from fedattack.report import read_run, write_report
+from fedattack.threats.attribute.ara import FilledInByMatching
 from simulations.study import Study
 from tests.refusals import refused
+from tests.threats.attribute.filled import make_scores
 from tests.worlds.attacked import audit_folder
 from tests.worlds.reference import DEFAULTS, by_client, change, prepare_in, run_here
 
@@ -214,6 +216,7 @@ class Perfect:
     knows = ("everything",)
     needs = ATTACKS["ara"].needs
     asks_peers = False
+    found = FilledInByMatching
     load_scores = staticmethod(Scores.load)
 
 
@@ -226,10 +229,9 @@ def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, server):
     known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
     assert set(known.nodes.values()) == {str(client) for client in range(5)}
     assert known.nodes == truth.nodes
-    decisions = np.stack([truth.attributes.values, np.zeros(60, dtype=int)])
-    facts = {"methods": ["cos", "nothing"], "targets": known.partial.fingerprint}
+    decisions = {"cos": truth.attributes.values, "nothing": np.zeros(60, dtype=int)}
     (part,) = find_parts(tmp_path)
-    Scores("ara", {"decisions": decisions}, facts).save(part.scores("ara"))
+    make_scores("ara", decisions, targets=known.partial.fingerprint).save(part.scores("ara"))
     findings = {finding.name: finding for finding in audit_folder(tmp_path, device="cpu")}
     assert findings["ara.excess"].verdict == "leak"
     assert findings["ara.accuracy"].value == 1.0
@@ -244,8 +246,6 @@ def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, server):
     assert "How often sex was filled in right" in page
     assert "R² (%)" in page
     assert ("active: it isolates" in page) == isolate
-    Scores("ara", {"decisions": decisions}, facts={"methods": ["cos", "nothing"], "targets": "others"}).save(
-        part.scores("ara")
-    )
+    make_scores("ara", decisions, targets="others").save(part.scores("ara"))
     with pytest.raises(DataError, match="about other target records than the truth"):
         audit_folder(tmp_path, device="cpu")

@@ -10,26 +10,25 @@ value with the smallest loss under that model. There are two ways, with one shap
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Finite, Form, Name, Share
-from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.matching import check_model
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import DataError, NeedsError
+from fedattack.base.stored import Axes, Name
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.record import Record
 from fedattack.threats.attribute.attribute_model import AttributeModel, State
 from fedattack.threats.attribute.by_estimates import ByEstimates, LinearAttribute
 from fedattack.threats.attribute.by_loss import ByLoss, beliefs_of
 from fedattack.threats.attribute.client_messages import ClientMessages, collect_messages, fit_maps
-from fedattack.threats.attribute.optimum import FillIn, Optimum, describe_how
+from fedattack.threats.attribute.filled_in import FilledIn
+from fedattack.threats.attribute.optimum import DecodedClient, FillIn, Optimum, describe_how
 from fedattack.threats.attribute.options import ModelBasedOptions
 
 METHODS = ("global", "last-returned", "reconstructed", "moments")
@@ -44,17 +43,25 @@ DOMAIN_LIMIT = 1_000
 """Most values of the attribute that are tried one after another."""
 
 
-class _ClientFacts(TypedDict):
-    client: Name
-    share: Share | None
-    weight: dict[Name, Finite | None] | None
+@dataclass(frozen=True, eq=False)
+class FilledInByModels(FilledIn):
+    """The attribute, filled in under the models of clients.
 
+    A client that was never seen has no answer of the methods that need its models.
 
-class _ModelBasedFacts(TypedDict):
-    methods: list[Name]
-    values: list[Name]
-    clients: list[_ClientFacts]
-    targets: Name
+    Attributes
+    ----------
+    server
+        What the record says of its server.
+    clients
+        What was decoded of each client.
+    losses
+        (methods, n, v): of each example with each value, NaN where there is no model.
+    """
+
+    server: Name
+    clients: tuple[DecodedClient, ...]
+    losses: Annotated[NDArray[np.float64], Axes("methods", "records", "values", nan=True)]
 
 
 class ModelBased(Attack):
@@ -63,38 +70,19 @@ class ModelBased(Attack):
     For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ examples with the largest
     estimates are marked (Algorithm 3). Elsewhere, and while ρ is unknown, the value with the smallest loss is taken
     (Algorithm 4). See :mod:`fedattack.threats.attribute.local_optimum` for how a client's optimum is reconstructed.
-
-    Scores hold
-
-    - ``decisions`` (methods, n): indices of values in ``domain``, or −1 for no answer, as for clients never seen;
-    - ``beliefs`` (methods, n, v): rows summing to one;
-    - ``losses`` (methods, n, v): float64, NaN where there is no model.
-
-    The facts name the ``methods`` and the ``values``. Of each client they say how many ``messages`` were used and
-    ``how`` its optimum was found. For least squares and a binary attribute they also say, or ``null`` if unknown,
-
-    - ``rank``: how many of the ``unknowns`` the messages show;
-    - ``share``: ρ of the second value;
-    - ``weight``: the attribute's θ_s under each method.
     """
 
     options = ModelBasedOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_ModelBasedFacts),
-        {
-            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
-            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
-            "losses": ArrayForm("f", ("methods", "records", "values"), nan=True),
-        },
-        {"methods": "methods", "values": "values"},
-    )
+    found = FilledInByModels
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> FilledInByModels:
+        """Reconstruct the local optimum of each client, and fill in the attribute of its examples."""
+        record, knowledge = seen.record, seen.knowledge
         if knowledge.model is None or knowledge.partial is None or knowledge.training is None:
             raise AssertionError("checked by run")
         partial = knowledge.partial
@@ -103,44 +91,51 @@ class ModelBased(Attack):
                 f"attack {self.name}: the attribute {partial.names[0]!r} … has {len(partial.domain)} values, and at "
                 f"most {DOMAIN_LIMIT} can be tried one after another; put values together"
             )
-        model = AttributeModel(knowledge.model, partial, pick_device(device))
+        model = AttributeModel(knowledge.model, partial, pick_device(seen.device))
         check_model(model.module, record)
         # Before a record of any size is read: a model that does not take the examples is refused here.
         linear = LinearAttribute.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
-        notes: list[str] = []
-        messages = collect_messages(record, knowledge, clients, model, self.options.memory, notes, progress)
+        messages = collect_messages(seen, clients, model, self.options.memory)
         if not messages:
             raise NeedsError(
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
-                f"holds none{why_left_out(notes)}; check that knowledge/nodes names the clients as partial.npz does"
+                f"holds none{why_left_out(seen.notes)}; check that knowledge/nodes names the clients as partial.npz "
+                "does"
             )
         final = _last_state(record)
         fill_in = _choose_way(model, linear, messages, knowledge.training)
-        answers = _Decisions(model, fill_in, np.random.default_rng(seed))
+        answers = _Decisions(model, fill_in, np.random.default_rng(seen.seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
-        facts: list[dict[str, Any]] = []
+        decoded: list[DecodedClient] = []
         for name, rows in clients.items():
             of_client, optimum = messages.get(name, ClientMessages(name)), Optimum()
             if of_client.rounds:
                 optimum = fill_in.reconstruct(of_client, rows)
             weights = answers.fill_in_client(rows, final, of_client, optimum)
-            fact = _describe_client(of_client, len(rows), optimum, model) | {"weight": None}
-            if fill_in.weighs:
-                fact["weight"] = weights
-            facts.append(fact)
-        return Scores(
-            attack=self.name,
-            arrays={"decisions": answers.decisions, "beliefs": answers.beliefs, "losses": answers.losses},
-            facts={
-                "methods": list(METHODS),
-                "values": list(partial.names),
-                "server": record.server,
-                "clients": facts,
-                "targets": partial.fingerprint,
-            },
-            notes=(*notes, *describe_how(facts)),
+            decoded.append(
+                DecodedClient(
+                    client=name,
+                    records=len(rows),
+                    messages=len(of_client.rounds),
+                    how=optimum.how,
+                    rank=optimum.rank,
+                    unknowns=model.size,
+                    share=optimum.share,
+                    weight=weights if fill_in.weighs else None,
+                )
+            )
+        seen.notes.extend(describe_how(decoded))
+        return FilledInByModels(
+            methods=METHODS,
+            values=tuple(partial.names),
+            targets=partial.fingerprint,
+            decisions=answers.decisions,
+            beliefs=answers.beliefs,
+            server=record.server,
+            clients=tuple(decoded),
+            losses=answers.losses,
         )
 
 
@@ -172,6 +167,7 @@ class _Decisions:
         states: list[State | None] = [final]
         if messages.rounds:
             client_states = [messages.last, self._model.state(optimum.parameters, messages.last)]
+            # Of "last-returned" and "reconstructed".
             self.losses[1:3, rows] = self._model.losses(client_states, rows)
             states += client_states
         weights = {}
@@ -202,18 +198,3 @@ def _last_state(record: Record) -> State | None:
     if after is None:
         return None
     return dict(after)
-
-
-def _describe_client(
-    messages: ClientMessages, examples: int, optimum: Optimum, model: AttributeModel
-) -> dict[str, Any]:
-    """Say what of a client was decoded, and from how much."""
-    return {
-        "client": messages.name,
-        "records": examples,
-        "messages": len(messages.rounds),
-        "how": optimum.how,
-        "rank": optimum.rank,
-        "unknowns": model.size,
-        "share": optimum.share,
-    }

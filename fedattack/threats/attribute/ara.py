@@ -8,25 +8,24 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import nn
-from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name
+from fedattack.attacks.base import Attack, Progress, Seen
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
 from fedattack.attacks.matching import check_model, fits_model, is_finite, is_zero
 from fedattack.attacks.replies import MOST_EXAMPLES, choose_rounds, replies_of
 from fedattack.base.errors import DataError, NeedsError
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record
+from fedattack.threats.attribute.filled_in import MOST_BELIEF, FilledIn
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
     Arrays,
@@ -39,7 +38,7 @@ from fedattack.threats.attribute.gradient_matching import (
     match_group,
 )
 from fedattack.threats.attribute.gradient_membership import gradient_variances, infer_membership
-from fedattack.threats.attribute.options import GradientMatchingOptions
+from fedattack.threats.attribute.options import GradientMatchingOptions, Knows
 
 
 def averaged_gradient(
@@ -69,51 +68,60 @@ def averaged_gradient(
     return gradient
 
 
-class _MatchingFacts(TypedDict):
-    methods: list[Name]
-    values: list[Name]
-    clients: list[Name]
-    targets: Name
+@dataclass(frozen=True, eq=False)
+class FilledInByMatching(FilledIn):
+    """The attribute, filled in for the clients that were attacked.
+
+    Beliefs are those where the optimiser stopped, not calibrated, and the prior for clients that were not attacked.
+
+    Attributes
+    ----------
+    clients
+        The clients that are asked about.
+    rounds, weights
+        By client that was attacked the rounds that were used, and whether examples' weights were found too.
+    prior, label, membership
+        What the attacker knew.
+    objectives
+        (methods, clients): where the best start ended, else NaN.
+    members, decoys
+        (n,), (m,): how likely each example, and each auxiliary record among them, is a member; NaN for examples of
+        clients that were not attacked. ``None`` if membership was known.
+    decoy_clients
+        (m,): for whom each auxiliary record was a candidate.
+    """
+
+    clients: tuple[Name, ...]
+    rounds: Mapping[Name, tuple[Number, ...]]
+    weights: Mapping[Name, Weights]
+    prior: Knows
+    label: Knows
+    membership: Knows
+    objectives: Annotated[NDArray[np.float64], Axes("methods", "clients", nan=True)]
+    members: Annotated[NDArray[np.float64] | None, Axes("records", low=0, high=MOST_BELIEF, nan=True)] = None
+    decoys: Annotated[NDArray[np.float64] | None, Axes("decoys", low=0, high=MOST_BELIEF, nan=True)] = None
+    decoy_clients: Annotated[NDArray[np.str_] | None, Axes("decoys")] = None
 
 
 class GradientMatching(Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
 
-    Scores hold, for examples and clients that were attacked,
-
-    - ``decisions`` (methods, n): indices into the attribute's domain, else −1;
-    - ``beliefs`` (methods, n, v): rows summing to one, where the optimiser stopped and not calibrated, else the prior;
-    - ``objectives`` (methods, clients): where the best start ended, else NaN.
-
-    The facts ``methods``, ``clients``, ``rounds``, ``weights`` and ``values`` name what is along the axes, which rounds
-    were used and whether examples' weights were found too.
-
     With ``membership=unknown`` a client's examples lie among as many of the auxiliary ones, whose attribute is taken
     away as well. The mixture of :mod:`fedattack.threats.attribute.gradient_membership` judges them by the last model
-    that the client sent, and what it takes for members is attacked. Scores then hold ``members`` (n,), ``decoys``
-    (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
+    that the client sent, and what it takes for members is attacked.
     """
 
     options = GradientMatchingOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_MatchingFacts),
-        {
-            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
-            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
-            "objectives": ArrayForm("f", ("methods", "clients"), nan=True, optional=True),
-            "members": ArrayForm("f", ("records",), low=0, high=1 + 1e-6, nan=True, optional=True),
-            "decoys": ArrayForm("f", ("decoys",), low=0, high=1 + 1e-6, nan=True, optional=True),
-            "decoy_clients": ArrayForm("U", ("decoys",), optional=True),
-        },
-        {"methods": "methods", "values": "values", "clients": "clients"},
-    )
+    found = FilledInByMatching
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> FilledInByMatching:
+        """Match the updates of all clients by every method."""
+        record, knowledge, seed, notes = seen.record, seen.knowledge, seen.seed, seen.notes
         model, training, partial = knowledge.model, knowledge.training, knowledge.partial
         if model is None or training is None or partial is None:
             raise AssertionError("checked by run")
@@ -121,8 +129,7 @@ class GradientMatching(Attack):
             raise NeedsError(f"attack {self.name}: label=unknown needs a known loss, and this is {model.loss!r}")
         architecture = model.build()
         check_model(architecture, record)
-        chosen_device = pick_device(device)
-        notes: list[str] = []
+        device = pick_device(seen.device)
         if self.options.restarts is not None:
             notes.append(f"each method starts from as many places as restarts says: {self.options.restarts}")
         clients = list(dict.fromkeys(partial.clients.tolist()))
@@ -131,35 +138,36 @@ class GradientMatching(Attack):
         if self.options.prior == "known" and partial.prior is not None:
             prior = base = np.asarray(partial.prior, dtype=np.float64)
         cases = self._cases(record, knowledge, architecture, clients, prior, notes)
-        arrays: dict[str, NDArray[Any]] = {}
+        candidates = _Candidates()
         if self.options.membership == "unknown":
-            cases, arrays = _members_first(cases, knowledge, architecture, seed, notes)
+            cases, candidates = _members_first(cases, knowledge, architecture, seed, notes)
 
         beliefs = np.tile(base, (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
-        matches = self._matches(cases, model, seed, chosen_device, progress)
+        matches = self._matches(cases, model, seed, device, seen.progress)
         for row, case, match in matches:
             # Decoys have no decision.
             asked = case.rows >= 0
             beliefs[row, case.rows[asked]] = match.beliefs[asked]
             decisions[row, case.rows[asked]] = match.decisions[asked]
             objectives[row, clients.index(case.client)] = match.objective
-        return Scores(
-            attack=self.name,
-            arrays={"decisions": decisions, "beliefs": beliefs, "objectives": objectives} | arrays,
-            facts={
-                "methods": list(METHODS),
-                "clients": clients,
-                "rounds": {case.client: case.updates.rounds for case in cases},
-                "weights": {case.client: self._weights(case.updates.steps) for case in cases},
-                "values": list(partial.names),
-                "targets": partial.fingerprint,
-                "prior": "unknown" if prior is None else "known",
-                "label": self.options.label,
-                "membership": self.options.membership,
-            },
-            notes=tuple(notes),
+        return FilledInByMatching(
+            methods=METHODS,
+            values=tuple(partial.names),
+            targets=partial.fingerprint,
+            decisions=decisions,
+            beliefs=beliefs,
+            clients=tuple(clients),
+            rounds={case.client: tuple(case.updates.rounds) for case in cases},
+            weights={case.client: self._weights(case.updates.steps) for case in cases},
+            prior="unknown" if prior is None else "known",
+            label=self.options.label,
+            membership=self.options.membership,
+            objectives=objectives,
+            members=candidates.members,
+            decoys=candidates.decoys,
+            decoy_clients=candidates.decoy_clients,
         )
 
     def _cases(
@@ -271,7 +279,7 @@ def attribute_codes(partial: PartialRecords) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClientUpdates:
     """What the record gives of one client."""
 
     rounds: list[int]  # The rounds used.
@@ -291,7 +299,7 @@ def read_updates(
     updates: str,
     records: int,
     notes: list[str],
-) -> Seen | None:
+) -> ClientUpdates | None:
     """Read the updates of one client; what cannot be used goes into ``notes``.
 
     ``updates`` is as for :func:`choose_rounds`; ``records`` is how many of the client's examples are known, for replies
@@ -301,7 +309,7 @@ def read_updates(
     if training is None:
         raise NeedsError("reading gradients from updates needs knowledge of training")
     replies = dict(replies_of(record, knowledge, client))
-    usable, steps = Seen([], [], [], {}, 0), 0
+    usable, steps = ClientUpdates([], [], [], {}, 0), 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
         # It decides how many steps the client made, by which the update is divided.
@@ -354,7 +362,7 @@ class _NamedVictim:
     client: str
     rows: NDArray[np.int64]
     victim: Victim
-    updates: Seen
+    updates: ClientUpdates
 
     def only(self, chosen: NDArray[np.bool_]) -> "_NamedVictim":
         """Return the case with some of its examples."""
@@ -362,9 +370,18 @@ class _NamedVictim:
         return replace(self, rows=self.rows[chosen], victim=replace(self.victim, x=self.victim.x[chosen], y=y))
 
 
+@dataclass(frozen=True)
+class _Candidates:
+    """How likely candidates are members, as in :class:`FilledInByMatching`; nothing where membership was known."""
+
+    members: NDArray[np.float64] | None = None
+    decoys: NDArray[np.float64] | None = None
+    decoy_clients: NDArray[np.str_] | None = None
+
+
 def _members_first(
     cases: Sequence[_NamedVictim], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
-) -> tuple[list[_NamedVictim], dict[str, NDArray[Any]]]:
+) -> tuple[list[_NamedVictim], _Candidates]:
     """Hide each client's examples among auxiliary ones, judge which are members, and keep those."""
     partial, public = knowledge.partial, knowledge.auxiliary
     if knowledge.model is None or partial is None:
@@ -398,12 +415,7 @@ def _members_first(
         notes.append(
             f"some clients have more examples than there are auxiliary ones to hide them among, {len(public.y)}"
         )
-    arrays = {
-        "members": members,
-        "decoys": np.concatenate(decoys),
-        "decoy_clients": np.array(decoy_clients, dtype=np.str_),
-    }
-    return kept, arrays
+    return kept, _Candidates(members, np.concatenate(decoys), np.array(decoy_clients, dtype=np.str_))
 
 
 def _among_decoys(

@@ -11,26 +11,26 @@ judge of every attack on attributes makes it (:mod:`fedattack.threats.attribute.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import nn
 from torch.func import functional_call
-from typing_extensions import TypedDict
 
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name
+from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.knowledge import Knowledge, PartialRecords, Targets
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import replies_of
+from fedattack.base.stored import Name
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import trust_given
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record import Record
 from fedattack.threats.attribute.ara import attribute_codes
+from fedattack.threats.attribute.filled_in import FilledIn
 from fedattack.threats.attribute.gradient_matching import Arrays
 from fedattack.threats.attribute.gradient_membership import flatten_gradients, last_layer, last_layer_gradients
 from fedattack.threats.attribute.imputation import draw_largest, impute, values_of
@@ -118,47 +118,46 @@ _OF_CLASSES = HEURISTICS[:-1]
 _ANY_LOSS = ("stats-loss", "stats-final-loss", "stats-gradient")
 
 
-class _BaselineFacts(TypedDict):
-    methods: list[Name]
-    values: list[Name]
-    targets: Name
+@dataclass(frozen=True, eq=False)
+class FilledInByGuesses(FilledIn):
+    """The attribute, filled in without gradients.
+
+    Attributes
+    ----------
+    classifiers
+        By method that trains one the classifier that was chosen.
+    """
+
+    classifiers: Mapping[Name, Name]
 
 
 class AttributeBaselines(Attack):
     """All baselines for the attribute on the same examples.
 
-    Scores hold ``decisions`` (methods, n) and ``beliefs`` (methods, n, v), rows summing to one, as those of the attacks
-    on attributes. The methods are ``random``; ``majority`` of the prior or, without one, of the public records;
-    ``public100`` and ``public1000``, the best classifier on so many of these without the label, as in the paper; and
-    the heuristics, which are −1 for clients that never replied. Public records are the auxiliary ones with their
-    attribute; without them their methods are missing. The fact ``classifiers`` names what was chosen.
+    The methods are ``random``; ``majority`` of the prior or, without one, of the public records; ``public100`` and
+    ``public1000``, the best classifier on so many of these without the label, as in the paper; and the heuristics,
+    which have no answer for clients that never replied. Public records are the auxiliary ones with their attribute;
+    without them their methods are missing.
     """
 
     options = BaselinesOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_BaselineFacts),
-        {
-            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
-            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
-        },
-        {"methods": "methods", "values": "values"},
-    )
+    found = FilledInByGuesses
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
         "public records with the attribute, where there are any",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        model, partial, public = knowledge.model, knowledge.partial, knowledge.auxiliary
-        if model is None or partial is None:
+    def attack(self, seen: Seen) -> FilledInByGuesses:
+        """Guess by every method."""
+        partial, public, seed = seen.knowledge.partial, seen.knowledge.auxiliary, seen.seed
+        if partial is None:
             raise AssertionError("checked by run")
         count, values = len(partial.y), len(partial.domain)
         draw = np.random.default_rng(seed)
         decisions: dict[str, NDArray[np.int64]] = {"random": draw.integers(values, size=count)}
         beliefs: dict[str, NDArray[np.float64]] = {"random": np.full((count, values), 1 / values)}
         classifiers: dict[str, str] = {}
-        notes: list[str] = []
         prior = partial.prior
         if public is not None:
             prior = _shares_of(partial, public) if prior is None else prior
@@ -166,47 +165,37 @@ class AttributeBaselines(Attack):
             order = draw.permutation(len(public))
             for size in PUBLIC_SIZES:
                 if len(order) < size:
-                    notes.append(f"public{size} is left out: there are {len(order)} auxiliary records")
+                    seen.notes.append(f"public{size} is left out: there are {len(order)} auxiliary records")
                     continue
                 sample, method = public.take(order[:size]), f"public{size}"
-                # the paper's attack models do not see the label
+                # The paper's attack models do not see the label.
                 beliefs[method], classifiers[method] = impute(partial, sample, labels=False, seed=seed)
         if prior is not None:
             beliefs["majority"] = np.tile(prior, (count, 1))
         for method, shares in beliefs.items():
             if method not in decisions:
                 decisions[method] = draw_largest(shares, draw)
-        statistics = self._statistics(record, knowledge, partial, draw, notes, progress)
+        statistics = self._statistics(seen, partial, draw)
         share = np.full(values, 1 / values) if prior is None else prior
         for method, chosen in statistics.items():
             decisions[method] = chosen
             # A heuristic gives a value and no probabilities; −1 takes the last row of the matrix, which is not looked
             # at.
             beliefs[method] = np.where((chosen >= 0)[:, None], np.eye(values)[chosen], share)
-        return Scores(
-            attack=self.name,
-            arrays={
-                "decisions": np.stack([*decisions.values()]),
-                "beliefs": np.stack([*beliefs.values()]),
-            },
-            facts={
-                "methods": list(decisions),
-                "values": list(partial.names),
-                "targets": partial.fingerprint,
-                "classifiers": classifiers,
-            },
-            notes=tuple(notes),
+        return FilledInByGuesses(
+            methods=tuple(decisions),
+            values=tuple(partial.names),
+            targets=partial.fingerprint,
+            decisions=np.stack([*decisions.values()]),
+            beliefs=np.stack([*beliefs.values()]),
+            classifiers=classifiers,
         )
 
     def _statistics(
-        self,
-        record: Record,
-        knowledge: Knowledge,
-        partial: PartialRecords,
-        draw: np.random.Generator,
-        notes: list[str],
-        progress: Progress,
+        self, seen: Seen, partial: PartialRecords, draw: np.random.Generator
     ) -> dict[str, NDArray[np.int64]]:
+        """Decide (n,) by each heuristic."""
+        record, knowledge = seen.record, seen.knowledge
         if knowledge.model is None:
             raise AssertionError("checked by run")
         model = knowledge.model.build()
@@ -216,14 +205,14 @@ class AttributeBaselines(Attack):
         decisions: dict[str, NDArray[np.int64]] = {}
         for done, client in enumerate(clients):
             rows = np.flatnonzero(partial.clients == client)
-            states = _sent_states(record, knowledge, client, model, notes)
+            states = _sent_states(record, knowledge, client, model, seen.notes)
             if states:
                 scores = _scores_in_blocks(model, states, partial, codes, rows, loss)
                 for method, chosen in statistics_decisions(scores, draw).items():
                     decisions.setdefault(method, np.full(len(partial.y), -1, dtype=np.int64))[rows] = chosen
             else:
-                notes.append(f"client {client}: no reply that can be used; the statistics say nothing of it")
-            progress(done + 1, len(clients))
+                seen.notes.append(f"client {client}: no reply that can be used; the statistics say nothing of it")
+            seen.progress(done + 1, len(clients))
         return decisions
 
 

@@ -6,10 +6,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Scores
+from fedattack.attacks import ATTACKS, Scores
 from fedattack.audit.judge import Case
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
+from fedattack.threats.attribute.aia import FilledInByModels
+from fedattack.threats.attribute.ara import FilledInByMatching
+from fedattack.threats.attribute.filled_in import FilledIn
 from fedattack.threats.attribute.imputation import impute
 
 # The stream of a seed's random numbers by which columns are imputed.
@@ -30,9 +33,8 @@ Floats = NDArray[np.float64]
 class AttributeCase(Case):
     """One seed's scores of an attack on attributes beside the attribute's values.
 
-    The scores hold ``decisions`` (methods, n), −1 for no answer, and ``beliefs`` (n, v) or (methods, n, v). Their
-    facts name the ``methods``. The scores beside them are of other attacks on the same examples. Those of
-    :data:`BASELINES` are bars to clear. The others stand in the same table, which the first of them shows.
+    The scores beside them are of other attacks on the same examples. Those of :data:`BASELINES` are bars to clear. The
+    others stand in the same table, which the first of them shows.
     """
 
     def __post_init__(self) -> None:
@@ -40,18 +42,23 @@ class AttributeCase(Case):
             self._check(scores)
 
     def _check(self, scores: Scores) -> None:
-        decisions, methods = scores.arrays["decisions"], scores.facts["methods"]
         if self.truth.attributes is None or self.knowledge.partial is None:
             raise DataError(
                 f"seed {self.seed}: {scores.attack} asks for an attribute, of which truth/attributes.npz or "
                 "knowledge/partial.npz says nothing; expected both, as the run's preparation writes them"
             )
-        expected = (len(methods), len(self.attributes.values))
+        decisions = _find_filled_in(scores).decisions
+        expected = (len(decisions), len(self.attributes.values))
         if decisions.shape != expected or decisions.max(initial=-1) >= len(self.attributes.names):
             raise DataError(
                 f"seed {self.seed}: the decisions of {scores.attack} have shape {decisions.shape}; expected "
                 f"{expected}, a method and an example each, and values below {len(self.attributes.names)}; attack again"
             )
+
+    @property
+    def found(self) -> FilledIn:
+        """What the attack filled in."""
+        return _find_filled_in(self.scores)
 
     @property
     def attributes(self) -> Attributes:
@@ -76,9 +83,9 @@ class AttributeCase(Case):
         return self._answers_of(self.scores)
 
     def _answers_of(self, scores: Scores) -> dict[str, Rows]:
-        decisions = scores.arrays["decisions"]
-        filled = np.where(decisions < 0, self.commonest, decisions)
-        return dict(zip(scores.facts["methods"], filled, strict=True))
+        found = _find_filled_in(scores)
+        answers = np.where(found.decisions < 0, self.commonest, found.decisions)
+        return dict(zip(found.methods, answers, strict=True))
 
     @cached_property
     def others(self) -> dict[str, Rows]:
@@ -118,63 +125,62 @@ class AttributeCase(Case):
 
     def answered(self, method: str) -> Flags:
         """(n,): of which examples a method says something."""
-        row = self.scores.facts["methods"].index(method)
-        return np.asarray(self.scores.arrays["decisions"][row] >= 0)
+        return np.asarray(self.found.decisions[self.found.methods.index(method)] >= 0)
 
-    def beliefs(self, method: str) -> Floats | None:
-        """(n, v): how sure a method is of each value; ``None`` if it does not say."""
-        beliefs = self.scores.arrays.get("beliefs")
-        if beliefs is not None and beliefs.ndim == 3:
-            beliefs = beliefs[self.scores.facts["methods"].index(method)]
-        return beliefs
+    def beliefs(self, method: str) -> Floats:
+        """(n, v): how sure a method is of each value."""
+        return np.asarray(self.found.beliefs[self.found.methods.index(method)])
 
-    def belief(self, method: str) -> Floats | None:
-        """(n,): how sure a method is of its answers; ``None`` if it does not say."""
-        beliefs = self.beliefs(method)
-        if beliefs is None:
-            return None
-        return np.asarray(np.take_along_axis(beliefs, self.answers[method][:, None], axis=1)[:, 0])
+    def belief(self, method: str) -> Floats:
+        """(n,): how sure a method is of its answers."""
+        return np.asarray(np.take_along_axis(self.beliefs(method), self.answers[method][:, None], axis=1)[:, 0])
 
     @property
-    def membership(self) -> tuple[Flags, Flags] | None:
-        """Who was taken for a member, of the client's examples and of the decoys; ``None`` if nobody was asked."""
-        arrays = self.scores.arrays
-        if not {"members", "decoys", "decoy_clients"} <= arrays.keys():
-            return None
-        members, decoys = arrays["members"], arrays["decoys"]
-        return members[~np.isnan(members)] > 0.5, decoys[~np.isnan(decoys)] > 0.5
+    def membership(self) -> tuple[Flags, Flags, list[str]] | None:
+        """Who was taken for a member, of the clients' examples and of the decoys, and the client of each of both.
 
-    @property
-    def candidates_of(self) -> list[str]:
-        """The client of each candidate of :attr:`membership`, examples first."""
-        arrays = self.scores.arrays
-        owners = np.array(self.attributes.owners)[~np.isnan(arrays["members"])]
-        asked = ~np.isnan(arrays["decoys"])
-        return [*owners.tolist(), *map(str, arrays["decoy_clients"][asked].tolist())]
+        ``None`` if nobody was asked.
+        """
+        found = self.found
+        if not isinstance(found, FilledInByMatching):
+            return None
+        if found.members is None or found.decoys is None or found.decoy_clients is None:
+            return None
+        judged, judged_decoys = ~np.isnan(found.members), ~np.isnan(found.decoys)
+        owners = np.array(self.attributes.owners)[judged].tolist()
+        owners += found.decoy_clients[judged_decoys].tolist()
+        return found.members[judged] > 0.5, found.decoys[judged_decoys] > 0.5, owners
 
     def bound_accuracy(self, method: str) -> dict[str, float]:
-        """Compute Proposition 3's bound for each client whose decoded model the scores tell.
+        """Compute Proposition 3's bound for each client whose decoded model the attack tells.
 
-        The attack gives the ``losses`` (methods, n, v) of every value. Its fact ``clients`` gives the decoded ``share``
-        and the ``weight`` of each method. Which loss is that of the true value is for the auditor to know.
+        Which loss is that of the true value is for the auditor to know.
         """
-        losses, model = self.scores.arrays.get("losses"), self.knowledge.model
-        if losses is None or model is None or model.loss != "mse" or len(self.attributes.names) != 2:
+        found, model = self.found, self.knowledge.model
+        if not isinstance(found, FilledInByModels) or model is None or model.loss != "mse":
             return {}
-        row, owners = self.scores.facts["methods"].index(method), np.array(self.attributes.owners)
+        if len(self.attributes.names) != 2:
+            return {}
+        row, owners = found.methods.index(method), np.array(self.attributes.owners)
         bounds = {}
-        for client in self.scores.facts.get("clients", []):
-            weight = (client.get("weight") or {}).get(method)
+        for client in found.clients:
+            weight = (client.weight or {}).get(method)
             # Without a decoded share the attack was not the one that the proposition is about.
-            if weight is None or client.get("share") is None:
+            if weight is None or client.share is None:
                 continue
             # Whoever does not know which client a node is calls it by the node.
-            name = self.truth.nodes.get(str(client["client"]), str(client["client"]))
+            name = self.truth.nodes.get(client.client, client.client)
             rows = np.flatnonzero(owners == name)
-            mse = float(losses[row, rows, self.values[rows]].mean()) if len(rows) else np.nan
+            mse = float(found.losses[row, rows, self.values[rows]].mean()) if len(rows) else np.nan
             if np.isfinite(mse):
                 bounds[name] = lower_bound(float(self.values[rows].mean()), mse, float(weight))
         return bounds
+
+
+def _find_filled_in(scores: Scores) -> FilledIn:
+    """Return what an attack on attributes filled in, as that attack states it."""
+    filled_in: FilledIn = scores.as_found(ATTACKS[scores.attack].found)
+    return filled_in
 
 
 def lower_bound(share: float, mse: float, weight: float) -> float:
@@ -190,4 +196,6 @@ def lower_bound(share: float, mse: float, weight: float) -> float:
         θ_s, by how much the second value changes the model's output.
     """
     trivial = abs(1 - 2 * share)
+    # An example's estimate of the attribute, 0 or 1, errs by its residual over θ_s. Rounding makes it wrong where that
+    # is ½ or more, which by Markov's inequality is so for at most MSE/θ_s² / (½)² of the examples.
     return max(trivial, 1 - 4 * mse / weight**2) if weight else trivial

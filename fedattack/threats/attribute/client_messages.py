@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks.base import Progress
-from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.base import Seen
 from fedattack.attacks.matching import fits_model, is_finite
 from fedattack.attacks.replies import replied
-from fedattack.record import Observation, Record
+from fedattack.record import Observation
 from fedattack.threats.attribute.attribute_model import Array, AttributeModel
 from fedattack.threats.attribute.local_optimum import UpdateMap, fit_update_maps
 
@@ -68,23 +67,18 @@ class ClientMessages:
 
 
 def collect_messages(
-    record: Record,
-    knowledge: Knowledge,
-    clients: Mapping[str, NDArray[np.int64]],
-    model: AttributeModel,
-    memory: int,
-    notes: list[str],
-    progress: Progress,
+    seen: Seen, clients: Mapping[str, NDArray[np.int64]], model: AttributeModel, memory: int
 ) -> dict[str, ClientMessages]:
-    """Read what each client received and returned, each common model once."""
+    """Read what each client received and returned, each common model once; ``memory`` is the most bytes of models."""
+    notes = seen.notes
     # A round of a client is two models in float64.
     most = max(2, int(memory // (16 * model.size * len(clients))))
     short = f"only the last {most} rounds of each client are used: their models take {memory >> 20} MiB"
     messages: dict[str, ClientMessages] = {}
-    for done, round_ in enumerate(record):
+    for done, round_ in enumerate(seen.record):
         common: Array | None = None
         for reply in filter(replied, round_.observations):
-            name = knowledge.client_of(reply.node)
+            name = seen.knowledge.client_of(reply.node)
             if name not in clients:
                 continue
             received: Array | None
@@ -109,7 +103,7 @@ def collect_messages(
                 of_client.add(round_.number, reply, state, received, returned)
                 if of_client.drop_first(most) and short not in notes:
                     notes.append(short)
-        progress(done + 1, len(record))
+        seen.progress(done + 1, len(seen.record))
     return messages
 
 

@@ -188,14 +188,14 @@ class AttributeJudge(Judge[AttributeCase]):
         for named, values in zip(self._split(answers), self._split(self.truth), strict=True):
             if (values == self.rarest).any():
                 right.append(named[values == self.rarest] == self.rarest)
-        found, rare = Rate.of(right), np.arange(len(self.counts)) == self.rarest
+        recalled, rare = Rate.of(right), np.arange(len(self.counts)) == self.rarest
         # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
         worth = _Worth(rare / self.counts[self.rarest], rare / self.n)
-        return found.measured(
+        return recalled.measured(
             "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
             "best baseline has beyond that",
             label=f"Examples of the rarest {self.column} ({self.names[self.rarest]}) that {self.main} recovers",
-            null=self._shuffle_truth(lambda truth: self._recall_rarest(answers, truth), found.n),
+            null=self._shuffle_truth(lambda truth: self._recall_rarest(answers, truth), recalled.n),
             chance=float((answers == self.rarest).mean()),
             baselines=self._of_baselines(lambda guesses: self._recall_rarest(guesses, self.truth)),
             test=self._test(self.main, worth, len(self.methods) + 1),
@@ -238,9 +238,10 @@ class AttributeJudge(Judge[AttributeCase]):
         for number, case in enumerate(self.cases):
             if case.membership is None:
                 return None
-            answers.append(case.membership)
-            candidates += [(number, client) for client in case.candidates_of]
-            largest += max(map(len, case.membership))
+            members, decoys, clients = case.membership
+            answers.append((members, decoys))
+            candidates += [(number, client) for client in clients]
+            largest += max(len(members), len(decoys))
         right = Rate.of([np.concatenate([members, ~decoys]) for members, decoys in answers])
         if not all(right.sizes):
             return None
@@ -272,8 +273,8 @@ class AttributeJudge(Judge[AttributeCase]):
             return Reach(by_exchanges, f"{different} clients with different values", f"{enough} of them", setting)
         enough = smallest(lambda examples: 2.0**examples * needed >= 1)
         words = "examples that have another value than the commonest one"
-        held = max(max(Counter(one.owners).values(), default=0) for one in asked)
-        setting = f"records-per-client={_RECORDS}" if held < _RECORDS else ""
+        most = max(max(Counter(one.owners).values(), default=0) for one in asked)
+        setting = f"records-per-client={_RECORDS}" if most < _RECORDS else ""
         return Reach(max(by_wins, by_exchanges), f"{wins} {words}", f"{enough} of them", setting)
 
     @rows_of(CLIENTS)
@@ -296,7 +297,7 @@ class AttributeJudge(Judge[AttributeCase]):
                     "true": names[truth[record]],
                     "said": names[said[record]],
                     "answered": bool(answered[record]),
-                    "score": None if belief is None else float(belief[record]),
+                    "score": float(belief[record]),
                     "right": bool(said[record] == truth[record]),
                     "baseline": names[baseline[record]],
                 }
@@ -306,7 +307,7 @@ class AttributeJudge(Judge[AttributeCase]):
         """The test of each method's accuracy."""
         even = np.ones(len(self.counts))
         worth = _Worth(even, np.zeros(len(self.counts)), constant=False)
-        return {method: self._test(method, worth, place) for place, method in enumerate(self.methods)}
+        return {method: self._test(method, worth, stream) for stream, method in enumerate(self.methods)}
 
     def _test(self, method: str, worth: _Worth, stream: int) -> Significance:
         """Test whether a method knows something of the values, and more than the best baseline.
@@ -378,6 +379,7 @@ class AttributeJudge(Judge[AttributeCase]):
         """Return the interval of the balanced accuracy about these very runs."""
         draw = self.rng(_POSTERIOR)
         values = self.truth
+        # Of each recall the posterior under Jeffreys' prior, which is Beta(½, ½).
         hits, recalls = self.answers[self.main] == values, []
         for known in np.unique(values):
             right, size = int(hits[values == known].sum()), int((values == known).sum())
@@ -426,11 +428,8 @@ class AttributeJudge(Judge[AttributeCase]):
         series: dict[str, Any] = {"per_client": self._per_client, "populations": populations}
         sure, rare = [], []
         for case in self.cases:
-            belief, beliefs = case.belief(self.main), case.beliefs(self.main)
-            if belief is None or beliefs is None:
-                return series
-            sure.append(belief)
-            rare.append(beliefs[:, self.rarest])
+            sure.append(case.belief(self.main))
+            rare.append(case.beliefs(self.main)[:, self.rarest])
         series["reliability"] = reliability(np.concatenate(sure), self.answers[self.main] == self.truth)
         # Of values as a whole there is no threshold; of one there is.
         has, scores = self.truth == self.rarest, np.concatenate(rare)
@@ -510,8 +509,9 @@ def _put_together(runs: Sequence[Attributes]) -> ValueQuestions:
 def _count_different(attributes: Attributes) -> int:
     """Count the clients of a run that are told apart by how many of their examples have each value."""
     owners = np.array(attributes.owners)
-    held = [np.bincount(attributes.values[owners == owner]) for owner in np.unique(owners)]
-    return len({tuple(np.trim_zeros(counts, "b").tolist()) for counts in held})
+    counts = [np.bincount(attributes.values[owners == owner]) for owner in np.unique(owners)]
+    # Without zeros at the end, where a client has no example of the last values.
+    return len({tuple(np.trim_zeros(of_owner, "b").tolist()) for of_owner in counts})
 
 
 def _keep_highest(bars: Mapping[str, float]) -> dict[str, float]:

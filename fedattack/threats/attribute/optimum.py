@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.base.stored import Count, Finite, Name, Share
 from fedattack.threats.attribute.attribute_model import Array, State
 from fedattack.threats.attribute.client_messages import ClientMessages
 from fedattack.threats.attribute.local_optimum import LeastSquares
@@ -68,10 +69,42 @@ HOW = {
 """How an optimum was found, and what a reader must know of that."""
 
 
-def describe_how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+@dataclass(frozen=True)
+class DecodedClient:
+    """What of a client was decoded, and from how much.
+
+    Attributes
+    ----------
+    client
+        The client.
+    records
+        How many of its examples are asked about.
+    messages
+        How many of its messages were used.
+    how
+        A key of :data:`HOW`.
+    rank, unknowns
+        How many directions of the parameters the messages show, ``None`` if unknown, and of how many.
+    share
+        ρ of the second value; ``None`` if unknown.
+    weight
+        The attribute's θ_s under each method, ``None`` if unknown, or where the attribute has no such weight.
+    """
+
+    client: Name
+    records: Count
+    messages: Count
+    how: Name
+    rank: Count | None
+    unknowns: Count
+    share: Share | None
+    weight: Mapping[Name, Finite | None] | None
+
+
+def describe_how(clients: Sequence[DecodedClient]) -> Iterator[str]:
     """Say in a line each how the optima were found, if not as in the paper."""
     for how, words in HOW.items():
-        names = [client["client"] for client in clients if client["how"] == how]
+        names = [client.client for client in clients if client.how == how]
         if names and words:
             yield f"{len(names)} of {len(clients)} clients ({', '.join(names[:5])}{' …' * (len(names) > 5)}): {words}"
 

@@ -10,13 +10,12 @@ from pydantic import Field
 
 from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.first_layer import FirstLayer, find_first_layer, find_own_neurons
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays

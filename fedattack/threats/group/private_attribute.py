@@ -19,13 +19,12 @@ from torch import nn
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model
 from fedattack.attacks.replies import MOST_EXAMPLES, check_steps, choose_rounds, replied, why_left_out
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError, short
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import trust_given

@@ -19,12 +19,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
 from fedattack.base.errors import ModelError, NeedsError, RecordError
-from fedattack.base.stored import Axes, Count, Finite
+from fedattack.base.stored import Axes, Count, Finite, Name, Number
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record

@@ -11,13 +11,12 @@ from pydantic import Field
 from torch import nn
 
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError, short
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round

@@ -16,14 +16,13 @@ from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import count_groups, groups_of
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.base import KNOWS_MODEL, Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.local_models import LocalModels, local_models, readable
 from fedattack.attacks.matching import fits_model
 from fedattack.attacks.replies import check_steps, why_left_out
 from fedattack.attacks.threat import ADAPTIVE
 from fedattack.base.errors import NeedsError
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning import pick_device
 from fedattack.record import Observation, Record
 from fedattack.record.format import PROTOCOLS, Arrays

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.form import Name
 from fedattack.base.errors import short
-from fedattack.base.stored import OPTIONAL, Axes
+from fedattack.base.stored import OPTIONAL, Axes, Name
 from fedattack.record import Record
 from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of

@@ -15,6 +15,7 @@ from scipy.special import gammaln
 from fedattack.audit.judge import Case
 from fedattack.audit.significance import count_of, exchange_clients
 from fedattack.base.errors import DataError
+from fedattack.threats.property.prolin import AnsweredQuestions
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -25,14 +26,19 @@ class PropertyCase(Case):
     """One seed's scores of property inference beside its truth, which must answer as many questions."""
 
     def __post_init__(self) -> None:
-        positives, asked = self.truth.positives, len(self.scores.facts["questions"])
+        positives, asked = self.truth.positives, len(self.found.questions)
         if positives is None or len(positives) != asked:
             answered = "none" if positives is None else f"{len(positives)}"
             raise DataError(
                 f"seed {self.seed}: the scores answer {asked} questions and the truth answers {answered}; expected "
                 "truth/positives.npz with a row for each, as the run's preparation writes it"
             )
-        self.truth.check_nodes(self.scores.facts["clients"], seed=self.seed)
+        self.truth.check_nodes(self.found.clients, seed=self.seed)
+
+    @property
+    def found(self) -> AnsweredQuestions:
+        """What the attack answered."""
+        return self.scores.as_found(AnsweredQuestions)
 
     def by_client(self, values: NDArray[Any]) -> NDArray[Any]:
         """Take the largest of the values (…, nodes) of a client's nodes; returns (…, clients)."""
@@ -52,12 +58,12 @@ class PropertyCase(Case):
     @cached_property
     def score(self) -> Floats:
         """(methods, questions, windows, clients), NaN for clients not seen by then."""
-        return self.by_client(self.scores.arrays["scores"])
+        return self.by_client(self.found.scores)
 
     @cached_property
     def named(self) -> Flags:
         """(methods, questions, windows, clients)."""
-        named: Flags = self.by_client(self.scores.arrays["decisions"]).astype(np.bool_)
+        named: Flags = self.by_client(self.found.decisions).astype(np.bool_)
         return named
 
     @property
@@ -67,7 +73,7 @@ class PropertyCase(Case):
 
     @cached_property
     def seen(self) -> NDArray[np.int64]:
-        """(seen,): the places of the clients that ever took part."""
+        """(seen,): the indices of the clients that ever took part."""
         return np.flatnonzero(self.observed[-1])
 
     @cached_property
@@ -88,22 +94,23 @@ class PropertyCase(Case):
     @property
     def at_chance(self) -> Flags:
         """(questions,): whether no round's detector, nor all together, told unseen batches apart better than chance."""
-        accuracy = self.scores.arrays["accuracy"]
-        error = np.sqrt(0.25 / (2 * self.scores.facts["unseen"]))
+        accuracy = self.found.accuracy
+        # The standard deviation of a share of right answers at chance, one half: of so many clients with and without.
+        error = np.sqrt(0.25 / (2 * self.found.unseen))
+        # The best of all rounds is held against what so many looks give by chance (Bonferroni).
         single = accuracy.max(axis=1) <= 0.5 + stats.norm.isf(0.05 / accuracy.shape[1]) * error
         return np.asarray(single & (accuracy.mean(axis=1) <= 0.5 + stats.norm.isf(0.05) * error))
 
     def list_posteriors(self) -> Iterator[dict[str, Any]]:
         """Yield each answer about a client that took part: question by question, client by client."""
-        arrays = self.scores.arrays
-        posterior = self.by_client(arrays["posterior"])
-        low, high = self.by_client(arrays["posterior_low"]), self.by_client(arrays["posterior_high"])
-        took_part = self.by_client((arrays["participation"] > 0).sum(axis=0))
-        for question, asked in enumerate(self.scores.facts["questions"]):
+        posterior = self.by_client(self.found.posterior)
+        low, high = self.by_client(self.found.posterior_low), self.by_client(self.found.posterior_high)
+        took_part = self.by_client((self.found.participation > 0).sum(axis=0))
+        for question, asked in enumerate(self.found.questions):
             for column in self.seen:
                 yield {
                     "client": self.clients[column],
-                    "target": str(asked),
+                    "target": asked,
                     "seed": self.seed,
                     "posterior": float(posterior[question, column]),
                     "low": float(low[question, column]),
@@ -114,15 +121,18 @@ class PropertyCase(Case):
 
     def list_distributions(self, question: int) -> list[dict[str, Any]]:
         """List how shadow updates with and without the property lie, for the rounds that are shown."""
-        arrays, facts = self.scores.arrays, self.scores.facts
+        found = self.found
+        sides = {
+            "plus": (found.plus_mean, found.plus_sd, found.plus_sample),
+            "minus": (found.minus_mean, found.minus_sd, found.minus_sample),
+        }
         distributions = []
-        for index, number in enumerate(facts["shown"]):
-            row = facts["rounds"].index(number)
-            shown: dict[str, Any] = {"round": number, "overlap": float(arrays["overlap"][question, row])}
-            for side in ("plus", "minus"):
-                mean, sd = arrays[f"{side}_mean"][question, row, 0], arrays[f"{side}_sd"][question, row, 0]
-                shown[side] = {"mean": float(mean), "sd": float(sd)}
-                shown[f"{side}_sample"] = arrays[f"{side}_sample"][question, index].tolist()
+        for index, number in enumerate(found.shown):
+            row = found.rounds.index(number)
+            shown: dict[str, Any] = {"round": number, "overlap": float(found.overlap[question, row])}
+            for side, (mean, sd, sample) in sides.items():
+                shown[side] = {"mean": float(mean[question, row, 0]), "sd": float(sd[question, row, 0])}
+                shown[f"{side}_sample"] = sample[question, index].tolist()
             distributions.append(shown)
         return distributions
 

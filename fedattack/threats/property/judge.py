@@ -116,10 +116,11 @@ class PropertyJudge(Judge[PropertyCase]):
     def __init__(
         self, cases: Sequence[PropertyCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
-        setting = {**setting, "shadow updates": cases[0].scores.facts["mode"]}
+        setting = {**setting, "shadow updates": cases[0].found.mode}
         super().__init__(cases, setting=setting, provenance=provenance)
         # Seeds of one preset have as many windows; records from elsewhere may differ.
-        self.windows = min((case.scores.facts["windows"] for case in cases), key=len)
+        fewest = min((case.found.windows for case in cases), key=len)
+        self.windows = list(fewest)
         self.at_once = max(1, _ANSWERS // max(1, *(case.has.size for case in cases)))
 
     @property
@@ -328,10 +329,10 @@ class PropertyJudge(Judge[PropertyCase]):
             scores.append(score)
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
-            found = np.zeros(count)
+            recalled = np.zeros(count)
             for case, score in zip(self.cases, scores, strict=True):
-                found += _find_above(score, case.draw_exchanges(rng, count))
-            return found
+                recalled += _find_above(score, case.draw_exchanges(rng, count))
+            return recalled
 
         rate = Rate(hits, trials)
         return rate.measured(
@@ -431,19 +432,19 @@ class PropertyJudge(Judge[PropertyCase]):
         return {"rounds": self.windows, "methods": dict(shares)}
 
     def _overlap(self) -> dict[str, Any]:
-        rounds = min((case.scores.facts["rounds"] for case in self.cases), key=len)
-
-        def over_questions(name: str) -> Floats:
-            return self.pool(lambda case: case.scores.arrays[name][:, : len(rounds)])
-
-        overlap, checked = over_questions("overlap"), over_questions("checked")
+        fewest = min((case.found.rounds for case in self.cases), key=len)
+        rounds = list(fewest)
+        # Questions of all seeds one after the other, (questions, rounds).
+        overlap = self.pool(lambda case: case.found.overlap[:, : len(rounds)])
+        checked = self.pool(lambda case: case.found.checked[:, : len(rounds)])
+        accuracy = self.pool(lambda case: case.found.accuracy[:, : len(rounds)])
         rows = np.flatnonzero(~np.isnan(checked).all(axis=0))
         return {
             "rounds": rounds,
             "overlap": np.median(overlap, axis=0).tolist(),
             "low": overlap.min(axis=0).tolist(),
             "high": overlap.max(axis=0).tolist(),
-            "accuracy": np.median(over_questions("accuracy"), axis=0).tolist(),
+            "accuracy": np.median(accuracy, axis=0).tolist(),
             "checked_rounds": np.array(rounds)[rows].tolist(),
             "checked_accuracy": np.nanmedian(checked[:, rows], axis=0).tolist(),
         }
@@ -496,6 +497,7 @@ def _find_above(score: Floats, has: Flags) -> Any:
     first_equal = np.searchsorted(falling, falling)
     others = np.cumsum(~has.reshape(len(has), -1)[:, order], axis=1)
     n = int(others[0, -1])
+    # Of n scores from below the threshold is that of index ⌈(1 − 0.05)·(n − 1)⌉; this is its rank from the top.
     rank = n - math.ceil((1 - _FALSE_ALARMS) * (n - 1))
     above = first_equal[(others >= rank).argmax(axis=1)]
     others_above = np.where(above > 0, others[np.arange(len(has)), above - 1], 0)
@@ -525,6 +527,7 @@ def _average_areas(values: Sequence[Floats], truths: Sequence[Flags]) -> Floats:
             flags = has[..., known].astype(np.float64)
             positive = flags.sum(axis=-1)
             pairs = positive * (known.sum() - positive)
+            # The Mann-Whitney statistic: sums of ranks less what they are at least, of all pairs.
             won = flags @ stats.rankdata(sent[known]) - positive * (positive + 1) / 2
             total[:, metric] += (won / np.maximum(pairs, 1)).sum(axis=1)
             counted[:, metric] += (pairs > 0).sum(axis=1)
@@ -538,8 +541,8 @@ def _read_seeds(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> dic
     if not use.any():
         return {"value": 0.0, "interval": (0.0, 1.0)}
     low, high = rate.interval()
-    found = {"value": float(read(rate.value)), "interval": (float(read(low)), float(read(high)))}
+    pooled = {"value": float(read(rate.value)), "interval": (float(read(low)), float(read(high)))}
     here_low, here_high = rate.here
     if here_low is not None and here_high is not None:
-        found["here"] = (float(read(here_low)), float(read(here_high)))
-    return found | {"by_seed": [float(read(of_seed)) for of_seed in rate.by_seed]}
+        pooled["here"] = (float(read(here_low)), float(read(here_high)))
+    return pooled | {"by_seed": [float(read(of_seed)) for of_seed in rate.by_seed]}

@@ -20,19 +20,18 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from torch import Tensor
-from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
-from fedattack.attacks.base import Attack, Progress, Scores
-from fedattack.attacks.form import ArrayForm, Form, Name, Number
+from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.matching import check_model, flatten_arrays
 from fedattack.attacks.replies import MOST_EXAMPLES, check_steps
 from fedattack.base.errors import NeedsError, short
 from fedattack.base.files import array_on_disk
 from fedattack.base.machine import shown_size
+from fedattack.base.stored import Axes, Finite, Name, Number, Share
 from fedattack.base.structured import padded_alike
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import trust_given
@@ -78,7 +77,9 @@ _SILENCE = 1e-6
 _MOMENTS = ("plus_mean", "plus_sd", "minus_mean", "minus_sd")
 _LIMITS = ("posterior_low", "posterior_high")
 _SAMPLES = ("plus_sample", "minus_sample")
-_AXES = ("methods", "questions", "windows", "clients", "rounds", "sizes", "shown")
+
+_ANSWERS = Axes("methods", "questions", "windows", "clients")
+_CHANCES = Axes("questions", "clients", low=0, high=1, nan=True)
 
 
 @dataclass(frozen=True)
@@ -105,67 +106,98 @@ class _Sums:
     sums: NDArray[np.float32]
 
 
-class _ProlinFacts(TypedDict):
-    clients: list[Name]
-    rounds: list[Number]
-    windows: list[Number]
-    methods: list[Name]
-    questions: list[Name]
-    mode: Name
+@dataclass(frozen=True, eq=False)
+class AnsweredQuestions:
+    """Which clients have a property, by every method.
+
+    A question is a property; for membership there is one for each target record. A window is "after r rounds".
+
+    Attributes
+    ----------
+    clients, rounds
+        Nodes of the record, and numbers of the rounds that were used.
+    windows
+        After how many of these rounds clients are judged.
+    methods, questions
+        Names of the methods, and of the q questions.
+    property, targets
+        What was asked for, and the fingerprint of the targets, empty without any.
+    mode
+        How shadow updates were made.
+    unknown
+        The clients that never took part.
+    sizes, shown
+        The sizes of clients that are told apart, and the numbers of the rounds of which samples are shown.
+    share
+        Which share of the clients has the property, as the attacker assumes.
+    unseen
+        How many clients' worth of auxiliary records the detectors did not see.
+    lasting
+        By question, which share of the features' variance lasts.
+    decisions, scores
+        (methods, q, windows, clients): higher scores for likelier positives. A client that had not taken part yet has
+        NaN and no decision.
+    posterior, posterior_low, posterior_high
+        (q, clients): after all rounds, with 95 % limits over resampled rounds.
+    overlap, accuracy, checked
+        (q, rounds): of the detectors' densities, on unseen auxiliary records, and on exact shadow updates, where that
+        is NaN if it was not measured.
+    sums
+        (q, rounds): of the features.
+    participation
+        (rounds, clients): the weight of each client in the sum.
+    plus_mean, plus_sd, minus_mean, minus_sd
+        (q, rounds, sizes): of the features of clients with and without the property.
+    plus_sample, minus_sample
+        (q, shown, k): features in the rounds that are shown.
+    """
+
+    clients: tuple[Name, ...]
+    rounds: tuple[Number, ...]
+    windows: tuple[Number, ...]
+    methods: tuple[Name, ...]
+    property: Name
+    questions: tuple[Name, ...]
+    mode: Mode
     targets: Name
-    sizes: list[Number]
-    shown: list[Number]
+    unknown: tuple[Name, ...]
+    sizes: tuple[Number, ...]
+    shown: tuple[Number, ...]
+    share: Share
     unseen: Annotated[int, Field(ge=1, le=2**53)]
+    lasting: tuple[Finite, ...]
+    decisions: Annotated[NDArray[np.bool_], _ANSWERS]
+    scores: Annotated[Array, Axes(*_ANSWERS.names, nan=True)]
+    posterior: Annotated[Array, _CHANCES]
+    posterior_low: Annotated[Array, _CHANCES]
+    posterior_high: Annotated[Array, _CHANCES]
+    overlap: Annotated[Array, Axes("questions", "rounds", low=0, high=1)]
+    accuracy: Annotated[Array, Axes("questions", "rounds", low=0, high=1)]
+    checked: Annotated[Array, Axes("questions", "rounds", low=0, high=1, nan=True)]
+    sums: Annotated[Array, Axes("questions", "rounds")]
+    participation: Annotated[Array, Axes("rounds", "clients", low=0)]
+    plus_mean: Annotated[Array, Axes("questions", "rounds", "sizes")]
+    plus_sd: Annotated[Array, Axes("questions", "rounds", "sizes", low=0)]
+    minus_mean: Annotated[Array, Axes("questions", "rounds", "sizes")]
+    minus_sd: Annotated[Array, Axes("questions", "rounds", "sizes", low=0)]
+    plus_sample: Annotated[Array, Axes("questions", "shown", "plus_sample")]
+    minus_sample: Annotated[Array, Axes("questions", "shown", "minus_sample")]
 
 
 class Prolin(Attack):
-    """PROLIN with its comparisons REG, OLS and BASELINE, and the posterior of its model.
-
-    A question is a property; for membership there is one for each target record. A window is "after r rounds". With q
-    questions, w windows and the methods of :data:`METHODS`, scores hold these arrays:
-
-    - ``decisions``, ``scores`` (methods, q, w, clients): higher scores for likelier positives. A client that had not
-      taken part yet has NaN and no decision;
-    - ``posterior``, ``posterior_low``, ``posterior_high`` (q, clients), with 95 % limits over resampled rounds;
-    - ``overlap``, ``accuracy``, ``checked`` (q, rounds): ``checked`` is NaN without exact shadow updates;
-    - ``sums`` (q, rounds), of the features;
-    - ``plus_mean``, ``plus_sd``, ``minus_mean``, ``minus_sd`` (q, rounds, sizes), of the features;
-    - ``plus_sample``, ``minus_sample`` (q, shown, k): features in the rounds ``shown``;
-    - ``participation`` (rounds, clients).
-
-    The facts are ``clients``, ``rounds``, ``windows``, ``methods``, ``property``, ``mode``, ``targets``, ``questions``,
-    ``sizes``, ``share``, and:
-
-    - ``unknown``: the clients that never took part;
-    - ``lasting``: by question, which share of the features' variance lasts;
-    - ``unseen``: how many clients' worth of auxiliary records the detectors did not see.
-    """
+    """PROLIN with its comparisons REG, OLS and BASELINE, and the posterior of its model; see :data:`METHODS`."""
 
     options = ProlinOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(_ProlinFacts),
-        {
-            "decisions": ArrayForm("b", ("methods", "questions", "windows", "clients")),
-            "scores": ArrayForm("f", ("methods", "questions", "windows", "clients"), nan=True),
-            **dict.fromkeys(("posterior", *_LIMITS), ArrayForm("f", ("questions", "clients"), low=0, high=1, nan=True)),
-            **dict.fromkeys(("overlap", "accuracy"), ArrayForm("f", ("questions", "rounds"), low=0, high=1)),
-            "checked": ArrayForm("f", ("questions", "rounds"), low=0, high=1, nan=True),
-            "sums": ArrayForm("f", ("questions", "rounds")),
-            "participation": ArrayForm("f", ("rounds", "clients"), low=0),
-            **dict.fromkeys(("plus_mean", "minus_mean"), ArrayForm("f", ("questions", "rounds", "sizes"))),
-            **dict.fromkeys(("plus_sd", "minus_sd"), ArrayForm("f", ("questions", "rounds", "sizes"), low=0)),
-            "plus_sample": ArrayForm("f", ("questions", "shown", "plus_sample")),
-            "minus_sample": ArrayForm("f", ("questions", "shown", "minus_sample")),
-        },
-        dict(zip(_AXES, _AXES, strict=True)),
-    )
+    found = AnsweredQuestions
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss, and how clients train (epochs, batch size, learning rate)",
         "auxiliary records of about the clients' distribution, none of them a client's",
         "the property that is asked for (for membership: the target record), and about how many clients have it",
     )
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> AnsweredQuestions:
+        """Fit the detectors of all rounds, and answer all questions by every method."""
+        record, knowledge, seed = seen.record, seen.knowledge, seen.seed
         model, auxiliary, training = knowledge.model, knowledge.auxiliary, knowledge.training
         if model is None or auxiliary is None or training is None or knowledge.property is None:
             raise AssertionError("checked by run")
@@ -174,7 +206,6 @@ class Prolin(Attack):
         knowledge, auxiliary = self._pad_alike(knowledge, auxiliary)
         architecture = model.build()
         check_model(architecture, record)
-        notes: list[str] = []
         mode = self._mode(model, auxiliary, training)
         properties = questions(asked, auxiliary, knowledge.targets)
         if len(properties) > _MOST_QUESTIONS:
@@ -183,7 +214,7 @@ class Prolin(Attack):
                 f"{_MOST_QUESTIONS:,} are asked: give it fewer targets"
             )
         with TemporaryDirectory() as folder:
-            usable = _usable_rounds(record, notes)
+            usable = _usable_rounds(record, seen.notes)
             parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
             sums = _read_sums(usable, record.nodes, parameters, Path(folder))
             rounds = len(sums.rounds)
@@ -192,17 +223,17 @@ class Prolin(Attack):
             check_steps(self.name, knowledge, min(max(sizes), len(auxiliary)), _MOST_STEPS)
             shares = _shares(group, sums.counts > 0, len(sizes))
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
-            torch_device = str(pick_device(device))
+            torch_device = str(pick_device(seen.device))
             setting = DetectorSetting(
                 model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.options.memory
             )
-            held = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
+            needed = bytes_needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             tasks = [_RoundTask(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fitted = _Fitted.empty(len(properties), rounds)
-            for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, held)):
+            for row, detectors in enumerate(self._fit(setting, asked, knowledge, tasks, needed)):
                 fitted.add(detectors, partial(_products, sums.sums, memory=self.options.memory))
                 _let_go(sums.starts)
-                progress(row + 1, steps)
+                seen.progress(row + 1, steps)
         windows = _windows(rounds)
         evidence, answers = [], []
         for question in range(len(properties)):
@@ -210,30 +241,27 @@ class Prolin(Attack):
             evidence.append(of_question)
             generator = np.random.default_rng((seed, question))
             answers.append(_decide(of_question, windows, knowledge.positive_share, generator))
-            progress(rounds + question + 1, steps)
+            seen.progress(rounds + question + 1, steps)
         unknown = list(compress(record.nodes, ~np.any(sums.A, axis=0)))
-        notes += _warnings(sums.A, unknown)
-        notes += self._note_detectors(setting, sums, fitted)
-        return Scores(
-            attack=self.name,
-            arrays=_arrays(fitted, evidence, answers, sums.A, shown),
-            facts={
-                "clients": list(record.nodes),
-                "rounds": sums.rounds,
-                "windows": windows,
-                "methods": list(METHODS),
-                "property": asked,
-                "questions": [question.name for question in properties],
-                "mode": mode,
-                "targets": about,
-                "unknown": unknown,
-                "sizes": list(sizes),
-                "shown": np.array(sums.rounds)[shown].tolist(),
-                "share": knowledge.positive_share,
-                "unseen": _count_unseen(auxiliary, seed, sizes),
-                "lasting": [float(max(of_question.lasting)) for of_question in evidence],
-            },
-            notes=tuple(notes),
+        seen.notes.extend(_warnings(sums.A, unknown))
+        seen.notes.extend(self._note_detectors(setting, sums, fitted))
+        return AnsweredQuestions(
+            clients=tuple(record.nodes),
+            rounds=tuple(sums.rounds),
+            windows=tuple(windows),
+            methods=METHODS,
+            property=asked,
+            questions=tuple(question.name for question in properties),
+            mode=mode,
+            targets=about,
+            unknown=tuple(unknown),
+            sizes=sizes,
+            shown=tuple(np.array(sums.rounds)[shown].tolist()),
+            share=knowledge.positive_share,
+            unseen=_count_unseen(auxiliary, seed, sizes),
+            lasting=tuple(float(max(of_question.lasting)) for of_question in evidence),
+            participation=sums.A,
+            **_stack_arrays(fitted, evidence, answers, shown),
         )
 
     def _refuse_canaries(self, record: Record, knowledge: Knowledge) -> None:
@@ -259,12 +287,12 @@ class Prolin(Attack):
         return replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary), auxiliary
 
     def _fit(
-        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_RoundTask"], held: float
+        self, setting: DetectorSetting, asked: str, knowledge: Knowledge, tasks: Sequence["_RoundTask"], needed: float
     ) -> Iterator[list[Detector]]:
-        """Fit the detectors of each round; so many bytes are held meanwhile."""
+        """Fit the detectors of each round; so many bytes are needed meanwhile."""
         # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
-        workers = self.options.workers or int(held > self.options.memory)
-        memory = min(held, self.options.memory)
+        workers = self.options.workers or int(needed > self.options.memory)
+        memory = min(needed, self.options.memory)
         work = partial(_detect, replace(setting, questions=()), asked, knowledge)
         return fan_out(work, tasks, workers=workers, memory=memory, device=setting.device)
 
@@ -398,10 +426,10 @@ class _QuestionEvidence:
         offsets = _stack_attribute(detectors, "offset")
         return cls(
             A=A,
-            # each participant's own constant; the sum has m of them
+            # Each participant's own constant; the sum of m participants has m of them.
             G=products.diagonal() + A.sum(axis=1) * offsets,
             v=1 - overlaps,
-            # the features of a detector that saw no difference at all are constant
+            # The features of a detector that saw no difference at all are constant.
             densities=Densities(
                 plus_mean=plus_mean,
                 plus_sd=np.maximum(plus_sd, _SILENCE),
@@ -417,14 +445,10 @@ class _QuestionEvidence:
         )
 
 
-def _arrays(
-    fitted: _Fitted,
-    evidence: Sequence[_QuestionEvidence],
-    answers: Sequence[dict[str, Array]],
-    A: Array,
-    shown: list[int],
+def _stack_arrays(
+    fitted: _Fitted, evidence: Sequence[_QuestionEvidence], answers: Sequence[dict[str, Array]], shown: list[int]
 ) -> dict[str, NDArray[Any]]:
-    """Put the scores' arrays together; see :class:`Prolin`."""
+    """Put the arrays of all questions together; see :class:`AnsweredQuestions`."""
     arrays: dict[str, NDArray[Any]] = {}
     for name in (*_MOMENTS, "accuracy", *_SAMPLES, "checked"):
         arrays[name] = fitted.stack_attributes(name)
@@ -436,18 +460,17 @@ def _arrays(
         arrays[name] = np.stack([answer[name] for answer in answers], axis=1)
     arrays["overlap"] = np.stack([1 - of_question.v for of_question in evidence])
     arrays["sums"] = np.stack([of_question.G for of_question in evidence])
-    arrays["participation"] = A
     return arrays
 
 
 def _decide(
     evidence: _QuestionEvidence, windows: Sequence[int], share: float, generator: np.random.Generator
 ) -> dict[str, Array]:
-    """Decide after each window by each method; see :class:`Prolin` for the arrays."""
+    """Decide after each window by each method; see :class:`AnsweredQuestions` for the arrays."""
     A, G, clients = evidence.A, evidence.G, evidence.A.shape[1]
     scores = np.full((len(METHODS), len(windows), clients), np.nan)
     decisions = np.zeros(scores.shape, dtype=bool)
-    # each window is a problem of its own for the sampler, and so is each resampling of all rounds
+    # Each window is a problem of its own for the sampler, and so is each resampling of all rounds.
     prefixes = (np.arange(len(A)) < np.array(windows)[:, None]).astype(np.float64)
     resampled = generator.multinomial(len(A), np.full(len(A), 1 / len(A)), size=_RESAMPLED).astype(np.float64)
     chances = posterior(
@@ -455,10 +478,10 @@ def _decide(
     )
     for index, window in enumerate(windows):
         present = np.flatnonzero(A[:window].any(axis=0))
-        part, sums, v = A[:window, present], G[:window], evidence.v[:window]
+        participation, sums, v = A[:window, present], G[:window], evidence.v[:window]
         chance = np.clip(chances[index, present], 1e-300, 1 - 1e-16)
         answers = {"posterior": (np.log(chance) - np.log1p(-chance), chance > 0.5)}
-        answers |= _by_methods(evidence, part, sums, v, window, present)
+        answers |= _by_methods(evidence, participation, sums, v, window, present)
         for method, name in enumerate(METHODS):
             scores[method, index, present], decisions[method, index, present] = answers[name]
     low, high = np.quantile(chances[len(windows) :], (0.025, 0.975), axis=0)
@@ -476,7 +499,7 @@ def _by_methods(
     evidence: _QuestionEvidence, A: Array, G: Array, v: Array, window: int, present: NDArray[np.int64]
 ) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
     densities = evidence.densities.of(window, present)
-    # regressions with equal weights must not take the silence of a detector for an answer
+    # Regressions with equal weights must not take the silence of a detector for an answer.
     loud = (densities.plus_sd > _SILENCE).all(axis=1)
     # The detector's threshold lies between the means of all sizes together. A client's own lies between those of its
     # size, and its features are compared with that.
@@ -508,6 +531,7 @@ def _lasting(values: Array) -> float:
         return 0.0
     standard = (values - values.mean(axis=1, keepdims=True)) / spread[spread > 0, None]
     rounds = len(standard)
+    # The squared sum of standardised features over R rounds has the mean R + R(R − 1)·r, r being what is asked for.
     together = float((standard.sum(axis=0) ** 2).mean())
     return float(np.clip((together - rounds) / (rounds * (rounds - 1)), 0.0, 0.95))
 
@@ -535,7 +559,7 @@ def _usable_rounds(record: Record, notes: list[str]) -> list[Round]:
 def _read_sums(usable: Sequence[Round], nodes: Sequence[str], parameters: Mapping[str, Tensor], folder: Path) -> _Sums:
     """Read the sums and common models as vectors of the ``parameters`` in their order, buffers left out."""
     size = sum(map(Tensor.numel, parameters.values()))
-    # on disk, so that neither the rounds nor the model's size decide whether the attack fits into memory
+    # On disk, so that neither the rounds nor the model's size decide whether the attack fits into memory.
     starts = np.lib.format.open_memmap(folder / "starts.npy", "w+", np.float32, (len(usable), size))
     # Workers open the file of the common models by its name. What clients sent has none, and goes with this process.
     sums = array_on_disk((len(usable), size), np.float32)
@@ -562,12 +586,12 @@ def _products(sums: NDArray[np.float32], weights: NDArray[np.float32], *, memory
     """Multiply sums (rounds, size), which lie on disk, with weights (size,)."""
     if sums.nbytes <= _ON_DISK * memory:
         return np.asarray(sums @ weights)
-    parts = []
+    products = []
     step = max(1, int(_ON_DISK * memory // (4 * sums.shape[1])))
     for first in range(0, len(sums), step):
-        parts.append(sums[first : first + step] @ weights)
+        products.append(sums[first : first + step] @ weights)
         _let_go(sums)
-    return np.concatenate(parts)
+    return np.concatenate(products)
 
 
 def _let_go(array: NDArray[np.float32]) -> None:

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays

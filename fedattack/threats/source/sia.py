@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import Group, answered_groups, count_groups, groups_of
 from fedattack.attacks.base import KNOWS_MODEL, Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding, local_models
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
 from fedattack.base.machine import MEMORY
-from fedattack.base.stored import AsJson, Axes
+from fedattack.base.stored import AsJson, Axes, Name, Number
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import trust_given
 from fedattack.record import Record

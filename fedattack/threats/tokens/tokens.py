@@ -10,13 +10,12 @@ from pydantic import Field
 from torch import nn
 
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.attacks.tables import TokenTable, tables_of
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning.importing import Asked
 from fedattack.record import Record
 from fedattack.record.format import Arrays

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedattack.attacks.base import Attack, Plants, Seen
-from fedattack.attacks.form import Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
-from fedattack.base.stored import Axes
+from fedattack.base.stored import Axes, Name, Number
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.trees.booster import Tree

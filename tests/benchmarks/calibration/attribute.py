@@ -16,6 +16,7 @@ from fedattack.audit.truth import Attributes
 from fedattack.threats.attribute.case import BASELINES, AttributeCase
 from fedattack.threats.attribute.judge import AttributeJudge
 from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.threats.attribute.filled import make_scores
 
 Rows = NDArray[np.int64]
 
@@ -154,12 +155,13 @@ def case_of(
     )
     beside: tuple[Scores, ...] = ()
     if guesses:
-        beside = (Scores(BASELINES, {"decisions": np.stack([*guesses.values()])}, {"methods": [*guesses]}),)
+        beside = (make_scores(BASELINES, guesses),)
     counts = np.bincount(owners)[:, None]
     asked = Attributes(truth, names, tuple(map(str, owners)), "sex")
     told = truth_of(len(counts), counts=counts, nodes={}, attributes=asked)
-    scores = Scores("ara", {"decisions": answers[None], **arrays}, {"methods": ["cos"], "targets": ""})
-    return AttributeCase(seed, scores, told, RECORD, Knowledge(partial=partial), beside)
+    return AttributeCase(
+        seed, make_scores("ara", {"cos": answers}, **arrays), told, RECORD, Knowledge(partial=partial), beside
+    )
 
 
 judged = partial(judge_drawn, _Judge, draw_case)

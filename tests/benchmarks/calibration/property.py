@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Knowledge
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
-from fedattack.threats.property.prolin import METHODS
 from tests.benchmarks.calibration.drawn import judge_drawn, study, truth_of
+from tests.threats.property.answered import make_scores
 
 _UNSEEN = 50
 
@@ -103,36 +103,16 @@ def case_of(
     score: np.ndarray, named: np.ndarray, positives: np.ndarray, seed: int, sent: Mapping[str, np.ndarray]
 ) -> PropertyCase:
     """Make a case in which all methods say the same; ``sent`` in plaintext are metrics (clients,)."""
-    questions, clients = score.shape
+    clients = score.shape[1]
     nodes = [f"node{client}" for client in range(clients)]
     replies = []
     for client, node in enumerate(nodes):
         metrics = {name: float(values[client]) for name, values in sent.items()}
         replies.append(SimpleNamespace(status="ok", node=node, num_examples=10, metrics=metrics))
     record: Any = _Record([SimpleNamespace(observations=replies)])
-    per_round = np.ones((questions, 1))
-    shape = (len(METHODS), questions, 1, clients)
-    arrays = {
-        "scores": np.broadcast_to(score[None, :, None], shape),
-        "decisions": np.broadcast_to(named[None, :, None], shape),
-        **dict.fromkeys(("posterior", "posterior_low", "posterior_high"), np.zeros_like(score)),
-        **dict.fromkeys(("overlap", "accuracy", "checked"), per_round),
-        **dict.fromkeys(("plus_mean", "plus_sd", "minus_mean", "minus_sd"), per_round[..., None]),
-        **dict.fromkeys(("plus_sample", "minus_sample"), per_round[..., None]),
-        "participation": np.ones((1, clients)),
-    }
-    facts = {
-        "clients": nodes,
-        "rounds": [1],
-        "windows": [1],
-        "questions": [f"question {row}" for row in range(questions)],
-        "mode": "linear",
-        "shown": [1],
-        "unseen": _UNSEEN,
-        "targets": "",
-    }
+    scores = make_scores(score, nodes, named=named, unseen=_UNSEEN)
     truth = truth_of(clients, counts=np.full((clients, 1), 10), positives=positives)
-    return PropertyCase(seed, Scores("prolin", arrays, facts), truth, record, Knowledge())
+    return PropertyCase(seed, scores, truth, record, Knowledge())
 
 
 class _Record(list[Any]):

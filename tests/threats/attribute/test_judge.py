@@ -4,18 +4,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Scores, Targets
+from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.base.errors import DataError
 from fedattack.report.validate import validate_findings
 from fedattack.threats.attribute.case import IMPUTATION, MAJORITY, AttributeCase, lower_bound
 from fedattack.threats.attribute.judge import AttributeJudge
+from fedattack.threats.attribute.optimum import DecodedClient
 from tests.attacks.listed import tables_of
 from tests.benchmarks.calibration.attribute import NULLS, POWERS
 from tests.benchmarks.calibration.attribute import judged as judged_in
 from tests.benchmarks.calibration.drawn import measured
 from tests.threats.attribute import contract
+from tests.threats.attribute.filled import make_scores
 
 N = 200
 LINEAR = ModelKnowledge(spec="linear", input_shape=(3,), classes=1, loss="mse")
@@ -25,7 +27,7 @@ def values(ones=40, n=N):
     return (np.arange(n) < ones).astype(int)
 
 
-def case(decisions, truth, *, seed=0, auxiliary=None, arrays=(), facts=(), names=("no", "yes"), beside=()):
+def case(decisions, truth, *, seed=0, auxiliary=None, names=("no", "yes"), beside=(), attack="aia", **told):
     """A case whose methods are the names in ``decisions``; public columns say nothing of the attribute."""
     truth, n = np.asarray(truth), len(truth)
     draw = np.random.default_rng(seed)
@@ -34,11 +36,7 @@ def case(decisions, truth, *, seed=0, auxiliary=None, arrays=(), facts=(), names
     owners = np.array([str(row % 4) for row in range(n)])
     domain = np.arange(len(names), dtype=np.float32)[:, None]
     partial = PartialRecords(x, draw.normal(size=n).astype(np.float32), owners, (2,), domain, tuple(names))
-    scores = Scores(
-        "aia",
-        {"decisions": np.array(list(decisions.values())), **dict(arrays)},
-        {"methods": list(decisions), "targets": partial.fingerprint, **dict(facts)},
-    )
+    scores = make_scores(attack, decisions, values=names, targets=partial.fingerprint, **told)
     told = Truth(
         clients=("0", "1", "2", "3"),
         classes=("0",),
@@ -119,7 +117,7 @@ def test_beliefs_in_the_rarest_value_have_a_roc_and_bins():
     truth = values()
     sure = np.where(truth == 1, 0.9, 0.2)
     beliefs = np.stack([1 - sure, sure], axis=1)
-    found = judged(case({"local": truth}, truth, arrays={"beliefs": beliefs}))
+    found = judged(case({"local": truth}, truth, beliefs=beliefs[None]))
     series = found["accuracy"].series
     assert series["asked"]["rarest"] == "yes"
     assert set(series["roc"]["value"]) == {1.0}, "all that have the value are above all that have not"
@@ -164,8 +162,8 @@ def test_the_best_baseline_is_the_bar_imputation_included():
 
 def test_scores_of_baselines_are_bars_and_those_of_other_attacks_stand_in_the_table():
     truth = values(100)
-    bars = Scores("attribute-baselines", {"decisions": flipped(truth, 10)[None]}, {"methods": ["stats"]})
-    other = Scores("ara", {"decisions": flipped(truth, 4)[None]}, {"methods": ["cos"]})
+    bars = make_scores("attribute-baselines", {"stats": flipped(truth, 10)})
+    other = make_scores("ara", {"cos": flipped(truth, 4)})
     found = judged(case({"local": truth}, truth, beside=(other, bars)))
     assert found["excess"].value == pytest.approx(5.0)
     assert "accuracy-stats" not in found
@@ -174,7 +172,7 @@ def test_scores_of_baselines_are_bars_and_those_of_other_attacks_stand_in_the_ta
     assert table["ara: cos"]["excess"] == pytest.approx(3.0)
     assert {name for name, row in table.items() if row["baseline"]} == {MAJORITY, "stats"}
     with pytest.raises(DataError, match="the decisions of ara have shape"):
-        case({"local": truth}, truth, beside=(Scores("ara", {"decisions": truth[None, :9]}, {"methods": ["cos"]}),))
+        case({"local": truth}, truth, beside=(make_scores("ara", {"cos": truth[:9]}),))
 
 
 def test_membership_is_judged_where_records_lay_among_others():
@@ -184,13 +182,13 @@ def test_membership_is_judged_where_records_lay_among_others():
     members[20:30] = np.nan
     clients = (np.arange(N) % 4).astype(str)
     told = {"members": members, "decoys": decoys, "decoy_clients": clients}
-    found = judged(case({"cos": truth}, truth, arrays=told))
+    found = judged(case({"cos": truth}, truth, attack="ara", **told))
     assert found["membership"].value == pytest.approx((170 + 190) / 390)
     assert found["membership"].chance == pytest.approx(200 / 390)
     assert found["membership"].verdict == LEAK
     guess = np.random.default_rng(0).random((2, N))
     guessed = {"members": guess[0], "decoys": guess[1], "decoy_clients": clients}
-    nothing = judged(case({"cos": truth}, truth, arrays=guessed))
+    nothing = judged(case({"cos": truth}, truth, attack="ara", **guessed))
     assert nothing["membership"].verdict == NO_EVIDENCE
     assert "membership" not in judged(case({"cos": truth}, truth))
 
@@ -225,14 +223,11 @@ def test_seeds_are_pooled():
     assert single["excess"].seed_sd is None
 
 
-@pytest.mark.parametrize("shape", ["one for all", "each method"])
-def test_beliefs_of_the_headline_are_checked(shape):
+def test_beliefs_of_the_headline_are_checked():
     truth = values(100)
     sure = np.tile([0.25, 0.75], (N, 1))
-    beliefs = sure if shape == "one for all" else np.stack([1 - sure, sure])
-    found = judged(
-        case({"other": truth, "cos": np.ones(N, int)}, truth, arrays={"beliefs": beliefs}), judge=preferring("cos")
-    )
+    beliefs = np.stack([1 - sure, sure])
+    found = judged(case({"other": truth, "cos": np.ones(N, int)}, truth, beliefs=beliefs), judge=preferring("cos"))
     reliability = found["accuracy"].series["reliability"]
     assert (reliability["confidence"], reliability["accuracy"], reliability["count"]) == ([0.75], [0.5], [N])
 
@@ -251,16 +246,19 @@ def test_proposition_3_is_stated_for_least_squares_and_checked():
     losses = np.zeros((1, N, 2))
     losses[0, np.arange(N), truth] = 0.01
     losses[0, np.arange(N), 1 - truth] = 9.0
-    clients = [{"client": str(c), "share": 0.3, "weight": {"local": 1.0 if c else None}} for c in range(4)]
+    clients = []
+    for client in range(4):
+        weights = {"local": 1.0 if client else None}
+        clients.append(DecodedClient(str(client), N // 4, 5, "messages", 3, 3, 0.3, weights))
     answers = flipped(truth, 20, start=100)
-    found = judged(case({"local": answers}, truth, arrays={"losses": losses}, facts={"clients": clients}))
+    found = judged(case({"local": answers}, truth, losses=losses, clients=tuple(clients)))
     bound = found["bound"]
     assert bound.value == pytest.approx(0.96)
     assert bound.n == 150, "one client's model is not known"
     assert "for 0 of 3 clients" in bound.reason
     assert bound.verdict == NOT_APPLICABLE
     assert list(bound.baselines.values()) == [pytest.approx(0.9)]
-    kept = judged(case({"local": truth}, truth, arrays={"losses": losses}, facts={"clients": clients}))
+    kept = judged(case({"local": truth}, truth, losses=losses, clients=tuple(clients)))
     assert "for 3 of 3 clients" in kept["bound"].reason
 
 
@@ -324,10 +322,10 @@ def test_membership_is_exchanged_within_each_client():
     truth = values()
     members = np.where(np.arange(N) % 4 == 0, 0.9, 0.1)
     told = {"members": members, "decoys": members, "decoy_clients": (np.arange(N) % 4).astype(str)}
-    within = judged(case({"cos": truth}, truth, arrays=told))["membership"]
+    within = judged(case({"cos": truth}, truth, attack="ara", **told))["membership"]
     assert within.p == 1, "within each client all answers are the same"
     untold = {"members": members, "decoys": np.full(N, 0.1)}
-    assert "membership" not in judged(case({"cos": truth}, truth, arrays=untold))
+    assert "membership" not in judged(case({"cos": truth}, truth, attack="ara", **untold))
 
 
 def test_these_runs_and_runs_like_them_are_told_apart():

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Truth
 from fedattack.base.errors import DataError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
-from fedattack.threats.property.prolin import METHODS
 from tests.benchmarks.calibration import property as drawn
 from tests.benchmarks.calibration.drawn import measured
+from tests.threats.property.answered import make_scores
 
 CLIENTS, ROUNDS, WINDOWS = 20, 12, (10, 12)
 
@@ -38,35 +38,20 @@ def case(record, score, positives, *, seed=0, accuracy=0.9, named=None, nodes=No
     """Make a case whose methods all have ``score`` (questions, clients) and name what is above zero."""
     score = np.asarray(score, dtype=np.float64)
     positives = np.asarray(positives, dtype=bool)
-    questions = len(score)
-    scores = np.broadcast_to(score[None, :, None], (len(METHODS), questions, len(WINDOWS), score.shape[1])).copy()
-    decisions = (scores > 0) if named is None else np.broadcast_to(named[None, :, None], scores.shape)
-    per_round = np.full((questions, ROUNDS), 0.5)
-    arrays = {
-        "scores": scores,
-        "decisions": decisions,
-        "posterior": 1 / (1 + np.exp(-score)),
-        "posterior_low": np.zeros_like(score),
-        "posterior_high": np.ones_like(score),
-        "overlap": per_round,
-        "accuracy": np.full_like(per_round, accuracy),
-        "checked": np.where(np.arange(ROUNDS) == 0, 0.9, np.nan) * np.ones((questions, 1)),
-        **dict.fromkeys(("plus_mean", "plus_sd", "minus_mean", "minus_sd"), per_round[..., None]),
-        "plus_sample": np.zeros((questions, 1, 3)),
-        "minus_sample": np.zeros((questions, 1, 3)),
-        "participation": np.ones((ROUNDS, score.shape[1])),
-    }
-    clients = [f"n{column}" for column in range(score.shape[1])]
-    facts = {
-        "clients": clients,
-        "rounds": list(range(1, ROUNDS + 1)),
-        "windows": list(WINDOWS),
-        "questions": [f"target {row}" for row in range(questions)],
-        "mode": "linear",
-        "shown": [1],
-        "unseen": 50,
-        "targets": "",
-    }
+    per_round = np.full((len(score), ROUNDS), 0.5)
+    scores = make_scores(
+        score,
+        [f"n{column}" for column in range(score.shape[1])],
+        named=named,
+        rounds=ROUNDS,
+        windows=WINDOWS,
+        questions=tuple(f"target {row}" for row in range(len(score))),
+        posterior=1 / (1 + np.exp(-score)),
+        posterior_high=np.ones_like(score),
+        overlap=per_round,
+        accuracy=np.full_like(per_round, accuracy),
+        checked=np.where(np.arange(ROUNDS) == 0, 0.9, np.nan) * np.ones((len(score), 1)),
+    )
     truth = Truth(
         clients=tuple(str(client) for client in range(CLIENTS)),
         classes=("0",),
@@ -77,7 +62,7 @@ def case(record, score, positives, *, seed=0, accuracy=0.9, named=None, nodes=No
         targets="",
         positives=positives,
     )
-    return PropertyCase(seed, Scores("prolin", arrays, facts), truth, record, Knowledge())
+    return PropertyCase(seed, scores, truth, record, Knowledge())
 
 
 def judged(*cases):

@@ -1,38 +1,38 @@
 """The attack: the client whose updates are the largest."""
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+from numpy.typing import NDArray
 
-from fedattack.attacks import Attack, Knowledge, Scores
-from fedattack.attacks.base import Progress
-from fedattack.attacks.form import ArrayForm, Form, Name
-from fedattack.record import Record
+from fedattack.attacks import Attack, Seen
+from fedattack.base.stored import Axes, Name
 from toy_threat.options import ToyOptions
 
 
-class Facts(TypedDict):
-    clients: list[Name]
-    targets: str
+@dataclass(frozen=True, eq=False)
+class UpdateNorms:
+    """Norms (clients,): of each client the mean of a power of the norm of its updates."""
+
+    clients: tuple[Name, ...]
+    targets: Name
+    norms: Annotated[NDArray[np.float64], Axes("clients", low=0)]
 
 
 class LargestUpdate(Attack):
-    """Scores hold ``norms`` (clients,), the mean of a power of the norm of each client's updates."""
+    """Measures how large the updates of each client are."""
 
     options = ToyOptions()
-    form: ClassVar[Form] = Form(
-        TypeAdapter(Facts), {"norms": ArrayForm("f", ("clients",), low=0)}, {"clients": "clients"}
-    )
-    knows: ClassVar[tuple[str, ...]] = ("nothing but the record",)
+    found = UpdateNorms
+    knows = ("nothing but the record",)
 
-    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+    def attack(self, seen: Seen) -> UpdateNorms:
         norms: dict[str, list[float]] = {}
-        for round_ in record:
+        for round_ in seen.record:
             for reply in round_.observations:
                 if reply.status == "ok":
                     squares = [float(np.square(part).sum()) for part in reply.update().values()]
                     norms.setdefault(reply.node, []).append(sum(squares) ** (self.options.power / 2))
         means = np.array([np.mean(values) for values in norms.values()])
-        return Scores("toy", {"norms": means}, {"clients": list(norms), "targets": knowledge.asked()})
+        return UpdateNorms(tuple(norms), seen.knowledge.asked(), means)
