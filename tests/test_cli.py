@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from fedattack.attacks import ATTACKS, Attack, Needs, read_knowledge
+from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
 from fedattack.attacks.knowledge import PROPERTY_NAMES
 from fedattack.attacks.options import Options
 from fedattack.attacks.registry import THREATS, options_of_attack
@@ -454,7 +454,7 @@ def test_a_projected_record_is_attacked_with_declared_knowledge(call, tmp_path):
     words += ["--model", known.spec, "--classes", known.classes, "--hidden", known.hidden]
     code, _, err = call(*words)
     assert code == 2
-    assert "knowledge of training" in err
+    assert "how clients train" in err
     code, _, err = call(*words, "--training", "epochs=1,speed=2")
     assert code == 2
     assert "expected epochs, batch-size and lr" in err

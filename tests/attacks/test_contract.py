@@ -319,7 +319,7 @@ def test_scores_survive_the_disk(case, tmp_path):
 
 
 def test_scores_of_another_attack_are_refused(tmp_path):
-    scores = Scores("sia", {}, {})
+    scores = Scores("sia", {"losses": np.zeros(1)}, {})
     scores.save(tmp_path / "prolin.npz")
     with pytest.raises(DataError, match="holds scores of 'sia', not of prolin"):
         ATTACKS["prolin"].load_scores(tmp_path / "prolin.npz")
