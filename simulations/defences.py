@@ -8,7 +8,7 @@ from fedattack.attacks import KnownDefence
 from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.audit.truth import Privacy
 from fedattack.base.errors import ConfigError
-from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy
+from fedattack.defences import DP_SGD, Batch, defence_of, in_words, list_settings_of, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.learning import check_private_model
 from fedattack.privacy import privacy_spent
@@ -35,7 +35,7 @@ def known_defence(study: Study) -> KnownDefence | None:
         return KnownDefence(BUILT_IN, training)
     if not changes_update(settings):
         return None
-    by_key, files = settings.by_key(SETTINGS), {}
+    by_key, files = settings.by_key(list_settings_of(settings.defence)), {}
     if uses_zoos(settings):
         by_key["recup-zoo"] = ""
         files["recup-zoo"] = os.path.relpath(zoos_of_run(settings), settings.knowledge)

@@ -27,11 +27,12 @@ from fedattack.attacks.knowledge import (
     Targets,
     class_asked,
 )
-from fedattack.base.errors import DataError, short
+from fedattack.base.errors import ConfigError, DataError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.stored import Finite, check_arrays, keys_of, read_with_files, split, typed_dict, write_with_files
 from fedattack.base.structured import fault, fields, finite, pack
 from fedattack.base.untrusted import Text, check_folder, read_npz, validate
+from fedattack.defences.kinds import FIELDS
 from fedattack.learning.importing import Asked, asked_unless
 from fedattack.learning.stated import LOSS_NAMES, MODEL_NAMES, LocalSGD
 from fedattack.record.folder import KNOWLEDGE
@@ -229,10 +230,21 @@ def _read_built_in_settings(settings: dict[str, Any], where: Path, trusted: Coll
     form = _OF_UPDATES
     if settings.get("defence") == "dp-sgd":
         form = _PRIVATE_TRAINING
-    checked = dict(validate(form, settings, f"{where}: the defence", DataError, _HINT))
+    own = {key: value for key, value in settings.items() if not _is_of_another_package(key)}
+    checked = dict(validate(form, own, f"{where}: the defence", DataError, _HINT))
+    for key in settings.keys() - own.keys():
+        try:
+            checked[key] = FIELDS[key].check(settings[key])
+        except ConfigError as cause:
+            raise DataError(f"{where}: the defence: {cause}; {_HINT}") from None
     if "loss" in checked:
         checked["loss"] = _trust_name("loss", checked["loss"], LOSS_NAMES, trusted, where)
     return checked
+
+
+def _is_of_another_package(key: str) -> bool:
+    """Whether a setting is of a defence of another package, which is installed here and states what it may be."""
+    return key in FIELDS and key not in _OfUpdates.__annotations__
 
 
 def _run_folder(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from fedattack.defences.base import SETTINGS, Batch, Defence, DefenceKind, Setti
 from fedattack.defences.dp_sgd import DP_SGD
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
-from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS, NONE
+from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS, NONE, list_settings_of
 
 
 def defence_of(settings: Settings) -> Defence | None:
@@ -68,6 +68,7 @@ __all__ = [
     "defence_of",
     "hand_over",
     "in_words",
+    "list_settings_of",
     "number",
     "update_privacy",
 ]

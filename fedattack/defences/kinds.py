@@ -68,3 +68,13 @@ _MODELS: tuple[type[SettingsModel], ...] = (DefenceSettings, *(kind.settings for
 for _model in _MODELS:
     FIELDS.update(_model.list_settings())
 SETTINGS.update({key: field.default for key, field in FIELDS.items()})
+
+
+def list_settings_of(defence: str) -> list[str]:
+    """List the settings that a defence may read: all of fedattack's own defences, and of another package's this one's.
+
+    What is written down for a defence can then be read where no other package's defences are installed.
+    """
+    own = {kind.name for kind in _BUILT_IN} | {defence}
+    others = tuple(f"{name}-" for name in KINDS if name not in own)
+    return [key for key in SETTINGS if not key.startswith(others)]
