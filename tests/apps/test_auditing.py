@@ -116,7 +116,7 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
     def refuse(*_):
         raise NeedsError("it lacks something")
 
-    monkeypatch.setattr(SourceInference, "_run", refuse)
+    monkeypatch.setattr(SourceInference, "attack", refuse)
     posed = pose_all([part])
     assert attack_all([part], posed, lambda names: choose(names[:2])).failed["sia"] == "it lacks something"
     with pytest.raises(NeedsError, match=r"no attack could be made of .*: sia: it lacks something"):
@@ -267,7 +267,7 @@ def test_what_no_judge_can_judge_leaves_a_page_all_the_same(part, monkeypatch):
 def test_an_attack_that_fails_in_a_way_that_nobody_foresaw_is_told_apart(part, monkeypatch):
     """A need that is not met leaves nothing out; a fault does."""
     (posed,) = pose_all([part])
-    monkeypatch.setattr(SourceInference, "_run", fail)
+    monkeypatch.setattr(SourceInference, "attack", fail)
     attacked = attack_all([part], [posed], lambda names: choose(["sia", "plaintext"]))
     assert attacked.scored == ("plaintext",)
     judged = auditing.judge(order(part), [posed], attacked, Watch())
@@ -285,7 +285,7 @@ def test_too_little_memory_for_an_attack_leaves_it_out(part, monkeypatch):
         raise MemoryError
 
     (posed,) = pose_all([part])
-    monkeypatch.setattr(SourceInference, "_run", run_out)
+    monkeypatch.setattr(SourceInference, "attack", run_out)
     attack_all([part], [posed], lambda names: choose(["sia", "plaintext"]))
     assert read_study(part.folder)["left_out"] == ["sia was not made: there is not enough memory for it"]
 

@@ -21,7 +21,7 @@ def test_settings_of_a_defence_of_another_package_are_what_it_states(tmp_path, m
     write_knowledge(tmp_path, Knowledge(defence=KnownDefence(BUILT_IN, {**SPARSIFY, "toy-power": 2.0})))
     assert read_knowledge(tmp_path).defence.settings == {**SPARSIFY, "toy-power": 2.0}
     write_knowledge(tmp_path, Knowledge(defence=KnownDefence(BUILT_IN, {**SPARSIFY, "toy-power": -1.0})))
-    with pytest.raises(DataError, match=r"the defence: toy-power = -1.0: expected more than 0 \(a power\)"):
+    with pytest.raises(DataError, match=r"the defence: toy-power = -1.0: expected more than 0.0 \(a power\)"):
         read_knowledge(tmp_path)
 
 

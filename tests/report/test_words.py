@@ -48,7 +48,10 @@ def test_markdown_is_one_line_without_what_drives_a_terminal():
 def test_a_bar_takes_no_markup_from_the_name_of_a_step(monkeypatch):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=200)
     monkeypatch.setattr(console, "err_console", terminal)
+    name, end = "sia on [/red] [link=http://evil.example]x[/link]", time.monotonic() + 30
     with console.watch_bars() as watch:
-        watch.step("sia on [/red] [link=http://evil.example]x[/link]", 1, 2)
-        time.sleep(0.3)
-    assert "sia on [/red] [link=http://evil.example]x[/link]" in terminal.file.getvalue()
+        watch.step(name, 1, 2)
+        # A thread of rich draws the bar now and then.
+        while name not in terminal.file.getvalue() and time.monotonic() < end:
+            time.sleep(0.05)
+    assert name in terminal.file.getvalue()

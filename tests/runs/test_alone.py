@@ -170,21 +170,21 @@ def test_an_attack_that_fails_takes_no_other_one(toy, tmp_path, monkeypatch, cal
     """Of two seeds it fails in the second: what it found in the first is no result, and does not end the report."""
     for seed in (0, 1):
         write_run(tmp_path, seed=seed, part=f"seed-{seed}")
-    run = toy["attack"].LargestUpdate._run
+    run = toy["attack"].LargestUpdate.attack
 
-    def sometimes(self, record, *args):
-        if record.seed:
+    def sometimes(self, seen):
+        if seen.record.seed:
             raise ZeroDivisionError("of hostile numbers")
-        return run(self, record, *args)
+        return run(self, seen)
 
-    monkeypatch.setattr(toy["attack"].LargestUpdate, "_run", sometimes)
+    monkeypatch.setattr(toy["attack"].LargestUpdate, "attack", sometimes)
     attack_each([ATTACKS["toy"], ATTACKS["sia"]], tmp_path, device="cpu", trusted=())
     assert not any(part.scores("toy").exists() for part in find_parts(tmp_path))
     code, _, err = call("report", tmp_path, "--device", "cpu")
     assert (code, "toy was not made: ZeroDivisionError: of hostile numbers" in err) == (4, True)
     assert {*found_in(tmp_path)} == {"sia"}
     assert "Toy was not made" in (tmp_path / "report.html").read_text()
-    monkeypatch.setattr(toy["attack"].LargestUpdate, "_run", run)
+    monkeypatch.setattr(toy["attack"].LargestUpdate, "attack", run)
     # It may be made by itself later; then nothing is left out any more.
     attack_folder(ATTACKS["toy"], tmp_path, device="cpu", watch=Watch())
     assert call("report", tmp_path, "--device", "cpu")[0] == 0
@@ -195,7 +195,7 @@ def test_an_attack_that_fails_the_second_time_takes_no_other_finding(toy, tmp_pa
     """The findings of the first time speak of scores that are gone."""
     folder = attacked(tmp_path)
     assert call("report", folder, "--device", "cpu")[0] == 0
-    monkeypatch.setattr(toy["attack"].LargestUpdate, "_run", fail)
+    monkeypatch.setattr(toy["attack"].LargestUpdate, "attack", fail)
     attack_each([ATTACKS["toy"]], folder, device="cpu", trusted=())
     assert call("report", folder, "--device", "cpu")[0] == 4
     assert {*found_in(folder)} == {"sia"}
@@ -203,7 +203,7 @@ def test_an_attack_that_fails_the_second_time_takes_no_other_finding(toy, tmp_pa
 
 def test_if_every_attack_fails_the_first_reason_is_raised(toy, tmp_path, monkeypatch):
     write_run(tmp_path)
-    monkeypatch.setattr(toy["attack"].LargestUpdate, "_run", fail)
+    monkeypatch.setattr(toy["attack"].LargestUpdate, "attack", fail)
     with pytest.raises(FaultError, match=r"toy was not made: KeyError: 'nothing of the kind' .*, line"):
         attack_each([ATTACKS["toy"]], tmp_path, device="cpu", trusted=())
 
