@@ -96,12 +96,14 @@ def reached_of(record: Record) -> dict[str, Any]:
                 found[reply.type, name] = _NamedValue(
                     reply.type, name, "array", shape, dtype, is_of_model=name in model
                 )
+            # Each reply counts, also where its numbers are not looked at.
             _count_reply(found[reply.type, name], reply.node)
         for name, value in reply.values.items():
             one = found.setdefault((reply.type, name), _NamedValue(reply.type, name, *_describe_value(value)))
             _count_reply(one, reply.node)
         if number < _MOST_REPLIES and left > 0:
             left -= _look_at(reply, found)
+    # Secure aggregation hides single arrays: what the server has are sums of the same names.
     if record.view == "aggregate":
         for parameter in record.parameters:
             one = _NamedValue("train", parameter.name, "array of sums", parameter.shape, parameter.dtype)
@@ -124,10 +126,12 @@ def _list_replies(record: Record) -> Iterator[_NamedReply]:
             yield _NamedReply("train", seen.node, _arrays_of(seen), values, seen.count)
     for others in record.others:
         if others.way == "reply":
+            # Clients name their count in either spelling.
             count = next((others.metrics[name] for name in COUNTS if name in others.metrics), None)
             if not is_finite_number(count):
                 count = None
             for node in others.nodes:
+                # Beside training a record keeps what is alike of several nodes once.
                 yield _NamedReply(others.type, node, {}, others.metrics, count)
 
 
@@ -161,6 +165,7 @@ def _describe_value(value: Any) -> tuple[str, tuple[int, ...] | None]:
         return "bytes", (len(value),)
     if isinstance(value, str):
         return "text", None
+    # A bool is an int in Python: it must be asked for first.
     if isinstance(value, bool) or value is None:
         return "yes or no", None
     return "number", None
@@ -193,6 +198,7 @@ def _read_numbers(reply: _NamedReply, name: str, one: _NamedValue) -> Numbers | 
     if one.shape is None or len(one.shape) != 1 or math.prod(one.shape) > _MOST_OF_ONE:
         return None
     array = _read(reply, name)
+    # f, i, u: floats and integers; texts and objects count nothing.
     if array is None or array.ndim != 1 or array.size > _MOST_OF_ONE or array.dtype.kind not in "fiu":
         return None
     return array.astype(np.float64)
@@ -209,7 +215,9 @@ def _flatten(value: Any) -> Numbers | None:
 def _look_at_numbers(one: _NamedValue, numbers: Numbers, count: float | None) -> None:
     one.looked_at += 1
     one.are_one_an_example += len(numbers) == count
+    # rint of infinity is infinity: finite numbers are asked for, too.
     is_whole = bool((np.isfinite(numbers) & (numbers >= 0) & (numbers == np.rint(numbers))).all())
+    # All zeros count nothing.
     if not is_whole or len(numbers) < _FEWEST or not numbers.any():
         return
     one.are_counts += 1
@@ -231,6 +239,7 @@ def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -
         for array in entry["arrays"]:
             shape = tuple(array["shape"])
             one = _NamedValue(entry["type"], array["name"], "array", shape, array["dtype"], replies=entry["messages"])
+            # As long as a count of examples that such replies state: likely a value for each example.
             if shape and shape[0] in counts.get(entry["type"], ()):
                 one.looked_at = one.are_one_an_example = 1
             found.setdefault((one.type, one.name), one)
@@ -270,6 +279,7 @@ def _say_what_it_holds(one: _NamedValue, sizes: Sequence[_NamedValue]) -> str:
     for other in sizes:
         if one.type != other.type or one.kind != "array" or not one.shape or not other.shape:
             continue
+        # Beside group sizes an array with as many rows likely holds a statistic of each group.
         if one.shape[0] == other.shape[0]:
             return (
                 f"a row for each group of {other.name}: where a group has one example alone, a mean over it is that "
