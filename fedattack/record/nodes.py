@@ -37,6 +37,7 @@ def read_nodes(folder: Path, error: type[FedAttackError], hint: str) -> dict[str
     found: dict[str, str] = {}
     for path in sorted((folder / NODES).glob("*.json")):
         note = read_sealed(path, _NOTE, error, hint)
+        # Two nodes of one client are fine, two clients of one node are not.
         if found.setdefault(note["node"], note["client"]) != note["client"]:
             raise error(f"{path}: another file says that its node is the client {found[note['node']]}; {hint}")
     return found
