@@ -39,12 +39,14 @@ class Pace:
     def seen(self, done: int) -> None:
         """Take notice of how many steps are done."""
         now = self._clock()
+        # The first step is where the clock starts: what came before it, such as imports, is no pace.
         if self._first is None:
             self._first = (done, now)
         first, at = self._first
         if self._told or done < first + self._timed:
             return
         self._told = True
+        # Seconds a step so far, times the steps that are left.
         left = (now - at) / (done - first) * (self._total - done)
         if left >= _WORTH_SAYING:
             self._say("note", f"{self._what} takes {roughly(left)} more, after {done} of {self._total} {self._steps}")

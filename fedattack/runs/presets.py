@@ -47,6 +47,7 @@ def presets_left_out() -> dict[str, str]:
 def _preset_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in _all_files():
+        # The first of a name wins: those of the app stand before those of threats.
         files.setdefault(path.stem, path)
     return files
 
@@ -78,6 +79,7 @@ def load_preset(name: str) -> Preset:
 
 def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
     known = load_settings()
+    # Each value is checked like one that a user gives.
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
     return Preset(
         name=name,
