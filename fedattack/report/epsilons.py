@@ -70,6 +70,7 @@ def epsilon_axis(declared: float, rows: Sequence[Row], scope: str, slug: str) ->
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     claimed = min(max(declared, left), right)
+    # All that is above the claim is shaded.
     axes.axvspan(claimed, right, color=SECOND, alpha=0.09, linewidth=0)
     axes.axvline(claimed, **CHANCE)
     axes.annotate(
@@ -104,9 +105,11 @@ def limits(declared: float, rows: Sequence[Row]) -> tuple[float, float]:
     for row in rows:
         ends += [end for end in (row.low, row.high, row.estimate) if end and math.isfinite(end)]
     ends = [min(max(end, _LEAST), _MOST) for end in ends]
+    # Some room at both sides: at least 0.3 of a decade at the left, 0.7 at the right.
     left = math.floor(math.log10(min(ends)) - 0.3)
     right = math.ceil(math.log10(max(ends)) + 0.7)
     place = math.log10(min(max(declared, _LEAST), _MOST)) - left
+    # The claim at 45 % of the axis at most.
     right = max(right, math.ceil(left + place / _LEFT_PART))
     return 10.0**left, 10.0**right
 
@@ -142,6 +145,7 @@ def _draw(axes: Axes, place: int, row: Row, ends: tuple[float, float]) -> None:
 
 def _say_values(axes: Axes, said: Sequence[str]) -> None:
     """Write each row's number at its right, where a table has it."""
+    # A second axis at the right has no ticks but these texts.
     beside = axes.twinx()
     name_rows(beside, said, letters=14)
     beside.set_ylim(axes.get_ylim())
@@ -151,6 +155,7 @@ def _say_values(axes: Axes, said: Sequence[str]) -> None:
 
 def _name_decades(axes: Axes, left: float, right: float) -> None:
     first, last = round(math.log10(left)), round(math.log10(right))
+    # At most six ticks: whole decades in equal steps.
     step = -(-(last - first) // (_MOST_TICKS - 1))
     decades = range(first, last + 1, step)
     axes.xaxis.set_major_locator(FixedLocator([10.0**decade for decade in decades]))

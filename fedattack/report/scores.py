@@ -32,6 +32,7 @@ def canary_scores(canaries: Mapping[str, Any], slug: str) -> Plot | None:
     figure, axes = one_axes(60 + 40 * len(series))
     rows = []
     for place, (name, scores) in enumerate(series.items()):
+        # With a few hundred marks a row is full; each k-th keeps the shape.
         _marks(axes, place, scores, (FIRST, SECOND)[place])
         middle = float(np.median(scores))
         rows.append([name, f"{len(scores):,}", compact(scores[0]), compact(middle), compact(scores[-1])])

@@ -30,6 +30,7 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
     _row(axes, 0, finding.value, finding.low, finding.high, scale, colour=FIRST, marker="o")
     if null is not None:
         _row(axes, 1, null["value"], null["low"], null["high"], scale, colour=SECOND, marker="s")
+    # Baselines come last, after the attack and the null run.
     for place, (_, value) in enumerate(explained, len(names) - len(explained)):
         axes.plot(scale * value, place, "D", color=INK, markerfacecolor="none", markersize=6, markeredgewidth=1.4)
     if finding.chance is not None:
@@ -80,6 +81,7 @@ def _scale(axes: Axes, finding: Finding, scale: float) -> None:
         axes.set_xlabel(finding.units)
         axes.margins(x=0.12)
         return
+    # Limits that matplotlib chose for the data, before they are changed.
     right = axes.get_xlim()[1]
     axes.set_xlim(0, min(max(right * 1.12, 5), 102))
     axes.xaxis.set_major_formatter("{x:g}%")
