@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from fedattack.base.errors import ConfigError
 
+# Lines such as: torch>=2; extra == 'audit'.
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra == ['"]audit['"]""")
 
 # Without it all works but the datasets of images.

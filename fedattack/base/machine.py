@@ -34,6 +34,7 @@ _LOOK_SECONDS = 0.5
 
 def usable_cpus() -> int:
     """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
+    # As cgroups or a batch system restrict it, which os.cpu_count() does not see.
     stated = os.environ.get("PYTHON_CPU_COUNT", "")
     if stated.isdecimal() and int(stated):
         return int(stated)
@@ -61,6 +62,7 @@ def free_memory(groups: Path = _GROUPS) -> float:
     import psutil  # an observed server and a client do without it
 
     free = float(psutil.virtual_memory().available)
+    # cgroups of version 2, and of version 1.
     bounds = (
         (groups, "memory.max", "memory.current"),
         (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -68,6 +70,7 @@ def free_memory(groups: Path = _GROUPS) -> float:
     for folder, most, taken in bounds:
         try:
             held = re.search(r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+            # Caches of files count as used, but the system gives them back on demand.
             used = int((folder / taken).read_text())
             if held:
                 used -= int(held[1])
@@ -100,8 +103,10 @@ def let_go(array: NDArray[Any]) -> None:
     """Give back the memory in which the system keeps what was read of an array on disk; others stay as they are."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
+        # Views of views: at the end is what owns the memory.
         base = base.base if isinstance(base, np.ndarray) else base.obj
     if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        # The pages are read again from the file when they are needed.
         base.madvise(mmap.MADV_DONTNEED)
 
 
@@ -115,6 +120,7 @@ def end_with_parent(parent: int) -> None:
         return
 
     def watch() -> None:
+        # Orphans get another parent, such as init.
         while os.getppid() == parent:
             time.sleep(_LOOK_SECONDS)
         os._exit(1)
@@ -129,4 +135,5 @@ def give_back_large_blocks() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
+        # Blocks above the threshold are mapped, and unmapped when they are freed.
         mallopt(_MMAP_THRESHOLD, _LARGE)

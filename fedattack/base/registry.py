@@ -68,6 +68,7 @@ class Registry(Mapping[str, N], Generic[N]):
         broken: dict[str, str] = {}
         for name, entry in installed_in(self.group).items():
             try:
+                # An entry point may lead to one item, or to a tuple of some.
                 for one in _as_tuple(entry.load()):
                     if fault := self._fault(one, found):
                         broken[name] = f"{entry.value} {fault}"
@@ -99,6 +100,7 @@ def _as_tuple(stated: Any) -> tuple[Any, ...]:
 def installed_in(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group, by name; a second one of a name has what it leads to behind it."""
     found: dict[str, EntryPoint] = {}
+    # Sorted by value: which of two has the name does not depend on the order of installation.
     for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         if entry.group == group:
             name = entry.name
@@ -115,6 +117,7 @@ def _entry_points() -> set[EntryPoint]:
     A notebook and ``python -m`` look for packages in the working directory first. It may be a folder that somebody
     handed over, so that what calls itself a package there is none.
     """
+    # What stands in the current folder is no installed package: it may come from a stranger.
     paths = [path for path in sys.path if path and not _is_here(path)]
     entries: set[EntryPoint] = set()  # a package that is installed twice counts once
     for distribution in distributions(path=paths):
