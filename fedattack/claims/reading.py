@@ -95,6 +95,7 @@ def replace_by_configured(claim: Claim, source: object, name: str) -> tuple[Clai
     if claim.mechanism == own.mechanism == "flower-localdp" and not notes:
         return claim, ()
     said = claim.model_dump(exclude_unset=True)
+    # The later ones win: what the claim alone knows, then what it says, then the mechanism's own noise.
     values = {**_leave_out(read, (*_NOISE, *_CLAIMED_ALONE)), **_leave_out(said, _NOISE), **_list_noise(own)}
     # Flower's formula has done its part: σ is known.
     values["mechanism"] = "gaussian" if own.mechanism == "flower-localdp" else own.mechanism
@@ -128,6 +129,7 @@ def _name_source(source: object) -> str:
 def _find_reader(source: object) -> Callable[[Any], _WORDS] | None:
     if _name_source(source).endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
         return _refuse_clipping_alone
+    # Base classes are looked through, so that a subclass of a known one is read, too.
     for kind in type(source).__mro__:
         reader = _READERS.get((kind.__module__.partition(".")[0], kind.__name__))
         if reader is not None:
@@ -187,6 +189,7 @@ def _read_adaptive_clipping(strategy: Any) -> _WORDS:
 def _read_flower_accountant(accountant: Any) -> _WORDS:
     config = accountant.config
     events = accountant.state_dict()["compositions"]
+    # A set: all releases must be alike.
     kinds = {(entry["event"]["noise_multiplier"], entry["event"]["sample_size"]) for entry in events}
     if len(kinds) != 1:
         raise ConfigError(

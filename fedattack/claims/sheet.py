@@ -85,6 +85,7 @@ def sheet_of(
 def _list_stated(claim: Claim) -> dict[str, Any]:
     """Give what the claim says, and what holds where it says nothing."""
     said = claim.model_dump(by_alias=True, exclude_unset=True)
+    # What is unset is not what is claimed, but what follows.
     return {**said, "epsilon-of": claim.epsilon_of, "unit": claim.protects, "neighbours": claim.relation}
 
 

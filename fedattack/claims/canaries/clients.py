@@ -29,6 +29,7 @@ def score_clients(record: Record, canaries: Canaries) -> CanaryScores:
             f"{count} canaries beside a model of {movement.entries:,} numbers: they would not be far from one another; "
             f"take {movement.entries // SPARSE} at most"
         )
+    # As many directions again that nobody sent: they show chance.
     products = movement.products(canaries.seed, range(2 * count))
     inside = products.of_first(count)
     return CanaryScores(
@@ -55,6 +56,7 @@ class ReleasedMovement:
         self.movement = np.zeros(0)
         shapes: dict[str, tuple[int, ...]] = {}
         for round_ in record:
+            # A round without participants leaves the model as it was.
             models = models_of(round_)
             if models is None or not round_.participants:
                 continue
@@ -94,6 +96,7 @@ class ReleasedMovement:
             )
         self._lengths.append(length)
         if length:
+            # Length 1 for each round, so that no single large round decides.
             self.movement += movement / length
 
     @property
