@@ -104,6 +104,7 @@ def _measure_once(
             return dict(kept["cost"])
     try:
         measured = cost(settings, strengths)
+    # Refused costs are kept as a reason, and not written, so that they are tried again.
     except FedAttackError as problem:
         return {"reason": str(problem)}
     write_sealed(file, {"job": job, "cost": measured})
@@ -129,6 +130,7 @@ class TradingOff(TrainedDesign):
             loss = dict.fromkeys(loss)
         epsilon = run.get("privacy", {}).get("epsilon_run", {}).get("high")
         self.findings[job.cell.name] = list(filter(_is_success, findings))
+        # The first cell says what the quality is; the preset is the same for all.
         if "accuracy" in run and self.quality is None:
             self.quality = run["accuracy"].get("measure", "accuracy")
         classes = len(run.get("holdings", {}).get("classes", ()))

@@ -104,6 +104,7 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     runs = _list_runs(cells)
     names = _list_names(runs)
     tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
+    # Only figures that compare something.
     for index, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
@@ -138,6 +139,7 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
     tables = []
     for name in _list_headlines(runs, _list_names(runs)):
         table = table_of(runs, [ALTERED], name)
+        # Value, interval and verdict, without chance and baselines, which are in the whole table.
         rows = [[*row[:3], row[-1]] for row in table.rows]
         caption = name
         if name not in runs[0].names:
