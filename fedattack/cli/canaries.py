@@ -100,4 +100,5 @@ def _truth_of(part: "Part") -> "tuple[dict[str, str], tuple[NDArray[Any], NDArra
     if (part.truth / EVALUATION).exists():
         truth = read_truth(part.truth)
         return truth.nodes, truth.evaluation
+    # Nodes alone are known where the auditor wrote no whole truth.
     return (read_nodes(part.truth, DataError, _OF_RUN) if part.truth.exists() else {}), None

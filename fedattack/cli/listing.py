@@ -71,6 +71,7 @@ def show_listing() -> None:
         ("name", "what a server wants to know", "attacks"),
         [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in there["threats"].items()],
     )
+    # By entry point's group: threats, datasets, defences.
     left_out = [(group, *entry) for group, entries in there["left_out"].items() for entry in entries.items()]
     if left_out:
         show_table("What other packages add, and is left out", ("where", "name", "why"), left_out, names=2)

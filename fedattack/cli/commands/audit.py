@@ -109,6 +109,7 @@ def audit(
         hold_out=hold_out,
         server=server,
     )
+    # An app's folder, or a command; a preset otherwise.
     own = app_of_words(what, choices)
     if own is not None:
         audit_app(own, choices, out, device, Gates(conditions, junit), as_json)
