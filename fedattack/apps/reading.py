@@ -76,6 +76,7 @@ def read_sends(witnesses: Sequence[Witness]) -> Reading:
     rows = tuple(summed_up(list(tables.values())))
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
+    # More than half must be alike, or it is not known what "the clients" send.
     if 2 * len(alike) <= len(reads):
         return Reading(rows=rows, unread=_why_unread(reads), predictions=_list_predictions(reads))
     others = [one for one in reads if one not in alike]
@@ -100,6 +101,7 @@ def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:
     """Return the replies of the form that most have, of those that can be read."""
     readable = [one for one in reads if not one.unread]
     forms = Counter(one.form for one in readable).most_common(1)
+    # `forms[0]` is not looked at where `readable` is empty.
     return [one for one in readable if one.form == forms[0][0]]
 
 
@@ -119,6 +121,7 @@ def _read_table(node: str, table: Sequence[SentArray]) -> _Read:
     """Find what of the arrays that a node sends is its model."""
     sent = [array for array in table if array.kind != KEPT]
     kinds = {array.kind for array in sent}
+    # Replies are read as differences only if nothing in them is a weight.
     differences = kinds.isdisjoint(AS_WEIGHTS) and not kinds.isdisjoint(AS_DIFFERENCES)
     understood = {UNCHANGED, ZEROS, *AS_WEIGHTS}
     if differences:
@@ -140,6 +143,7 @@ def _choose_arrays(sent: Sequence[SentArray], understood: Collection[str]) -> li
         if not array.of:
             continue
         before = chosen.get(array.of)
+        # Several arrays of one entry, such as a weight and its momentum: the one that can be read is taken.
         if before is None or (before.kind not in understood and array.kind in understood):
             chosen[array.of] = array
     return list(chosen.values())
@@ -174,6 +178,7 @@ def _notes_of(
             f"clients send how far training moved the model, times {stated}; the attacker is assumed to "
             "know the factor of each client, and adds what was received"
         )
+        # The spread of one client's factors, relative to their middle.
         if any(max(one.factors) - min(one.factors) > _STEADY * abs(_middle(one.factors)) for one in alike):
             yield "that factor changes from round to round; one in the middle is taken for each client"
     if any(array.kind == CHANGED for one in alike for array in one.arrays):
@@ -196,4 +201,5 @@ def _middle(factors: Sequence[float]) -> float:
     if low * high <= 0:
         # Of factors of either sign there is no middle.
         return high
+    # Factors multiply: the middle is the geometric one, with their sign.
     return math.copysign(math.sqrt(low * high), low)

@@ -47,8 +47,10 @@ def _is_here(host: str) -> bool:
     except OSError:
         return False
     for family, kind, protocol, _, address in found:
+        # Port 0: only whether the address belongs to this machine is tried.
         with socket.socket(family, kind, protocol) as probe:
             try:
+                # An address that is not this machine's cannot be bound to.
                 probe.bind(address)
             except OSError:
                 continue
