@@ -16,6 +16,7 @@ Name = Annotated[str, StringConstraints(max_length=1024)]
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
+# What NumPy's kinds may stand for a form's kind: whole numbers are fine where floats are asked for.
 _DTYPES = {"b": "b", "i": "iu", "f": "iuf", "U": "U"}
 
 
@@ -74,8 +75,10 @@ class Form:
 
     def fault(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
         """Say the first thing that is wrong with facts and arrays, or nothing."""
+        # The axes that facts name have their length before any array is looked at.
         sizes = {axis: len(facts[fact]) for axis, fact in self.named_by.items()}
         for name, form in self.arrays.items():
+            # A name that ends with * stands for all arrays that begin so.
             matching = [key for key in arrays if _stands_for(name, key)]
             if not matching and not form.optional:
                 return f"there is no array {name!r}"
