@@ -130,15 +130,15 @@ def _between(answers: Rows, questions: ValueQuestions, cells: Rows, weights: Flo
     """
     clients = questions.clients
     shape = (int(clients.max()) + 1, int(cells.max()) + 1, len(weights))
-    named, held = np.zeros(shape), np.zeros(shape)
+    named, true = np.zeros(shape), np.zeros(shape)
     np.add.at(named, (clients, cells, answers), 1.0)
-    np.add.at(held, (clients, cells, questions.truth), 1.0)
-    size = held.sum(axis=2, keepdims=True)
+    np.add.at(true, (clients, cells, questions.truth), 1.0)
+    size = true.sum(axis=2, keepdims=True)
     of_cell = size.sum(axis=0)
     # What remains is by how much a value is named more often than for the mean client of its cell.
     named -= size * named.sum(axis=0) / of_cell
     # A client without questions in a cell has there what clients have in the mean.
-    shares = np.where(size > 0, held / np.maximum(size, 1), held.sum(axis=0) / of_cell)
+    shares = np.where(size > 0, true / np.maximum(size, 1), true.sum(axis=0) / of_cell)
     # Values and cells are summed over in one product: row i holds the answers about i, column j the values of j.
     return np.asarray((named * weights).reshape(len(named), -1) @ shares.reshape(len(shares), -1).T)
 

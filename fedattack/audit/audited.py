@@ -135,14 +135,14 @@ def _defence(study: Mapping[str, Any], setting: Mapping[str, Any]) -> str:
     # Without settings nobody said that there was no defence.
     if "settings" not in study:
         return UNKNOWN
-    found = []
+    defences = []
     name = setting.get("defence", "none")
     if name != "none":
-        found.append(f"{short(str(name), 60)}, strength {_number(setting.get('defence-strength')):g}")
+        defences.append(f"{short(str(name), 60)}, strength {_number(setting.get('defence-strength')):g}")
     # A stated budget decides the noise: only one of the two is said.
     epsilon, noise = _number(setting.get("dp-epsilon")), _number(setting.get("dp-noise"))
     if epsilon:
-        found.append(f"DP-SGD up to ε = {epsilon:g}")
+        defences.append(f"DP-SGD up to ε = {epsilon:g}")
     elif noise:
-        found.append(f"DP-SGD, noise multiplier {noise:g}")
-    return "; ".join(found) or "none"
+        defences.append(f"DP-SGD, noise multiplier {noise:g}")
+    return "; ".join(defences) or "none"

@@ -135,7 +135,7 @@ class ClientsCase(Case):
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each client among those that are asked about."""
-        return {client: place for place, client in enumerate(self.asked)}
+        return {client: index for index, client in enumerate(self.asked)}
 
     @property
     def asked(self) -> list[str]:

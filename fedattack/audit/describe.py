@@ -323,13 +323,13 @@ def _label_notes(seed: Run, notes: Iterable[str]) -> list[str]:
 
 def _are_exchanged(record: Record, truth: Truth) -> bool:
     """Say whether the example counts that nodes sent fit the truth's, but in another order."""
-    held = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
+    examples = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
     expected, sent = [], []
     # The first round alone: a node keeps its examples from round to round.
     for round_ in record.rounds[:1]:
         for observation in round_.observations:
             if observation.node in truth.nodes:
-                expected.append(held.get(truth.nodes[observation.node]))
+                expected.append(examples.get(truth.nodes[observation.node]))
                 sent.append(observation.num_examples)
     # The same counts, at other nodes: the truth's node files were mixed up, or clients renamed.
     return expected != sent and Counter(expected) == Counter(sent)

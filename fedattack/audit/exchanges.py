@@ -223,9 +223,9 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
     allowed = int(fpr * sum(int((others > -np.inf).sum()) for _, others in asked))
 
     def rate(members: Floats, others: Floats) -> Floats:
-        place = others.shape[1] - 1 - allowed
+        position = others.shape[1] - 1 - allowed
         # The score of the non-member that is just too many: partition finds it without sorting.
-        threshold = np.partition(others, place, axis=1)[:, place]
+        threshold = np.partition(others, position, axis=1)[:, position]
         return np.asarray((members > threshold[:, None]).mean(axis=1))
 
     def draw(rng: np.random.Generator, count: int) -> Floats:
@@ -245,22 +245,22 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
 def _exchange(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generator, count: int) -> NDArray[T]:
     """(count, n): the values, exchanged within the cells of :func:`_of_equal_size`."""
     exchanged = np.empty((count, len(values)), dtype=values.dtype)
-    for places in alike:
-        as_they_are = np.broadcast_to(values[places], (count, *places.shape))
+    for rows in alike:
+        as_they_are = np.broadcast_to(values[rows], (count, *rows.shape))
         # `permuted` shuffles each cell by itself; `shuffle` would move whole cells.
-        exchanged[:, places] = rng.permuted(as_they_are, axis=2)
+        exchanged[:, rows] = rng.permuted(as_they_are, axis=2)
     return exchanged
 
 
 def _of_equal_size(cells: Rows) -> list[Rows]:
-    """Put cells of the same size together: for each size the places of their targets, (cells, size)."""
+    """Put cells of the same size together: for each size the positions of their targets, (cells, size)."""
     by_cell = np.argsort(cells, kind="stable")
     _, starts, sizes = np.unique(cells[by_cell], return_index=True, return_counts=True)
     together = []
     for size in np.unique(sizes):
         # A row of consecutive positions in the order by cell, for each cell of this size.
-        places = starts[sizes == size][:, None] + np.arange(size)
-        together.append(by_cell[places])
+        positions = starts[sizes == size][:, None] + np.arange(size)
+        together.append(by_cell[positions])
     return together
 
 

@@ -19,7 +19,7 @@ _MOST = 0.75
 
 
 def dealt_anew(evidence: Sequence[Run | Prepared]) -> list[int]:
-    """Return the places of the runs whose clients hold something else than in all runs before them.
+    """Return the indices of the runs whose clients hold something else than in all runs before them.
 
     Runs that have something in common, but no more than three quarters, count as dealt anew, as does one without truth.
     """
@@ -27,10 +27,10 @@ def dealt_anew(evidence: Sequence[Run | Prepared]) -> list[int]:
         return [0]
     kept: list[int] = []
     seen: list[list[set[Hashable]]] = []
-    for place, one in enumerate(evidence):
-        holdings = _list_holdings(one)
+    for index, run in enumerate(evidence):
+        holdings = _list_holdings(run)
         if not any(_alike(holdings, before) for before in seen):
-            kept.append(place)
+            kept.append(index)
             seen.append(holdings)
     return kept
 
@@ -44,12 +44,12 @@ def _alike(holdings: Sequence[set[Hashable]], before: Sequence[set[Hashable]]) -
     return False
 
 
-def _list_holdings(one: Run | Prepared) -> list[set[Hashable]]:
+def _list_holdings(run: Run | Prepared) -> list[set[Hashable]]:
     """List what clients hold, kind by kind: of a kind as many facts as there are; nothing without the truth."""
-    truth = one.truth
+    truth = run.truth
     if truth is None:
         return []
-    targets = one.knowledge.targets
+    targets = run.knowledge.targets
     examples: Iterable[Hashable] = range(len(truth.owners))
     if targets is not None:
         # Of examples alone their hash is kept: two runs with the same data are one federation.

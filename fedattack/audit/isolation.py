@@ -59,14 +59,14 @@ def judge_isolation(
                 **shared,
             )
         )
-    own: list[float] = []
+    of_victims: list[float] = []
     common: list[float] = []
     for index, (seed, last) in enumerate(zip(evidence, last_models, strict=True)):
         victims, others = _quality(seed, last, device)
-        own += victims
+        of_victims += victims
         common += others
         progress(index + 1, len(evidence))
-    if own:
+    if of_victims:
         measure = measure_of(next(seed.truth for seed in evidence if seed.truth is not None).evaluation[1])
         baselines = {}
         if common:
@@ -75,11 +75,11 @@ def judge_isolation(
             Finding(
                 metric="accuracy",
                 label=f"{measure[:1].upper()}{measure[1:]} of the victims' own models on the test split",
-                value=float(np.mean(own)),
+                value=float(np.mean(of_victims)),
                 low=None,
                 high=None,
                 units={"accuracy": PROPORTION}.get(measure, measure),
-                n=len(own),
+                n=len(of_victims),
                 baselines=baselines,
                 reason="what isolation costs those who are isolated: they learn from nobody else",
                 **shared,
@@ -95,14 +95,14 @@ def _quality(seed: Run, last: Mapping[str, Arrays], device: str) -> tuple[list[f
     if seed.truth is None or not len(seed.truth.evaluation[1]) or known is None or not known.predicts or not last:
         return [], []
     model, (x, y), on = known.build(), seed.truth.evaluation, pick_device(device)
-    own = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
+    of_victims = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
     # The common model is anybody's but the victims'; without others there is none.
     if len(last) == len(seed.record.nodes):
-        return own, []
+        return of_victims, []
     after = seed.record.final
     if after is None:
-        return own, []
-    return own, quality_of_models(model, [after], x, y, device=on).tolist()
+        return of_victims, []
+    return of_victims, quality_of_models(model, [after], x, y, device=on).tolist()
 
 
 def _echoes(record: Record) -> tuple[int, int, dict[str, Arrays]]:

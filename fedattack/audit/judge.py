@@ -84,7 +84,7 @@ class Case:
         return self.truth.clients
 
     def columns(self, client: str) -> list[int]:
-        """Return the places of a client's nodes in the scores."""
+        """Return the columns of a client's nodes in the scores."""
         return [column for column, name in enumerate(self.node_clients) if name == client]
 
 
@@ -114,8 +114,8 @@ class TargetsCase(Case):
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """(clients,): how many training examples each client holds."""
-        held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
-        return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
+        examples = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
+        return np.array([examples.get(name, 0) for name in self.clients], dtype=np.int64)
 
     @property
     def null(self) -> NDArray[np.bool_]:
@@ -132,10 +132,10 @@ class TargetsCase(Case):
             return values[..., [self.node_clients.index(name) for name in self.clients]]
         means = []
         for name in self.clients:
-            own = values[..., self.columns(name)]
+            of_client = values[..., self.columns(name)]
             # Zeros stand in for NaN, which np.nanmean would warn about where a client was never seen.
-            known = ~np.isnan(own)
-            total = np.where(known, own, 0.0).sum(axis=-1)
+            known = ~np.isnan(of_client)
+            total = np.where(known, of_client, 0.0).sum(axis=-1)
             mean = total / np.maximum(known.sum(axis=-1), 1)
             means.append(np.where(known.any(axis=-1), mean, np.nan))
         return np.stack(means, axis=-1)
@@ -189,12 +189,12 @@ class Judge(Generic[C]):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         # `vars` keeps the order in which a class defines its measures, which is the order of the findings.
-        own = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
+        measures = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
         # A subclass's measure of the same metric takes the place of its parent's.
-        cls.measures = {**cls.measures, **own}
+        cls.measures = {**cls.measures, **measures}
         rows = {part.table: part.list_rows for part in vars(cls).values() if isinstance(part, RowsOf)}
         cls.tables = {**cls.tables, **rows}
-        for metric, part in own.items():
+        for metric, part in measures.items():
             if part.headline:
                 cls.headline = metric
 

@@ -89,16 +89,16 @@ def _judge_attack(
     if cases is None:
         return [_without_truth(judge, attack, evidence, setting, provenance)], []
     judging = judge(cases, setting=setting, provenance=provenance)
-    found = judging.findings()
+    findings = judging.findings()
     listings: list[Listing] = []
     if listed:
         listings = judging.listed()
     if len(anew) < len(cases):
-        first = [cases[place] for place in anew]
+        first = [cases[index] for index in anew]
         # The same judge over fewer runs: what is shown stays the mean of all, and p is the larger of both.
         tested = judge(first, setting=setting, provenance=provenance).findings()
-        found = _tested_on(found, tested)
-    return found, listings
+        findings = _tested_on(findings, tested)
+    return findings, listings
 
 
 def _if_read(finding: Finding, unread: str) -> Finding:
@@ -162,10 +162,10 @@ def _check_targets(seed: Run, scores: Sequence[Scores]) -> None:
     # Attributes may be asked of other targets than memberships are.
     if seed.truth.attributes is not None and seed.truth.attributes.asked:
         spoken_of.add(seed.truth.attributes.asked)
-    for one in scores:
-        if one.facts.get("targets", "") not in spoken_of:
+    for each in scores:
+        if each.facts.get("targets", "") not in spoken_of:
             raise DataError(
-                f"seed {seed.seed}: the scores of {one.attack} are about other target records than the truth; attack "
+                f"seed {seed.seed}: the scores of {each.attack} are about other target records than the truth; attack "
                 "the run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
 

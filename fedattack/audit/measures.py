@@ -100,13 +100,13 @@ class Measure:
 
     def found_by(self, judge: Any) -> list[Measurement]:
         """Return what it finds of a judge's cases."""
-        found = self.find(judge)
-        if found is None:
+        measured = self.find(judge)
+        if measured is None:
             return []
-        if isinstance(found, Measurement):
-            return [found]
+        if isinstance(measured, Measurement):
+            return [measured]
         # A generator of measurements is used up here.
-        return list(found)
+        return list(measured)
 
 
 def measure(

@@ -48,10 +48,10 @@ def named_by_holder(credit: Floats, by: Marks) -> Floats:
     clients = credit.shape[1]
     sums, counts = np.zeros((clients, clients)), np.zeros((clients, clients))
     for client in np.flatnonzero(by.any(axis=0)):
-        own = credit[by[:, client]]
-        known = ~np.isnan(own)
+        of_client = credit[by[:, client]]
+        known = ~np.isnan(of_client)
         # Zeros stand in for NaN, which may not count as credit nor as a vote.
-        sums[client] = np.where(known, own, 0.0).sum(axis=0)
+        sums[client] = np.where(known, of_client, 0.0).sum(axis=0)
         counts[client] = known.sum(axis=0)
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
@@ -237,12 +237,12 @@ class Alike:
         for cell in np.unique(self.cells[self.slots]):
             inside = self.cells == cell
             # How many targets of the cell each holder has; the shift by one puts those of nobody (−1) at index 0.
-            held = np.bincount(self.owner[inside] + 1, minlength=self.credit.shape[1] + 1)[1:][self.holders]
+            counts = np.bincount(self.owner[inside] + 1, minlength=self.credit.shape[1] + 1)[1:][self.holders]
             credit = self.credit[inside][:, self.holders]
             size = len(credit)
-            mean += held * credit.mean(axis=0)
+            mean += counts * credit.mean(axis=0)
             # Drawn without replacement: a holder of all targets of a cell has no variance there.
-            variance += held * (size - held) / max(size - 1, 1) * credit.var(axis=0)
+            variance += counts * (size - counts) / max(size - 1, 1) * credit.var(axis=0)
         return mean, variance
 
     def excess(self, credit: Floats) -> Floats:

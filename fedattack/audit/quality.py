@@ -162,9 +162,9 @@ def _overfitting(
         # R² needs labels that differ.
         if measure_of(y) == "R²" and len(np.unique(targets.y[rows])) < 2:
             continue
-        held = quality_of_models(model, [state], targets.x[rows], targets.y[rows], device=device)
-        unheld = quality_of_models(model, [state], unheld_x, unheld_y, device=device)
-        gaps.append(abs(float(held[0]) - float(unheld[0])))
+        of_held = quality_of_models(model, [state], targets.x[rows], targets.y[rows], device=device)
+        of_unheld = quality_of_models(model, [state], unheld_x, unheld_y, device=device)
+        gaps.append(abs(float(of_held[0]) - float(of_unheld[0])))
     if not gaps:
         return None
     return float(np.mean(gaps))
@@ -196,14 +196,14 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
 
     None if there is no such model or example. Targets are drawn from the training examples, as many from each client.
     """
-    targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
-    if targets is None or not len(held) or not len(record) or not PROTOCOLS[record.protocol].sends_model:
+    targets, rows = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
+    if targets is None or not len(rows) or not len(record) or not PROTOCOLS[record.protocol].sends_model:
         return None
     after = _after(record.rounds[-1])
     if after is None or knowledge.model is None or not knowledge.model.predicts:
         return None
-    model, place = knowledge.model.build(), pick_device(device)
-    return float(quality_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
+    model, on = knowledge.model.build(), pick_device(device)
+    return float(quality_of_models(model, [after], targets.x[rows], targets.y[rows], device=on)[0])
 
 
 def _noted_quality(record: Record, truth: Truth) -> Quality:

@@ -130,8 +130,8 @@ def area_value(members: Floats, others: Floats) -> float:
 def _placements(scores: Floats, among: Floats) -> Floats:
     """Return for each score the share of ``among`` that is smaller, ties counting half."""
     ordered = np.sort(among)
-    places = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
-    return np.asarray(places / (2 * len(ordered)))
+    counts = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
+    return np.asarray(counts / (2 * len(ordered)))
 
 
 def balanced_accuracy(members: Floats, others: Floats, rng: np.random.Generator) -> tuple[float, int]:

@@ -220,26 +220,26 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
     and the others have its part of the error.
     """
     # What could not have been a leak whatever came out takes nothing from the others.
-    tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
+    tested = [each for each in findings if each.p is not None and each.verdict != TOO_FEW]
     ps = []
-    for one in tested:
+    for each in tested:
         # What is certain needs no test, but takes its place in the order.
-        ps.append(0.0 if one.is_certain else one.p or 0.0)
-    weights = share_error([one.headline for one in tested])
+        ps.append(0.0 if each.is_certain else each.p or 0.0)
+    weights = share_error([each.headline for each in tested])
     corrected = iter(enumerate(adjust(ps, weights)))
     final = []
     for finding in findings:
         if finding.p is None or finding.verdict == TOO_FEW:
             final.append(finding)
             continue
-        place, p = next(corrected)
+        index, p = next(corrected)
         if finding.is_certain:
             final.append(finding)
             continue
         best = p
         if p > ERROR:
             # Could this finding have been a leak, had its p been the least, and all others as they are?
-            best = adjust([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
+            best = adjust([*ps[:index], finding.p_least or 0.0, *ps[index + 1 :]], weights)[index]
         final.append(_correct_finding(finding, p, best, len(tested)))
     return final
 

@@ -65,8 +65,8 @@ def histogram(with_it: NDArray[np.float64], without: NDArray[np.float64]) -> dic
     edges = np.linspace(low, high, SCORE_BINS + 1)
     counts = {"edges": edges.tolist()}
     for name, scores in (("positive", with_it), ("negative", without)):
-        places = np.searchsorted(edges, scores, side="right") - 1
-        counts[name] = np.bincount(places.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS).tolist()
+        bins = np.searchsorted(edges, scores, side="right") - 1
+        counts[name] = np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS).tolist()
     return counts
 
 

@@ -456,10 +456,10 @@ def _check_origins(origins: NDArray[Any], owners: NDArray[np.str_], clients: Seq
     stated = np.flatnonzero(origins != "")
     if unknown := {*origins[stated].tolist()} - {*clients}:
         raise DataError(f"{where}: {short(min(unknown), 60)!r} is no client; expected one, or nothing")
-    held = stated[owners[stated] != NOBODY]
-    if len(held):
+    wrong = stated[owners[stated] != NOBODY]
+    if len(wrong):
         raise DataError(
-            f"{where}: target {held[0]} has an origin, but somebody holds it; expected origins of targets of nobody"
+            f"{where}: target {wrong[0]} has an origin, but somebody holds it; expected origins of targets of nobody"
         )
 
 
@@ -669,8 +669,8 @@ def _read_records(folder: Path) -> HeldRecords | None:
     path = folder / RECORDS
     if not path.exists():
         return None
-    held = read_arrays(HeldRecords, path, DataError, _HINT)
-    x, y = _checked_records(path, held.x, held.y)
+    records = read_arrays(HeldRecords, path, DataError, _HINT)
+    x, y = _checked_records(path, records.x, records.y)
     if fields(x):
         raise DataError(f"{path}: expected examples that are one array each; got {short(str(x.dtype), 100)}; {_HINT}")
-    return HeldRecords(x, y, held.owners)
+    return HeldRecords(x, y, records.owners)

@@ -27,7 +27,7 @@ def untried_of(
     """
     unjudged = failed or {}
     asked = {*runs[0].scores} - {*unjudged}
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for threat in THREATS.values():
         question, failures = threat.question, [name for name in threat.attacks if name in unjudged]
         if asked & {*threat.judged} and failures:
@@ -36,15 +36,15 @@ def untried_of(
         # A failure comes first: it explains why a question that was asked has no answer.
         if failures:
             why = "; ".join(f"{name} could not be judged: {unjudged[name].why}" for name in failures)
-            found.append({"question": question, "why": why, "failed": True})
+            entries.append({"question": question, "why": why, "failed": True})
         elif not asked & {*threat.attacks}:
             # Who posed the questions may know a better reason than the record shows.
             why = (stated or {}).get(threat.name) or _why(threat, runs[0])
-            found.append({"question": question, "why": why})
+            entries.append({"question": question, "why": why})
     for question, why in (stated or {}).items():
         if question not in THREATS:
-            found.append({"question": question, "why": why})
-    return found
+            entries.append({"question": question, "why": why})
+    return entries
 
 
 def _why(threat: Threat, run: Run) -> str:
