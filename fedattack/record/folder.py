@@ -278,19 +278,19 @@ def _parts_of(folder: Path, records: Path) -> list[Part]:
         raise RecordError(f"{folder} is a record and holds another one, {records}: point at the one that you mean")
     if (records / MANIFEST).exists():
         return [Part(folder, "")]
-    found = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
-    odd = [name for name in found if not PLAIN.fullmatch(name)]
+    names = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
+    odd = [name for name in names if not PLAIN.fullmatch(name)]
     if odd:
         raise RecordError(f"{records}: {odd[0]!a} is no plain name of a folder, such as seed-0; rename it")
-    if not found and (lost := without_manifest(records)):
+    if not names and (lost := without_manifest(records)):
         raise RecordError(_without_manifest(lost[0]))
-    if not found:
+    if not names:
         raise RecordError(
             f"{folder} holds no record: expected {folder / 'record' / MANIFEST} or one folder per seed in "
             f"{folder / 'record'}; let `fedattack simulate` or an observer write there"
         )
     # Shorter names first: seed-2 stands before seed-10.
-    return [Part(folder, name) for name in sorted(found, key=lambda name: (len(name), name))]
+    return [Part(folder, name) for name in sorted(names, key=lambda name: (len(name), name))]
 
 
 def write_study(folder: Path, study: dict[str, Any]) -> None:

@@ -206,13 +206,13 @@ def records_in(folder: Path) -> dict[str, Path]:
         return {"": folder}
     for path in [*without_manifest(folder), *without_manifest(folder / "record")]:
         raise RecordError(f"{path} is a record without its {MANIFEST}; put it back, or move the rest away")
-    found = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
-    if not found:
+    manifests = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
+    if not manifests:
         raise RecordError(
             f"{folder} holds no record: expected {MANIFEST} in it, or a run folder; point at what the observer or "
             "`fedattack simulate` wrote"
         )
-    return {str(path.parent.relative_to(folder)): path.parent for path in found}
+    return {str(path.parent.relative_to(folder)): path.parent for path in manifests}
 
 
 def _reply(observation: Observation) -> Reply:

@@ -488,12 +488,14 @@ class Record:
         _, others = split(exchange.all_observations)
 
         def read(name: str) -> NDArray[Any]:
-            mean, own = aggregate[name], common[name]
+            mean, before = aggregate[name], common[name]
             # What the others sent is known: they were sent a model that does not learn, and sent it back.
             known = [((other.received or {}).get(name, np.zeros(0)), other.count or 0) for other in others]
             # All must have one shape before NumPy broadcasts them to something else.
-            if {mean.shape, *(sent.shape for sent, _ in known)} != {own.shape} or not weighing.weight(seen.count or 0):
+            if {mean.shape, *(sent.shape for sent, _ in known)} != {before.shape} or not weighing.weight(
+                seen.count or 0
+            ):
                 raise RecordError(f"{exchange.where}: {name} of the sum and of what was sent do not fit together")
-            return weighing.subtract(mean, known, [seen.count or 0]).astype(own.dtype)
+            return weighing.subtract(mean, known, [seen.count or 0]).astype(before.dtype)
 
         return StoredArrays(read, {name: name for name in aggregate if name in common})

@@ -72,12 +72,12 @@ class Weighing:
         asked
             Example counts of those whose mean is asked for.
         """
-        own = sum(map(self.weight, asked))
+        weight = sum(map(self.weight, asked))
         # From a mean back to the sum over all.
-        rest = np.asarray(mean, dtype=np.float64) * (own + sum(self.weight(count) for _, count in known))
+        rest = np.asarray(mean, dtype=np.float64) * (weight + sum(self.weight(count) for _, count in known))
         for sent, count in known:
             rest = rest - self.share(sent, count)
-        return rest / own
+        return rest / weight
 
 
 def split(observations: Sequence[Any]) -> tuple[list[Any], list[Any]]:
