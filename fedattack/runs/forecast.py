@@ -97,7 +97,7 @@ def foretell(
 def find_reaches(attacks: Sequence[str], runs: Sequence[Prepared]) -> dict[str, Reach]:
     """Find the best that each attack's headline can come to; attacks of which nothing can be said are left out."""
     # Runs of one federation add nothing to what a test can show.
-    anew = [runs[place] for place in dealt_anew(runs)]
+    anew = [runs[index] for index in dealt_anew(runs)]
     judges = {name: judge for name in attacks if (judge := judge_of(name)) is not None}
     reaches: dict[str, Reach] = {}
     for name, judge in judges.items():

@@ -55,7 +55,7 @@ class Pace:
 def roughly(seconds: float) -> str:
     """Write a time as a forecast does: ``about 40 seconds``, ``about 4 minutes``."""
     units = (("second", 1, 90), ("minute", 60, 90 * 60), ("hour", 3600, math.inf))
-    unit, size, _ = next(one for one in units if seconds < one[2])
+    unit, size, _ = next(entry for entry in units if seconds < entry[2])
     count: float = max(1, round(seconds / size))
     if unit == "second":
         count = max(10, round(seconds, -1))

@@ -93,12 +93,12 @@ def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
 
 
 def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
-    found: dict[str, Sequence[float]] = {}
+    strengths: dict[str, Sequence[float]] = {}
     for name, values in table.items():
         if not isinstance(values, list) or not {*map(type, values)} <= {int, float} or not values:
             raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
-        found[name] = list(map(float, values))
-    return found
+        strengths[name] = list(map(float, values))
+    return strengths
 
 
 def read_changes(changes: Sequence[str]) -> dict[str, Value]:

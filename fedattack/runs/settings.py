@@ -443,18 +443,18 @@ def lines_of(settings: Mapping[str, Value]) -> int:
 
 def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
     """List what settings name beyond themselves: code to import, files to read; by what is named, the setting."""
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for key in IMPORTS:
         words = str(settings.get(key, "")).split(",")
         # Only what has a colon is imported; other words are names of models of this package.
-        found |= {word.strip(): key for word in words if ":" in word}
+        named |= {word.strip(): key for word in words if ":" in word}
     for key in PATHS:
         text = str(settings.get(key, ""))
         # By the ending or a slash, as the loader tells files from names.
         is_name = key not in FOLDERS and "/" not in text and not text.endswith((".npz", ".toml"))
         if text and not is_name:
-            found[text] = key
-    return found
+            named[text] = key
+    return named
 
 
 def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:

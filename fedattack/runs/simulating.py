@@ -299,9 +299,9 @@ def _batches(
         if all(config.get(key) == value for config in configs):
             common[key] = value
     # A seed that starts anew has nothing to go on with, and another may have.
-    own = sorted({*chain.from_iterable(configs)} - common.keys())
+    varying = sorted({*chain.from_iterable(configs)} - common.keys())
     of_each = []
     for config in configs:
-        of_each.append({key: config.get(key, "") for key in own})
+        of_each.append({key: config.get(key, "") for key in varying})
     write_runs(runs, of_each)
     return [([*parts], {**common, "runs": str(runs)})]
