@@ -97,11 +97,11 @@ def answers_of(
     `failed` is told whose section cannot say it; such an answer has its verdict and number alone.
     """
     answers = []
-    for place, (finding, found) in enumerate(_by_question(findings)):
+    for index, (finding, found) in enumerate(_by_question(findings)):
         # Of a question whose section fails the bare answer stays.
         answer = _state_barely(finding)
         with failing_alone(failed, f"what {finding.name} means"):
-            answer = _answer_of(finding, found, run, f"answer-{place}")
+            answer = _answer_of(finding, found, run, f"answer-{index}")
         answers.append(answer)
     return answers
 

@@ -105,8 +105,8 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
 
 def axis_of(sheet: Mapping[str, Any]) -> Plot:
     """Draw the claim, and all that was found beside it."""
-    found = {finding["name"]: finding for finding in sheet["findings"]}
-    rows = [_make_row(sheet, label, found.get(name)) for name, label in _AXIS.items()]
+    by_name = {finding["name"]: finding for finding in sheet["findings"]}
+    rows = [_make_row(sheet, label, by_name.get(name)) for name, label in _AXIS.items()]
     return epsilon_axis(sheet["claim"]["epsilon"], rows, sheet["scope"], "epsilons")
 
 

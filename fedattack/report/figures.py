@@ -252,12 +252,12 @@ def histogram(finding: Finding, slug: str, *, title: str, axis: str, positive: s
 def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     """Bubble per client and class, its area the number of examples (``run.json``'s ``holdings``)."""
     every, classes = holdings["clients"], holdings["classes"]
-    held = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
+    examples = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
     # Of many clients some of every size, in the order in which they stand.
-    by_size = np.argsort(held.sum(axis=1), kind="stable")
+    by_size = np.argsort(examples.sum(axis=1), kind="stable")
     steps = np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)
     drawn = np.sort(by_size[steps])
-    clients, counts = np.array(every)[drawn].tolist(), held[drawn]
+    clients, counts = np.array(every)[drawn].tolist(), examples[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
     _draw_bubbles(axes, counts, min((drawing.WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE))
@@ -276,7 +276,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
         some = f" The figure shows {len(clients)} of them, of all sizes."
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
-        f"Bubble chart of {int(held.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."
+        f"Bubble chart of {int(examples.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."
         f"{some} Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
         f"{int(totals[least]):,}. "
     )

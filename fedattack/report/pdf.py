@@ -43,13 +43,13 @@ _FLAGS = (
 def find_browser() -> str | None:
     """Return the first browser of :data:`BROWSERS` that is installed; none if there is none."""
     for name in BROWSERS:
-        found = shutil.which(name)
-        if found:
-            return found
+        browser = shutil.which(name)
+        if browser:
+            return browser
     for name in _APPLICATIONS:
-        found = shutil.which(f"/Applications/{name}.app/Contents/MacOS/{name}")
-        if found:
-            return found
+        browser = shutil.which(f"/Applications/{name}.app/Contents/MacOS/{name}")
+        if browser:
+            return browser
     return None
 
 
