@@ -47,8 +47,8 @@ def count_processor_seconds() -> float:
     """Return the processor time that this process and all that it started have taken since they began."""
     import psutil  # an observed server and a client do without it
 
-    own = os.times()
-    total = own.user + own.system + own.children_user + own.children_system
+    ours = os.times()
+    total = ours.user + ours.system + ours.children_user + ours.children_system
     # Those that still run are not among the system's count of children.
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
@@ -69,11 +69,13 @@ def free_memory(groups: Path = _GROUPS) -> float:
     )
     for folder, most, taken in bounds:
         try:
-            held = re.search(r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+            inactive = re.search(
+                r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE
+            )
             # Caches of files count as used, but the system gives them back on demand.
             used = int((folder / taken).read_text())
-            if held:
-                used -= int(held[1])
+            if inactive:
+                used -= int(inactive[1])
             free = min(free, int((folder / most).read_text()) - used)
         except (OSError, ValueError):
             # There is no such group, or it has no bound: that is called max.
@@ -83,10 +85,10 @@ def free_memory(groups: Path = _GROUPS) -> float:
 
 def read_size(text: str) -> int:
     """Read a size such as ``2GiB`` or ``300MB`` in bytes; a ConfigError if it is none, or less than 64 MB."""
-    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
-    if found is None or found[2] not in _UNITS:
+    match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
         raise ConfigError("expected a size such as 2GiB or 300MB")
-    size = int(float(found[1]) * _UNITS[found[2]])
+    size = int(float(match[1]) * _UNITS[match[2]])
     if size < LEAST:
         raise ConfigError("expected a size of at least 64MB")
     return size

@@ -64,26 +64,26 @@ class Registry(Mapping[str, N], Generic[N]):
 
     @cached_property
     def _found(self) -> tuple[dict[str, N], dict[str, str]]:
-        found = {one.name: one for one in self._built_in()}
+        found = {item.name: item for item in self._built_in()}
         broken: dict[str, str] = {}
         for name, entry in installed_in(self.group).items():
             try:
                 # An entry point may lead to one item, or to a tuple of some.
-                for one in _as_tuple(entry.load()):
-                    if fault := self._fault(one, found):
+                for item in _as_tuple(entry.load()):
+                    if fault := self._fault(item, found):
                         broken[name] = f"{entry.value} {fault}"
                     else:
-                        found[one.name] = one
+                        found[item.name] = item
             except Exception as cause:  # another package may fail in any way
                 broken[name] = f"{entry.value} cannot be imported: {cause}"
         return found, broken
 
-    def _fault(self, one: Any, others: Mapping[str, N]) -> str:
-        if not isinstance(one, self._kind):
+    def _fault(self, item: Any, others: Mapping[str, N]) -> str:
+        if not isinstance(item, self._kind):
             return f"is no {self._kind.__module__}.{self._kind.__qualname__}"
-        fault = self._find_fault(one, others)
-        if not fault and one.name in others:
-            return f"has the name {one.name!r}, which is taken"
+        fault = self._find_fault(item, others)
+        if not fault and item.name in others:
+            return f"has the name {item.name!r}, which is taken"
         return fault
 
 
@@ -99,15 +99,15 @@ def _as_tuple(stated: Any) -> tuple[Any, ...]:
 
 def installed_in(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group, by name; a second one of a name has what it leads to behind it."""
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     # Sorted by value: which of two has the name does not depend on the order of installation.
     for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         if entry.group == group:
             name = entry.name
-            if name in found:
+            if name in entries:
                 name += f" ({entry.value})"
-            found[name] = entry
-    return found
+            entries[name] = entry
+    return entries
 
 
 @cache
