@@ -61,20 +61,20 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
         Of the last round in which this client took part, if there was one.
     """
     # Buffers of counters are integers, which training counts up.
-    floats = {place: array for place, array in enumerate(received) if array.dtype.kind == "f" and array.size}
+    floats = {index: array for index, array in enumerate(received) if array.dtype.kind == "f" and array.size}
     found = []
-    for place, array in floats.items():
+    for index, array in floats.items():
         if not np.isfinite(array).all() or float(np.abs(array).max()) > _LARGE:
-            found.append(f"array {place} has numbers in whose rounding training gets lost")
+            found.append(f"array {index} has numbers in whose rounding training gets lost")
     # A weight and what follows it, which of a layer is its bias.
-    for (place, weight), (_, bias) in pairwise(floats.items()):
+    for (index, weight), (_, bias) in pairwise(floats.items()):
         dead = _count_dead(weight, bias)
         if dead > _DEAD * len(weight):
-            found.append(f"array {place}: {dead} of {len(weight)} neurons have a bias and no weights")
-    for place, array in floats.items():
+            found.append(f"array {index}: {dead} of {len(weight)} neurons have a bias and no weights")
+    for index, array in floats.items():
         # Rows as well as columns: imprinting weights look alike in what they take, or in what they feed.
         if array.ndim == 2 and (_look_alike(array) or _look_alike(array.T)):
-            found.append(f"array {place}: neurons differ by their bias alone, or pull at the same outputs")
+            found.append(f"array {index}: neurons differ by their bias alone, or pull at the same outputs")
     if last is not None and _jumps(received, last):
         found.append("the model is no successor of the one before: it is further from it than training goes")
     return found
@@ -100,14 +100,14 @@ def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[s
         Of the last round in which this client took part, if there was one. A client whose training moved nothing then,
         either, may be one that does not train: it is told so once.
     """
-    weights = [(place, array) for place, array in enumerate(moved) if array.dtype.kind == "f" and array.ndim > 1]
+    weights = [(index, array) for index, array in enumerate(moved) if array.dtype.kind == "f" and array.ndim > 1]
     if weights and not any(array.any() for _, array in weights):
         # Nothing moves either where the client has nothing to train on, as `went` of 0 said before.
         return ["training moved no weight"] if last is None or last.went else []
     found = []
-    for place, array in weights:
+    for index, array in weights:
         if count >= _SEVERAL and _is_of_one(array):
-            found.append(f"array {place}: {count:g} examples moved it as one example does")
+            found.append(f"array {index}: {count:g} examples moved it as one example does")
     return found
 
 

@@ -215,7 +215,7 @@ def examine_training(
     moved = returned if sends == "update" else differences(received, returned)
     # The state lies on the client's side, in its SuperNode, from round to round.
     act(check_moved(moved, count, _read_last(state)), received, refuses=refuses)
-    state[_LAST] = _record_of({str(place): array for place, array in enumerate(received)})
+    state[_LAST] = _record_of({str(index): array for index, array in enumerate(received)})
     state[_LAST + "-went"] = ConfigRecord({"went": norm_of(moved)})
 
 

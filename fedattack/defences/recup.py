@@ -262,8 +262,8 @@ class RecUP:
             return as_float32(update)
         whole = pooling.windows(update)
         # No step takes a smaller entry than these: each of T · n steps changes the largest of a window.
-        places = _largest(whole, self.iterations * self.models)
-        start = np.take_along_axis(whole, places, axis=1)
+        columns = _largest(whole, self.iterations * self.models)
+        start = np.take_along_axis(whole, columns, axis=1)
         parts = [(weight, self._perturb(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
         # Windows that no attribute moved keep their bits.
         changed = np.any([windows != start for _, windows in parts], axis=0)
@@ -273,7 +273,7 @@ class RecUP:
         moved = (before + np.sum(moves, axis=0)).astype(np.float32)
         low, high = bounds(before, self.budget)
         start[changed] = np.clip(moved, low, high)
-        np.put_along_axis(whole, places, start, axis=1)
+        np.put_along_axis(whole, columns, start, axis=1)
         arrays = pooling.unlaid(whole)
         return {name: arrays[name] for name in update}
 
@@ -286,21 +286,21 @@ class RecUP:
 
 
 def _largest(windows: Windows, count: int) -> NDArray[np.int64]:
-    """Return the places (features, count) of each window's largest entries, ascending; among equals of the first ones.
+    """Return the columns (features, count) of each window's largest entries, ascending; among equals of the first ones.
 
     A step moves the largest entry of a window. So a search of ``count`` steps meets no other entries than these, and
     need not hold the others.
     """
     width = windows.shape[1]
     count = min(count, width)
-    places = np.empty((len(windows), count), dtype=np.int64)
-    for window, into in zip(windows, places, strict=True):
+    columns = np.empty((len(windows), count), dtype=np.int64)
+    for window, into in zip(windows, columns, strict=True):
         # The smallest entry that is taken; partition needs no full sort.
         least = np.partition(window, width - count)[width - count]
         above = np.flatnonzero(window > least)
         equal = np.flatnonzero(window == least)[: count - len(above)]
         into[:] = np.sort(np.concatenate([above, equal]))
-    return places
+    return columns
 
 
 def _likeliest(zoo: Zoo, windows: Windows) -> int:

@@ -73,8 +73,8 @@ def _largest_pruned(arrays: Sequence[NDArray[np.float32]], pruned: int) -> tuple
 def _place(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
     """Return where the entry of a rank, from 1, is among counted ones; and its rank there."""
     reached = counts.cumsum()
-    place = int(np.searchsorted(reached, rank))
-    return place, rank - int(reached[place] - counts[place])
+    index = int(np.searchsorted(reached, rank))
+    return index, rank - int(reached[index] - counts[index])
 
 
 def _magnitudes(values: NDArray[np.float32]) -> NDArray[np.uint32]:
