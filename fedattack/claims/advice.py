@@ -127,7 +127,9 @@ def steps_of(answer: ClaimAnswer, given: Given) -> list[NextStep]:
 def open_of(answer: ClaimAnswer) -> list[Open]:
     """List what was not checked, and what was and decides nothing."""
     done = {finding.name for finding in answer.findings}
-    found = [Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
+    unchecked = [
+        Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED
+    ]
     reasons = {
         RECORDED: _NO_RECORD[answer.claim.central],
         MEASURED: "no mechanism was given; without one nothing says that the code does what it is configured to do",
@@ -135,8 +137,8 @@ def open_of(answer: ClaimAnswer) -> list[Open]:
     }
     for name, reason in reasons.items():
         if name not in done:
-            found.append(Open(_CHECKS[name], reason))
-    return found + [Open(hazard.what, hazard.why) for hazard in list_hazards(own_noise=False)]
+            unchecked.append(Open(_CHECKS[name], reason))
+    return unchecked + [Open(hazard.what, hazard.why) for hazard in list_hazards(own_noise=False)]
 
 
 def _advise_more_noise(claim: Claim) -> list[NextStep]:
@@ -188,8 +190,8 @@ def multiplier_for(claim: Claim) -> float | None:
 
 def _check_multiplier(claim: Claim, multiplier: float) -> bool:
     # A stated σ goes, as it would contradict the multiplier that is tried.
-    found = compute_epsilon(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
-    bounds = found.message if claim.epsilon_of == "message" else found.run
+    configured = compute_epsilon(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
+    bounds = configured.message if claim.epsilon_of == "message" else configured.run
     return bounds is not None and bounds.high <= claim.epsilon
 
 

@@ -129,9 +129,9 @@ def check_claim(
     """
     name = name or "the mechanism"
     claim, notes = choose_claim(claim, mechanism, name, record)
-    found = compute_epsilon(claim)
-    findings = [judge_configured(claim, found)]
-    sentences = [_describe_declared(claim), describe_configured(claim, found)]
+    configured = compute_epsilon(claim)
+    findings = [judge_configured(claim, configured)]
+    sentences = [_describe_declared(claim), describe_configured(claim, configured)]
     measured = recorded = shown = None
     if mechanism is not None:
         measured = measure_mechanism(claim, mechanism, trial, name)

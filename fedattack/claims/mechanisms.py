@@ -105,8 +105,8 @@ class Mechanism:
         half = self.size // 2
         shapes = {LAYERS[0]: (count, 2, half // 2), LAYERS[1]: (count, half)}
         if not isinstance(sent, Mapping) or set(sent) != set(shapes):
-            found = sorted(map(str, sent)) if isinstance(sent, Mapping) else type(sent).__name__
-            raise ConfigError(f"{self.name}: expected arrays {', '.join(LAYERS)} as they came, got {found}; {_REMEDY}")
+            got = sorted(map(str, sent)) if isinstance(sent, Mapping) else type(sent).__name__
+            raise ConfigError(f"{self.name}: expected arrays {', '.join(LAYERS)} as they came, got {got}; {_REMEDY}")
         parts = []
         for name, shape in shapes.items():
             array = np.asarray(sent[name])

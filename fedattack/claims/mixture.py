@@ -80,11 +80,11 @@ def _compute_excess(z: Scores, others: int, shift: float, rate: float) -> float:
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     weights = weights / weights.sum()
     expected = turned = stretched = 0.0
-    for place, share in ((0.0, 1 - rate), (shift, rate)):
-        slope, turn = _compute_slope(nodes + place, shift, rate)
+    for mean, share in ((0.0, 1 - rate), (shift, rate)):
+        slope, turn = _compute_slope(nodes + mean, shift, rate)
         expected += share * float(weights @ slope)
         turned += share * float(weights @ turn)
-        stretched += share * float(weights @ (turn * (nodes + place)))
+        stretched += share * float(weights @ (turn * (nodes + mean)))
     slope, _ = _compute_slope(z, shift, rate)
     # The variance of the slope, and what the estimated mean and deviation of the other side add (delta method).
     variance = float(slope.var()) / len(z) + turned**2 / others + stretched**2 / (2 * others)

@@ -239,10 +239,10 @@ def _list_pairs(size: int, play: Play) -> list[_Pair]:
     first[0] = second[-1] = play.clip
     # √size entries of equal size have the norm C.
     spread = np.full(size, play.clip / math.sqrt(size))
-    one = "one entry of the first array"
+    at_first = "one entry of the first array"
     if play.relation == "replace":
         pairs = [
-            _Pair(one, first, -first),
+            _Pair(at_first, first, -first),
             _Pair("one entry of the last array", second, -second),
             _Pair("all entries alike", spread, -spread),
             # A mechanism that normalises, in place of clipping, tells these apart by their direction alone.
@@ -253,7 +253,7 @@ def _list_pairs(size: int, play: Play) -> list[_Pair]:
         # As good as zeros, of which Flower's clipping makes a division by zero.
         nothing = np.full(size, 1e-12 * play.clip)
         pairs = [
-            _Pair(one, first, nothing),
+            _Pair(at_first, first, nothing),
             _Pair("one entry of the last array", second, nothing),
             _Pair("all entries alike", spread, nothing),
         ]
@@ -415,11 +415,11 @@ def _choose_threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
     tail = (1 - LEVEL) / 4
     both = np.concatenate([pilot.left, pilot.right])
     # Quantiles of both together, so that thresholds lie where scores are.
-    places = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
-    best = (-math.inf, True, float(places[0]))
+    thresholds = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
+    best = (-math.inf, True, float(thresholds[0]))
     # Mirrored for the other side: low scores name the right update.
     for high_is_left, ours, others in ((True, pilot.left, pilot.right), (False, -pilot.right, -pilot.left)):
-        cuts = places if high_is_left else -places[::-1]
+        cuts = thresholds if high_is_left else -thresholds[::-1]
         true = (ours[:, None] > cuts).sum(axis=0)
         false = (others[:, None] > cuts).sum(axis=0)
         least = np.nan_to_num(stats.beta.ppf(tail, true, n - true + 1)) - delta

@@ -105,8 +105,8 @@ class SampledNull:
         """Bound the logarithm of how often those out are above a threshold; None if they are no Gaussian."""
         from scipy import stats
 
-        place = place_at_least(threshold, self.outside, self.rank_error / len(_RANKS))
-        return None if place is None else float(stats.norm.logsf(place))
+        least = place_at_least(threshold, self.outside, self.rank_error / len(_RANKS))
+        return None if least is None else float(stats.norm.logsf(least))
 
     def estimate_shift(self, scores: Scores) -> float:
         """Estimate by how many standard deviations canaries are above those out; 0 if these are too few to say."""

@@ -61,9 +61,9 @@ class ReleasedMovement:
             if models is None or not round_.participants:
                 continue
             before, after = models
-            own = shapes_of(before)
-            shapes = shapes or own
-            if own != shapes:
+            current = shapes_of(before)
+            shapes = shapes or current
+            if current != shapes:
                 raise RecordError(f"{round_.where}: the model has not the arrays of the rounds before")
             self._add(before, after, round_.where)
             self._replies.append(len(round_.participants))
