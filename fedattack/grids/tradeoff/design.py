@@ -151,14 +151,14 @@ class TradingOff(TrainedDesign):
             if outcomes[cell.name].state == DONE:
                 entry = self.read_entry(cell)
             cells.append({**cell.place, **entry})
-        found = list(chain.from_iterable(self.findings.values()))
+        every = list(chain.from_iterable(self.findings.values()))
         for entry in list_done({"cells": cells}):
             findings = self.findings[entry["cell"]]
             if entry["defence"] == NONE:
-                findings = add_twins(findings, found)
+                findings = add_twins(findings, every)
             # Twins are known only when all cells are read, and so are not kept with the entry of one.
             entry["attacks"] = {finding.name: _read_success(finding) for finding in findings}
-        numbers = _describe_numbers(found)
+        numbers = _describe_numbers(every)
         results = {
             "tradeoff": self.preset,
             "title": self.title,
