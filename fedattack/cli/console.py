@@ -188,8 +188,8 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     """
     out_console.print(Text(title, style="italic"))
     widths = []
-    for place in range(names):
-        widths.append(max(len(row[place]) for row in [columns, *rows]))
+    for index in range(names):
+        widths.append(max(len(row[index]) for row in [columns, *rows]))
     # If the other columns would be too narrow, each row becomes a paragraph.
     if out_console.width - sum(widths) - 3 * names < _NARROW * (len(columns) - names):
         for row in rows:

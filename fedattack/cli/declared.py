@@ -160,13 +160,13 @@ def pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
     ConfigError
         If one has no ``=``; the message begins with ``where``.
     """
-    found = {}
+    values = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
             raise ConfigError(f"{where} {text}: expected key=value")
-        found[key.strip()] = value
-    return found
+        values[key.strip()] = value
+    return values
 
 
 def _training(text: str) -> "LocalSGD":

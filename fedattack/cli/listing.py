@@ -52,12 +52,12 @@ def _attack(declaration: type[Options]) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
-    found = [*needs.views, *needs.protocols, *needs.knowledge]
+    needed = [*needs.views, *needs.protocols, *needs.knowledge]
     if needs.sgd:
-        found.append("clients of SGD")
+        needed.append("clients of SGD")
     if needs.server:
-        found.append(f"server={needs.server}")
-    return found
+        needed.append(f"server={needs.server}")
+    return needed
 
 
 def show_listing() -> None:

@@ -110,9 +110,9 @@ def audit(
         server=server,
     )
     # An app's folder, or a command; a preset otherwise.
-    own = app_of_words(what, choices)
-    if own is not None:
-        audit_app(own, choices, out, device, Gates(conditions, junit), as_json)
+    app = app_of_words(what, choices)
+    if app is not None:
+        audit_app(app, choices, out, device, Gates(conditions, junit), as_json)
         return
     choices.check_preset()
     study = load_preset(what[0])
