@@ -357,7 +357,7 @@ def control_all(app: App, attacked: Attacked, watch: Watch) -> None:
     for failure in failed.values():
         watch.say("warning", f"there are no positive controls: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")
-    study["controls"] = {name: vars(one) for name, one in found.items()}
+    study["controls"] = {name: vars(each) for name, each in found.items()}
     if left_out:
         study[LEFT_OUT] = left_out
     attacked.folder.note(study)

@@ -89,7 +89,7 @@ def control(
             unplanted: dict[str, Failure] = {}
             # If nothing can be planted in this way, all that it was for have no control.
             with failing_alone(unplanted, kind):
-                of_run = [plant(asker, one, seen, amounts) for one, seen in zip(runs, witnesses, strict=True)]
+                of_run = [plant(asker, run, seen, amounts) for run, seen in zip(runs, witnesses, strict=True)]
                 found |= _look(left, kind, runs, of_run, amounts, watch, lost)
             for failure in unplanted.values():
                 lost |= dict.fromkeys(left, failure)
@@ -142,7 +142,7 @@ def _look(
         if not left:
             break
         # With names of `left` alone: other attacks keep the scores that they had.
-        attacked = [_attack(one, run[amount], left, lost) for one, run in zip(runs, planted, strict=True)]
+        attacked = [_attack(run, by_amount[amount], left, lost) for run, by_amount in zip(runs, planted, strict=True)]
         shown = _headlines(attacked, left, lost)
         for name in left:
             if name in lost:
@@ -228,9 +228,9 @@ def _plant_rows(
         replies = []
         for reply in exchange.replies:
             # Those rows that are the client's own, by the truth.
-            own = rows[owners == truth.nodes.get(reply.node, "")]
-            if reply.status == "ok" and reply.arrays and len(own):
-                reply = replace(reply, arrays=attack.plant(reply.arrays, own, count))
+            of_client = rows[owners == truth.nodes.get(reply.node, "")]
+            if reply.status == "ok" and reply.arrays and len(of_client):
+                reply = replace(reply, arrays=attack.plant(reply.arrays, of_client, count))
             replies.append(reply)
         return replace(exchange, replies=replies)
 

@@ -62,10 +62,10 @@ class Plan:
             # By shapes and order, as the plan is applied to arrays without names.
             if sent != [tuple(tensor.shape) for tensor in state.values()]:
                 raise NeedsError("it needs clients that are sent the whole model, and these are sent other arrays")
-            own = knowledge.auxiliary
+            auxiliary = knowledge.auxiliary
             if server == "fishing":
                 return cls(tuple(state), make_fishing(known, seed))
-            return cls(tuple(state), make_imprint(known, own.x if own is not None else np.zeros(0), seed))
+            return cls(tuple(state), make_imprint(known, auxiliary.x if auxiliary is not None else np.zeros(0), seed))
         except NeedsError as cause:
             raise ConfigError(f"--server {server}: {cause}") from None
 
@@ -256,9 +256,9 @@ class _DepartingStrategy:
         # The first round of training is not always number 1.
         self._first, self._parameters = server_round, parameters
         sent = []
-        for place, (proxy, asked) in enumerate(instructions):
+        for index, (proxy, asked) in enumerate(instructions):
             # Behind sums no reply is seen alone: each client is sent another part, so that the sum can be taken apart.
-            arrays = self._plan.depart(parameters_to_ndarrays(asked.parameters), place, len(instructions))
+            arrays = self._plan.depart(parameters_to_ndarrays(asked.parameters), index, len(instructions))
             sent.append((proxy, FitIns(ndarrays_to_parameters(arrays), asked.config)))
         return sent
 

@@ -266,12 +266,12 @@ def _find_namesakes(found: Sequence[Found], record: Record) -> set[str]:
     alike = set()
     for name, count in Counter(each.name for each in found).items():
         group = [each for each in found if each.name == name]
-        own = {each.witness.node for each in group}
+        of_group = {each.witness.node for each in group}
         # Two nodes in one round are two clients, whatever they call themselves.
-        together = any(len(own & {*round_.sampled}) > 1 for round_ in record)
+        together = any(len(of_group & {*round_.sampled}) > 1 for round_ in record)
         if count > 1 and (together or len({each.folder for each in group}) > 1):
             alike.add(name)
         # A client whose name is another client's node would be taken for it.
-        if name in nodes - own:
+        if name in nodes - of_group:
             alike.add(name)
     return alike

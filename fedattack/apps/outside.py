@@ -73,7 +73,7 @@ class FlwrRun:
         wanted = {**self.parameters, "app": str(app)}
         arguments = self.words[2:]
         # One word of the command is the app; each is tried in its place.
-        candidates = [[*arguments[:place], str(app), *arguments[place + 1 :]] for place in range(len(arguments))]
+        candidates = [[*arguments[:index], str(app), *arguments[index + 1 :]] for index in range(len(arguments))]
         # Without any, the app is the current folder.
         candidates.append([str(app), *arguments])
         for candidate in candidates:

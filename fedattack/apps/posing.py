@@ -466,11 +466,11 @@ def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
     owners: list[str] = []
     nodes: list[str] = []
     for client in holding.clients.values():
-        own = client.own(holding.complete)
+        complete = client.own(holding.complete)
         # The client has few examples, and all of them are complete and listed.
-        if len(own) == client.trained.total <= FEW:
-            keys += own
-            owners += [client.name] * len(own)
+        if len(complete) == client.trained.total <= FEW:
+            keys += complete
+            owners += [client.name] * len(complete)
             nodes += client.nodes
     # No attack reconstructs examples of more than one array.
     if not keys or fields(holding.sample):

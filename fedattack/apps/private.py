@@ -35,7 +35,7 @@ def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path
     # One client with the most to lose: a claim is about all, so that the worst counts.
     most = max(private, key=_rank)
     others = ""
-    if any(one != most for one in private):
+    if any(other != most for other in private):
         others = "; this is the client that spends most"
     keys = {name.replace("_", "-"): value for name, value in most.items() if name != REMARKS}
     path = folder / CLAIM

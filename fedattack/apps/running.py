@@ -205,16 +205,16 @@ def _run_copy(
         # An app that takes a seed and whose caller set none gets that of the run.
         config.setdefault("seed", seed)
     with private_folder(out) as folder:
-        copy, place = folder / app.folder.name, folder / "cwd"
+        copy, cwd = folder / app.folder.name, folder / "cwd"
         # Memory for all clients' examples together is bounded: many clients keep fewer each.
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
         held_out = _held_out(app, seed)
         # out.resolve(): the run folder may lie in the app's own, and must not be bundled with it.
         wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)
-        copy_files(app.folder, place, without=out.resolve())
+        copy_files(app.folder, cwd, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, app.device, open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
-            runner.cwd = place
+            runner.cwd = cwd
             return runner.run(config, on_poll=advance)
 
 

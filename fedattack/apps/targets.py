@@ -54,16 +54,16 @@ def choose_targets(holding: Holding, *, most: int, seed: int, of_clients: bool =
     if holding.origins:
         # Half for clients' examples, half for nobody's.
         most_held = most - most // 2
-    held = _draw([*alone.values()], most_held, rng)
-    several = _draw([shared], min(_MOST_SHARED, most // 10), rng)
+    of_one = _draw([*alone.values()], most_held, rng)
+    of_several = _draw([shared], min(_MOST_SHARED, most // 10), rng)
     # Half of nobody's examples at most are asked about: the rest evaluates and trains shadows.
-    wanted = min(len(held) + len(several), most // 2, len(holding.origins) // 2)
-    nobody = _draw([*free.values()], wanted, rng)
-    asked = [*held, *several, *nobody]
+    wanted = min(len(of_one) + len(of_several), most // 2, len(holding.origins) // 2)
+    of_nobody = _draw([*free.values()], wanted, rng)
+    asked = [*of_one, *of_several, *of_nobody]
     # Shuffled: the order of targets must not tell who holds them.
     targets = [asked[index] for index in rng.permutation(len(asked))]
     # Models are measured by, and shadows trained on, what anything can be computed with.
-    rest = _leave_out(chain.from_iterable(free.values()), {*nobody, *holding.incomplete})
+    rest = _leave_out(chain.from_iterable(free.values()), {*of_nobody, *holding.incomplete})
     fits = rest
     if of_clients:
         fits = [key for key in rest if holding.origins[key] in holding.clients]
@@ -114,7 +114,7 @@ def even(sizes: Sequence[int], total: int) -> list[int]:
     shares = [0] * len(sizes)
     smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
     # The smallest first: what they cannot take goes to those that are left.
-    for place, index in enumerate(smallest_first):
-        shares[index] = min(sizes[index], total // (len(sizes) - place))
+    for served, index in enumerate(smallest_first):
+        shares[index] = min(sizes[index], total // (len(sizes) - served))
         total -= shares[index]
     return shares
