@@ -354,12 +354,12 @@ class Knowledge:
 
     def asks(self) -> list[Asked]:
         """List what a folder asks for and nobody has trusted."""
-        held: list[object] = [self.property]
+        named: list[object] = [self.property]
         if self.model is not None:
-            held += [self.model.spec, self.model.loss]
+            named += [self.model.spec, self.model.loss]
         if self.defence is not None:
-            held += [self.defence.spec, *self.defence.settings.values()]
-        return [asked for asked in held if isinstance(asked, Asked)]
+            named += [self.defence.spec, *self.defence.settings.values()]
+        return [asked for asked in named if isinstance(asked, Asked)]
 
     def structure(self) -> str:
         """Return what the examples are made of, such as ids and a mask; empty where each is one array."""
@@ -394,7 +394,7 @@ def class_asked(name: str) -> tuple[int, float] | None:
     tuple of int and float, or None
         The label and the share in 0 … 1; ``None`` if it is another property.
     """
-    found = _HOLDING.fullmatch(name)
-    if found is None or not 1 <= int(found[2]) <= 100:
+    match = _HOLDING.fullmatch(name)
+    if match is None or not 1 <= int(match[2]) <= 100:
         return None
-    return int(found[1]), int(found[2]) / 100
+    return int(match[1]), int(match[2]) / 100

@@ -74,14 +74,14 @@ class Needs:
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
-        found = []
+        reasons = []
         if knowledge.structure() and "structures" not in self.takes:
-            found.append(
+            reasons.append(
                 f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
             )
         if knowledge.training is not None:
-            found += self.unread(record, [knowledge.training.optimizer])
-        return found
+            reasons += self.unread(record, [knowledge.training.optimizer])
+        return reasons
 
     def unread(self, record: Record, optimizers: Collection[str]) -> list[str]:
         """Say that gradients cannot be read out of updates, where all clients train by other optimizers than SGD."""

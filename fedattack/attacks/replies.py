@@ -116,8 +116,8 @@ def spread_replies(record: "Record", most: int) -> dict[int, set[str]]:
         count = min(most, len(rounds))
         for number in range(count):
             # The first and the last of the client's rounds are among them.
-            place = number * (len(rounds) - 1) // max(count - 1, 1)
-            chosen.setdefault(rounds[place], set()).add(node)
+            index = number * (len(rounds) - 1) // max(count - 1, 1)
+            chosen.setdefault(rounds[index], set()).add(node)
     return chosen
 
 

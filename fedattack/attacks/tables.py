@@ -79,18 +79,18 @@ def find_tables_by_ids(shapes: Sequence[tuple[str, tuple[int, ...]]], knowledge:
     if knowledge.targets is None:
         return []
     most = [int(ids.max()) for _, ids in list_ids(knowledge.targets.x)]
-    found = []
+    tables = []
     for name, shape in shapes:
         if len(shape) != 2 or shape[0] < FEWEST or name in (knowledge.frozen or {}):
             continue
         rows = shape[0]
         # An id in the upper half of the rows: a table of that size is likely the one that these ids are of.
         if any(rows / 2 <= id_ < rows for id_ in most):
-            found.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(rows), by_ids=True))
+            tables.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(rows), by_ids=True))
     # Several tables fit: which of them is meant cannot be told.
-    if len(found) > 1:
+    if len(tables) > 1:
         return []
-    return found
+    return tables
 
 
 def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -105,14 +105,14 @@ def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def find_named_tables(parameters: Sequence[Parameter]) -> list[TokenTable]:
     """Find the tables among named arrays: matrices whose layer is called an embedding."""
-    found = []
+    tables = []
     for parameter in parameters:
         module, _, last = parameter.name.rpartition(".")
         # PyTorch and its libraries name the array of an embedding `weight`.
         is_named = _EMBEDDING in module.lower() and last == "weight"
         if is_named and len(parameter.shape) == 2 and parameter.shape[0] >= FEWEST:
-            found.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
-    return sorted(found, key=lambda table: -len(table.rows))
+            tables.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
+    return sorted(tables, key=lambda table: -len(table.rows))
 
 
 def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
@@ -121,7 +121,7 @@ def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
     An embedding's row for padding is not asked about, since it never moves, and neither is a table that is frozen. A
     first linear layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
     """
-    found: list[TokenTable] = []
+    tables: list[TokenTable] = []
     seen: set[int] = set()
     for name, layer in model.named_modules():
         # Tied weights, as of an embedding and an output layer, are one table.
@@ -131,9 +131,9 @@ def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
             if layer.padding_idx is not None:
                 # No gradient reaches the row of the padding.
                 rows = np.delete(rows, layer.padding_idx)
-            found.append(TokenTable(_name_of(name), name, False, rows))
-    found += _find_one_hot(model, knowledge)
-    asked = [table for table in found if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
+            tables.append(TokenTable(_name_of(name), name, False, rows))
+    tables += _find_one_hot(model, knowledge)
+    asked = [table for table in tables if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
     return sorted(asked, key=lambda table: -len(table.rows))
 
 
